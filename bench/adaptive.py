@@ -15,7 +15,7 @@ from torch import Tensor
 from lengthwise.base.types import Problems
 from lengthwise.evaluation.answers import answers, slots
 from lengthwise.evaluation.scores import in_parts
-from lengthwise.experiment.data import unseen
+from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.run import Weights, load
@@ -86,7 +86,7 @@ def main() -> None:
     torch.set_num_threads(1)
     weights = load("looped-parity")
     weights.model.eval()
-    every = Problems.join([unseen(weights.recipe, length, SAMPLES, seed=0) for length in LENGTHS])
+    every = Problems.join([evaluation_problems(weights.recipe, length, SAMPLES, seed=0) for length in LENGTHS])
     problems = every.take(torch.randperm(len(every), generator=torch.Generator().manual_seed(0)))
     result = {name: measured(weights, problems, rule) for name, rule in RULES.items()}
     met = all(found["ratio"] >= 2 and not found["unlike"] for found in result.values())

@@ -39,7 +39,7 @@ from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.training.arithmetic import Bf16, computing
 from lengthwise.training.loop import train
-from lengthwise.training.prefetch import drawn_ahead
+from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.stacked import advance
 from lengthwise.training.trainer import Trainer
 
@@ -93,7 +93,7 @@ def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
         return True
     torch.cuda.set_sync_debug_mode("error")
     try:
-        with drawn_ahead([trainee]):
+        with prefetch_batches([trainee]):
             trainee.advance()
     except RuntimeError as error:
         print(f"{recipe.name}: {error}", file=sys.stderr)
@@ -112,7 +112,7 @@ def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
         first.keep(run := Run.of(recipe, Path(folder)))
         second.restore(run)
         advance_by(second, steps)
-    return apart(*([one.detach().cpu() for one in kept.evaluated().parameters()] for kept in (whole, second)))
+    return apart(*([one.detach().cpu() for one in kept.model_to_evaluate().parameters()] for kept in (whole, second)))
 
 
 def advance_by(trainee: Trainer, steps: int) -> None:
@@ -174,7 +174,7 @@ def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float |
                 trainee.advance()
 
             found[matmul] = step_time(step, device, 1 if quick else 20)
-            with drawn_ahead([trainee], always=True):
+            with prefetch_batches([trainee], always=True):
                 found[f"{matmul}, ahead"] = step_time(step, device, 1 if quick else 20)
             found[f"{matmul}, busy"] = busy(step, device)
     model = recipe.build().to(device)
@@ -199,7 +199,7 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
             start, exact = waited(device), gradient(recipe, plain, trainee.step)
             found[f"{matmul}, apart"] = apart(exact, gradient(recipe, runner, trainee.step))
             found[f"{matmul}, seconds to compile"] = waited(device) - start
-            with drawn_ahead([trainee], always=True):
+            with prefetch_batches([trainee], always=True):
                 found[f"{matmul}, ahead"] = step_time(trainee.advance, device, 1 if quick else 20)
             found[f"{matmul}, busy"] = busy(trainee.advance, device)
     return found

@@ -12,7 +12,7 @@ from torch import Tensor
 from lengthwise.base.types import Batch
 from lengthwise.evaluation.answers import Predictions, answer, slots
 from lengthwise.evaluation.generate import decode, decode_anew
-from lengthwise.experiment.data import unseen
+from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.run import Weights, load
 
@@ -35,7 +35,7 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in WAYS}
     shares, equal = [], True
     for size in CELLS:
-        batch = recipe.layout.write(unseen(recipe, size, SAMPLES, seed=0), recipe.task)
+        batch = recipe.layout.write(evaluation_problems(recipe, size, SAMPLES, seed=0), recipe.task)
         found = {}
         for name, how in WAYS.items():
             seconds, found[name] = right(how, weights, batch)

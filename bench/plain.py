@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import Batch, Inputs
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import Block
 from lengthwise.runners.cpu.pattern import attention_of
 
@@ -23,7 +23,7 @@ def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
 
 def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
     """The logits "b t v" at all positions after each loop."""
-    x, mask = model.embedded(inputs.tokens, model.vectors(inputs)), allowed(model, inputs)
+    x, mask = model.embed_tokens(inputs.tokens, model.vectors(inputs)), allowed(model, inputs)
     state, found = model.start_from(x), []
     for _ in range(loops):
         state = model.inject(state, x)
@@ -49,5 +49,5 @@ def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
 
 def allowed(model: TransformerModel, inputs: Inputs) -> Tensor | None:
     """The attention bias, including windows; None for causal rows without windows."""
-    bias = Sight.of(model.encodings, inputs, causal=model.causal).bias
+    bias = AttentionContext.of(model.encodings, inputs, causal=model.causal).bias
     return None if bias is None else bias.to(model.embedding.weight.dtype)

@@ -16,16 +16,16 @@ class Larger(lw.Task):
 
     def sample(self, sizes, generator):  # one problem for each row of sizes, without a Python loop over rows
         shape = len(sizes), 2, int(sizes.max())
-        return self.solved(sizes, torch.randint(10, shape, generator=generator))
+        return self.from_rows(sizes, torch.randint(10, shape, generator=generator))
 
     def parse(self, text):  # one problem, from what a person types
         first, sign, second = text.partition(",")
         if not (sign and first and len(first) == len(second) and {*first, *second} <= {*"0123456789"}):
             raise lw.UsageError(f"{self.name}: {text!r} is not two numbers of as many digits, such as 17,08")
         digits = torch.tensor([[[int(digit) for digit in number] for number in (first, second)]])
-        return self.solved(torch.tensor([[len(first)]]), digits)
+        return self.from_rows(torch.tensor([[len(first)]]), digits)
 
-    def solved(self, sizes, digits):  # digits: rows × 2 × width
+    def from_rows(self, sizes, digits):  # digits: rows × 2 × width
         length, index = sizes[:, 0], torch.arange(digits.shape[2])
         digits = digits * (index < sizes)[:, None]  # padding is zero
         differ = digits[:, 0] != digits[:, 1]

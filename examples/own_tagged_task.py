@@ -9,14 +9,14 @@ import lengthwise as lw
 
 
 @dataclass(frozen=True)
-class RunningParity(lw.Listed):
+class RunningParity(lw.SequenceTask):
     """Write, for each bit, 1 if the number of ones up to it is odd, and 0 if it is even."""
 
     symbols = ("0", "1")
     answers_each_symbol = True  # an answer has one symbol for each symbol of its prompt: lw.Tagged can write it
     next_state = ((0, 1), (1, 0))  # by state and symbol
 
-    def solved(self, sizes, row):  # rows of symbols, padded with zeros → problems; a loop over positions, not rows
+    def from_rows(self, sizes, row):  # rows of symbols, padded with zeros → problems; a loop over positions, not rows
         table, state, states = torch.tensor(self.next_state), torch.zeros(len(row), dtype=torch.long), []
         for symbol in row.long().T:
             states.append(state := table[state, symbol])

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from lengthwise.base.errors import quote_value
-from lengthwise.base.fields import Part, below, kebab, kinds, made, suggest
+from lengthwise.base.fields import Config, below, build, kebab, kinds, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.lengths import Lengths
@@ -38,7 +38,7 @@ _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, 
 PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, name in sources.BASES.items()}
 
 
-def parts() -> dict[str, dict[str, type[Part]]]:
+def parts() -> dict[str, dict[str, type[Config]]]:
     """Return the classes of parts of recipes by kind and name, including a user's own imported ones."""
     import_parts()
     return {name: kinds(base) for name, base in PARTS.items()}
@@ -155,7 +155,7 @@ def _check_names(module: ModuleType) -> None:
 
 def find_defined(
     module: ModuleType,
-) -> tuple[list[type[Part]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
+) -> tuple[list[type[Config]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """Return the parts, recipes and studies that a user's own module defines."""
     found = [cls for known in parts().values() for cls in known.values() if cls.__module__ == module.__name__]
     return found, _recipes([module]), _functions([module], Study)
@@ -234,4 +234,4 @@ def task(name: str, changes: Iterable[str] = ()) -> Task:
     """Return a task by its name in the shell (``addition``), with ``name=value`` changes to its fields."""
     import_parts()
     cls = _find("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})
-    return made(cls, changes)
+    return build(cls, changes)

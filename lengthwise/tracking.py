@@ -14,7 +14,7 @@ from io import StringIO
 
 from lengthwise.base.errors import UsageError, clean
 from lengthwise.base.extras import library
-from lengthwise.base.fields import conform, suggest
+from lengthwise.base.fields import suggest, validate
 from lengthwise.base.files import check_tree, inside, read_tree, write_json
 from lengthwise.base.ranges import Whole
 from lengthwise.base.score_rows import Row, size_text
@@ -109,7 +109,7 @@ class Tracker:
             if kind not in self.seen:
                 rows, self.seen[kind] = self.run.rows(kind), 0
                 if self.ledger.exists():
-                    self.sent |= conform(dict[str, Whole], read_tree(self.ledger), str(self.ledger))
+                    self.sent |= validate(dict[str, Whole], read_tree(self.ledger), str(self.ledger))
             for row in rows:
                 self._send(kind, row)
 

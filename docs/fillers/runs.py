@@ -85,7 +85,7 @@ def families(*tasks: str) -> str:
                 continue
             size = max(5, family.smallest + 1)
             drawn = family.sample(torch.tensor([[size] * len(task.axes)]), stream(0, "page", family.name))
-            text = task.typed(drawn.prompt[0, : int(drawn.prompt_length)])
+            text = task.to_text(drawn.prompt[0, : int(drawn.prompt_length)])
             example = "" if re.search(r"\d\d", family.about) else f" `{text}`"
             rows.append(f"- `{family.name}`: {family.about}{example}\n")
         parts.append(f"### `{name}`\n\n")

@@ -42,7 +42,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.evaluation.answer_rows import answer_rows
-from lengthwise.evaluation.curves import followed
+from lengthwise.evaluation.curves import follow_scores
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
 from lengthwise.evaluation.fate import depth
 from lengthwise.evaluation.scores import MOST, SAMPLES
@@ -58,12 +58,12 @@ from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import of_problems
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Settled, Stopping
-from lengthwise.models import Model, ModelSpec, Once, modes_kept
+from lengthwise.models import Model, ModelSpec, SinglePass, modes_kept
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.position import ALiBi, Encoding, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import Local
@@ -79,7 +79,7 @@ from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain
 from lengthwise.runners.plain import unroll
 from lengthwise.studies import Panel, Study
-from lengthwise.tasks import Listed, Task
+from lengthwise.tasks import SequenceTask, Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.family import Family
@@ -125,7 +125,7 @@ def train(
 ) -> Run: ...
 @overload
 def train(*args: Any, seeds: int, **named: Any) -> list[Run]: ...
-@fields.checked
+@fields.validate_arguments
 def train(
     recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
     *changes: str,
@@ -187,11 +187,11 @@ def train(
         run = loop.train(chosen, folder, device=device, progress=progress, **how)
     if isinstance(recipe, nn.Module):
         trained = run.model
-        recipe.load_state_dict((trained.module if isinstance(trained, Once) else trained).state_dict())
+        recipe.load_state_dict((trained.module if isinstance(trained, SinglePass) else trained).state_dict())
     return run
 
 
-@fields.checked
+@fields.validate_arguments
 def train_stacked(
     recipe: Recipe | str | ModelSpec | nn.Module,
     *changes: str,
@@ -215,7 +215,7 @@ def train_stacked(
     for a model that draws random numbers in training, as dropout does.
     """
     first = recipe_from(recipe, task).change(changes)
-    each = [first.seeded(seed) for seed in range(first.seed, first.seed + seeds)]
+    each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
     how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
     with Progress(quiet=quiet) as progress:
         return stacked.train_stacked(each, device=device, progress=progress, **how)
@@ -228,7 +228,7 @@ def _how(track: str | Sequence[str], **others: Any) -> dict[str, Any]:  # as tra
 # Evaluation
 
 
-@fields.checked
+@fields.validate_arguments
 def evaluate(
     weights: Trained,
     lengths: AnySize | Iterable[AnySize] | None = None,
@@ -274,20 +274,20 @@ def evaluate(
     sizes = sizes_from(lengths, found.recipe.task) if lengths is not None else list(default_sizes(found.recipe))
     rules = rules_from(stopping)
     most = (MOST if precision else SAMPLES) if samples is None else samples
-    fields.conform(Count, most, "samples")
-    fields.conform(Seed, seed, "seed")
+    fields.validate(Count, most, "samples")
+    fields.validate(Seed, seed, "seed")
     of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     check_problems(found.recipe, sizes, kind)
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
     with modes_kept(found.model), computing(1), Progress(quiet=quiet) as progress:
         one = partial(measure, found, sizes, samples=most, kind=kind, precision=precision, **asked)
         what = f"{found.name}: exact match"
-        scores = [*followed(one, progress, found.recipe, sizes, what=what, rules=len(rules or [1]))]
+        scores = [*follow_scores(one, progress, found.recipe, sizes, what=what, rules=len(rules or [1]))]
         if families:
             asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
             every = partial(evaluate_families, found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
             of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
-            scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
+            scores += follow_scores(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
         measured, by = [score.row() for score in scores] if rows else [], rules or [found.recipe.stopping]
         answers = [*answer_rows(found, measured, by, seed=seed)]
     if own:
@@ -338,7 +338,7 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 # What there is
 
 
-def check(*things: fields.Part | type[fields.Part] | Study | ModuleType) -> Findings:
+def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
     """Hold what is your own to the laws of its kind: that a task's answers are its reference's, that a model reads no
     padding, and so on. ``lengthwise check MODULE`` does the same.
 
@@ -362,14 +362,14 @@ def _check_part(thing: Any) -> Findings:
         return check_recipes({thing.name: lambda: thing})
     if isinstance(thing, Study):
         return check_studies({thing.title: lambda: thing})
-    if isinstance(thing, type) and issubclass(thing, fields.Part):
+    if isinstance(thing, type) and issubclass(thing, fields.Config):
         return check_kinds([thing])
-    if isinstance(thing, fields.Part):
+    if isinstance(thing, fields.Config):
         return check_part(thing)
     raise UsageError(f"check takes parts, recipes, studies, classes of parts and modules, not {type(thing).__name__}")
 
 
-@fields.checked
+@fields.validate_arguments
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """A task's families of structured problems: what each is, by name. ``task`` is a Task or its name, ``changes`` are
     texts such as ``"base=2"``."""
@@ -377,7 +377,7 @@ def families(task: Task | str, *changes: str) -> dict[str, str]:
     return {family.name: family.about for family in found.families}
 
 
-@fields.checked
+@fields.validate_arguments
 def find(name: str, *changes: str) -> Recipe:
     """A recipe by its ``name``, with ``changes`` as on the command line: ``find("looped-parity", "model.width=32")``.
     UsageError answers a wrong name with the closest right one."""

@@ -23,8 +23,8 @@ from lengthwise.experiment.optim import AdamW, Schedule
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.models import Model, ModelSpec, Once, device_of
-from lengthwise.models.external import Given
+from lengthwise.models import Model, ModelSpec, SinglePass, device_of
+from lengthwise.models.external import ExternalModule
 from lengthwise.objectives.final import Final
 from lengthwise.report.scored import Scores
 from lengthwise.run import Run, Weights, choose_device, read_recipe, weights_folder
@@ -46,7 +46,7 @@ def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
         if task is None:
             raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
         found = recipe_of_model(recipe, task)
-        if isinstance(found.model, Given) and isinstance(recipe, nn.Module):
+        if isinstance(found.model, ExternalModule) and isinstance(recipe, nn.Module):
             found.model.remember(recipe)
         return found
     raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_quote(recipe)}")
@@ -54,8 +54,8 @@ def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
 
 def recipe_of_model(model: ModelSpec | nn.Module, task: Task | str, **given: Any) -> Recipe:
     """A plain recipe for a model of a user's own."""
-    spec = model if isinstance(model, ModelSpec) else Given.of(model)
-    name = spec.name if isinstance(spec, Given) else type(spec).__name__
+    spec = model if isinstance(model, ModelSpec) else ExternalModule.of(model)
+    name = spec.name if isinstance(spec, ExternalModule) else type(spec).__name__
     chosen = task_from(task)
     usual: dict[str, Any] = {
         "layout": NextToken(),
@@ -104,7 +104,7 @@ def weights_of_module(
     lengths = Uniform(top=20 if trained_to is None else trained_to)
     given: dict[str, Any] = {"layout": layout, "loops": loops, "lengths": lengths}
     recipe = recipe_of_model(module, task, **{name: value for name, value in given.items() if value is not None})
-    return Weights(type(module).__name__, recipe, module if isinstance(module, Model) else Once(module))
+    return Weights(type(module).__name__, recipe, module if isinstance(module, Model) else SinglePass(module))
 
 
 def sizes_from(lengths: object, task: Task) -> list[AnySize]:

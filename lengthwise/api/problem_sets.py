@@ -14,7 +14,7 @@ from lengthwise.experiment.resources import of_problems
 from lengthwise.tasks import Task
 
 
-@fields.checked
+@fields.validate_arguments
 def problems(
     task: Task | str,
     sizes: AnySize | Iterable[AnySize],
@@ -32,8 +32,8 @@ def problems(
     UsageError where the task has no such size.
     """
     chosen = task_from(task)
-    fields.conform(Count, count, "count")
-    fields.conform(Seed, seed, "seed")
+    fields.validate(Count, count, "count")
+    fields.validate(Seed, seed, "seed")
     each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in sizes_from(sizes, chosen)]
     of_problems(count, max(each, key=sum)).check(f"{count:,} problems")
     return problem_set(chosen, each, count, split=split, seed=seed)

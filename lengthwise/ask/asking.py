@@ -14,7 +14,7 @@ from lengthwise.ask.folder import Asked, Row
 from lengthwise.ask.inquiry import Item
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judge
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
 from lengthwise.base.signals import on_stop_signals
 from lengthwise.base.types import UsageError
@@ -25,7 +25,7 @@ PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call en
 
 
 @dataclass(frozen=True)
-class Manner(Part):
+class Manner(Config):
     """Options for sending requests, which do not affect the replies. Raises UsageError if a number is out of range."""
 
     key: Key

@@ -22,7 +22,7 @@ ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation 
 
 
 @dataclass(frozen=True)
-class Inquiry(fields.Part):
+class Inquiry(fields.Config):
     """The endpoint, the model, and the kind of problems. Sizes and numbers of problems are not part of it, so that a
     folder can be extended. ``problems`` (called ``kind`` there), ``bottom``, unless ``top`` overrides it, and
     ``source`` are those of ``data.fresh_problems``.
@@ -59,7 +59,7 @@ class Inquiry(fields.Part):
     ) -> Inquiry:
         """Build an inquiry: the task's ``question``, or another one, and the request to reply with the answer only;
         with ``examples`` solved problems of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
-        fields.conform(Whole, examples, "--examples")
+        fields.validate(Whole, examples, "--examples")
         drawn = tuple(_example(task, task.smallest + number) for number in range(examples))
         instruction = f"{question or task.question} {ALONE}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
@@ -67,7 +67,7 @@ class Inquiry(fields.Part):
     @property
     def id(self) -> str:
         """A hash of the inquiry in ten hexadecimal digits; fields with default values do not affect it."""
-        return hashlib.blake2b(json.dumps(fields.essence(self)).encode(), digest_size=5).hexdigest()
+        return hashlib.blake2b(json.dumps(fields.identity_fields(self)).encode(), digest_size=5).hexdigest()
 
     @property
     def name(self) -> str:
@@ -147,5 +147,5 @@ def _write_problems(task: Task, problems: Problems) -> list[tuple[str, str]]:
     for row in range(len(problems)):
         prompt = problems.prompt[row, : int(problems.prompt_length[row])]
         answer = problems.answer[row, : int(problems.answer_length[row])]
-        pairs.append((task.typed(prompt), task.format(answer)))
+        pairs.append((task.to_text(prompt), task.format(answer)))
     return pairs

@@ -33,7 +33,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Part(ABC):  # noqa: B024 (its subclasses are abstract)
+class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     """Base class of the parts of a recipe. Subclasses are frozen dataclasses of plain values, tuples and other parts.
 
     Creating a part checks each field against its declared type and range, and raises UsageError if it does not fit. A
@@ -42,10 +42,10 @@ class Part(ABC):  # noqa: B024 (its subclasses are abstract)
 
     def __post_init__(self) -> None:
         for name, hint in hints(type(self)).items():
-            object.__setattr__(self, name, conform(hint, getattr(self, name), f"{type(self).__name__}.{name}"))
+            object.__setattr__(self, name, validate(hint, getattr(self, name), f"{type(self).__name__}.{name}"))
 
 
-def checked(function: Callable[P, T]) -> Callable[P, T]:
+def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function so that its arguments are checked against their annotations, as fields are. Arguments that
     are neither plain values nor parts are not checked."""
     signature, kinds = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
@@ -58,7 +58,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         bound = signature.bind(*args, **kwargs)
         for name in held.keys() & bound.arguments.keys():
-            bound.arguments[name] = conform(held[name], bound.arguments[name], name)
+            bound.arguments[name] = validate(held[name], bound.arguments[name], name)
         return function(*bound.args, **bound.kwargs)
 
     return call
@@ -70,7 +70,7 @@ def _can_hold(kind: Any) -> bool:
         single = typing.get_origin(kind) is Annotated or len(options) == 1
         return single and _can_hold(options[0])
     plain = kind in (bool, int, float, str) or typing.get_origin(kind) is Literal
-    return plain or (isinstance(kind, type) and issubclass(kind, Part))
+    return plain or (isinstance(kind, type) and issubclass(kind, Config))
 
 
 @cache
@@ -89,7 +89,7 @@ def hints(kind: type) -> Mapping[str, Any]:
 def encode(value: Any) -> Any:
     """Convert a dataclass, recursively, to values that JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__} | {
+        return {"kind": recorded_name(type(value))} | {
             f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)
         }
     if isinstance(value, tuple):
@@ -97,14 +97,14 @@ def encode(value: Any) -> Any:
     return value
 
 
-def essence(value: Any) -> Any:
+def identity_fields(value: Any) -> Any:
     """Like ``encode``, without fields at their default values and without fields whose metadata say ``identity=False``,
     which do not change the results."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = [f for f in _changed(value) if f.metadata.get("identity", True)]
-        return {"kind": type(value).__name__} | {f.name: essence(getattr(value, f.name)) for f in shown}
+        return {"kind": recorded_name(type(value))} | {f.name: identity_fields(getattr(value, f.name)) for f in shown}
     if isinstance(value, tuple):
-        return [essence(part) for part in value]
+        return [identity_fields(part) for part in value]
     return value
 
 
@@ -115,7 +115,7 @@ def _changed(part: Any) -> list[dataclasses.Field[Any]]:
 def decode(kind: type[T], value: Any, path: str = "") -> T:
     """Build a ``kind`` from JSON values. Raises UsageError, with the field's path, if a value does not fit."""
     try:
-        return conform(kind, value, path)
+        return validate(kind, value, path)
     except RecursionError:
         raise UsageError(f"{path or 'recipe'}: it is nested too deep") from None
 
@@ -129,7 +129,7 @@ def override(part: T, changes: Iterable[str]) -> T:
     return decode(type(part), _changed_tree(encode(part), changes))
 
 
-def made(kind: type[T], changes: Iterable[str]) -> T:
+def build(kind: type[T], changes: Iterable[str]) -> T:
     """Build a part of this kind from its defaults and ``name=value`` changes (see ``override``). Raises UsageError if a
     field without a default is missing."""
     given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, kind)) if f.default is not MISSING}
@@ -138,7 +138,7 @@ def made(kind: type[T], changes: Iterable[str]) -> T:
 
 def _changed_tree(tree: Any, changes: Iterable[str]) -> Any:
     for change in changes:
-        conform(str, change, "a change")
+        validate(str, change, "a change")
         name, equals, text = change.partition("=")
         if not equals or not name:
             raise UsageError(f"a change is written name=value, not {quote_value(change)}")
@@ -196,12 +196,12 @@ def _indexes(parts: list[Any], step: str) -> bool:
     return step in map(str, range(len(parts)))
 
 
-def conform(kind: Any, value: Any, path: str) -> Any:
+def validate(kind: Any, value: Any, path: str) -> Any:
     """Convert a value to its declared type: an integer to a float, a kind's name to the part, a single value to a tuple
     of one. Raises UsageError, with the field's path, if it does not fit."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _ranged(conform(options[0], value, path), options[1:], path)
+        return _ranged(validate(options[0], value, path), options[1:], path)
     if origin is Literal:
         value = "none" if value is None and "none" in options else value  # `parse` reads the word none as None
         if any(type(value) is type(option) and value == option for option in options):
@@ -209,7 +209,7 @@ def conform(kind: Any, value: Any, path: str) -> Any:
         raise UsageError(f"{path}: {quote_value(value)} is not one of: {', '.join(map(str, options))}")
     if origin in (typing.Union, types.UnionType):
         (some,) = [option for option in options if option is not type(None)]
-        return None if value is None and type(None) in options else conform(some, value, path)
+        return None if value is None and type(None) in options else validate(some, value, path)
     if origin is tuple:
         return _tuple(options, value, path)
     if kind in (bool, int, float, str):
@@ -242,7 +242,7 @@ def _tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
         options = (options[0],) * len(value)
     if len(options) != len(value):
         raise UsageError(f"{path}: needs {len(options)} values, not {len(value)}")
-    return tuple(conform(o, v, f"{path}.{i}") for i, (o, v) in enumerate(zip(options, value, strict=True)))
+    return tuple(validate(o, v, f"{path}.{i}") for i, (o, v) in enumerate(zip(options, value, strict=True)))
 
 
 def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -251,12 +251,12 @@ def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
         raise UsageError(f"{path}: {quote_value(value)} is not a JSON object")
     if options:
         for name, part in value.items():
-            conform(options[0], name, f"{path}: a name in it")
-            conform(options[1], part, f"{path}.{name}")
+            validate(options[0], name, f"{path}: a name in it")
+            validate(options[1], part, f"{path}.{name}")
         return value
     for name, hint in hints(kind).items():
         if name in value:
-            conform(hint, value[name], f"{path}: {name}")
+            validate(hint, value[name], f"{path}: {name}")
         elif name in kind.__required_keys__:
             raise UsageError(f"{path}: it has no {name}")
     return value
@@ -325,7 +325,7 @@ def _built(cls: type, values: Mapping[str, Any], path: str) -> Any:
                 f"{inside}{quote_value(name, quoted=False)}: there is no such field; {cls.__name__} has: "
                 f"{', '.join(hints(cls)) or 'none'}{suggest(name, hints(cls))}"
             )
-        given[name] = conform(hints(cls)[name], value, f"{inside}{name}")
+        given[name] = validate(hints(cls)[name], value, f"{inside}{name}")
     fields = dataclasses.fields(cls)
     needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -342,11 +342,17 @@ def kinds(base: type) -> dict[str, type]:
     own has the name of one of the package's: it would silently replace it in every recipe."""
     found: dict[str, type] = {}
     for cls in sorted(below(base), key=lambda cls: cls.__name__):
-        if (other := found.get(cls.__name__)) and is_shipped(other) != is_shipped(cls):
+        if (other := found.get(recorded_name(cls))) and is_shipped(other) != is_shipped(cls):
             own = other if is_shipped(cls) else cls
             raise UsageError(f"{own.__module__}.{own.__name__}: the package has a part of this name; rename yours")
-        found[cls.__name__] = cls
+        found[recorded_name(cls)] = cls
     return found
+
+
+def recorded_name(cls: type) -> str:
+    """Return the name of a part in files and recipe ids: its class's name, or the one that it had when they were
+    written, kept as ``recorded_name``."""
+    return vars(cls).get("recorded_name", cls.__name__)
 
 
 def below(base: type) -> Iterator[type]:

@@ -113,7 +113,7 @@ def worked_sums(runs: Sequence[Run]) -> RenderableType:
     panels = []
     for size in WORKED:
         problem = fresh_problems(task, (size,), 1, seed=1)
-        first, second = (str(int(operand)) for operand in task.typed(problem.prompt[0]).split("+"))
+        first, second = (str(int(operand)) for operand in task.to_text(problem.prompt[0]).split("+"))
         answers = {run.recipe.name: _try(Solver(run.weights()), f"{first}+{second}") for run in runs}
         right = str(int(first) + int(second))
         lines = [Text(f"{'':>16} {first:>{len(right)}}"), Text(f"{'+':>16} {second:>{len(right)}}")]

@@ -21,7 +21,7 @@ from lengthwise.cli.forecast import foresee_scores
 from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.answer_rows import answer_rows
-from lengthwise.evaluation.curves import followed, followed_sizes, lacking
+from lengthwise.evaluation.curves import follow_scores, follow_sizes, lacking
 from lengthwise.evaluation.precision import check_precision
 from lengthwise.evaluation.scores import MOST, SAMPLES, evaluate
 from lengthwise.experiment.data import default_sizes
@@ -86,7 +86,7 @@ def _scores(work: Work, most: int) -> list[Row]:
     what = work.what("exact match")
     for rules, sizes in lacking(work.recipe, work.sizes, work.rules, known).items():
         scores = partial(evaluate, work.weights, sizes, stopping=rules, **options)
-        for score in followed(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
+        for score in follow_scores(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
             rows.append(score.row() | {"seed": work.seed})
             work.keep("scores", rows[-1])
     return rows
@@ -108,7 +108,7 @@ def _anatomies(work: Work) -> list[Row]:
     """Analyse the errors in the same answers, under the first of the requested rules."""
     options = {"samples": work.args.samples, "kind": kind_of(work.args), "seed": work.seed}
     rows = []
-    for size in followed_sizes(work.progress, work.recipe, work.sizes, what=work.what("how answers go wrong")):
+    for size in follow_sizes(work.progress, work.recipe, work.sizes, what=work.what("how answers go wrong")):
         rows.append(anatomy(work.weights, size, stopping=work.rules[0], **options))
         work.keep("anatomy", rows[-1])
     return rows

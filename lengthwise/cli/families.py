@@ -13,7 +13,7 @@ from rich.table import Table
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import ALONE, Row, Sizes, trained_on
-from lengthwise.evaluation.curves import followed, followed_sizes
+from lengthwise.evaluation.curves import follow_scores, follow_sizes
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
@@ -68,7 +68,7 @@ def families_of(work: Work) -> list[Row]:
     everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
     scores = partial(evaluate_families, work.weights, everywhere, samples=count, stopping=rules, seed=work.seed)
     each = {"each": len(recipe.task.families), "rules": len(rules)}
-    found = followed(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
+    found = follow_scores(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
     rows: list[Row] = []
     # Saved per complete size, since the worst family needs all families.
     for _, of_size in groupby(found, key=lambda score: score.sizes):
@@ -107,7 +107,7 @@ def after_training(
     }
     with computing(args.threads):
         # One size at a time, so that a repeated command resumes where it was interrupted.
-        for at in followed_sizes(progress, recipe, list(missing), what=f"{recipe.name}: families"):
+        for at in follow_sizes(progress, recipe, list(missing), what=f"{recipe.name}: families"):
             found = evaluate_families(weights, [at], samples=count, stopping=missing[at])
             run.append("scores", *(score.row() | {"seed": 0} for score in found))
 

@@ -163,7 +163,7 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
         return [recipe]
     check_seeds(recipe)
     start = recipe.seed if first is None else first
-    return [recipe.seeded(seed) for seed in range(start, start + count)]
+    return [recipe.with_seed(seed) for seed in range(start, start + count)]
 
 
 # Stopping rules

@@ -73,7 +73,9 @@ def _recipe(args: argparse.Namespace) -> int:
             evaluation = evaluation_seconds(recipe) / 60 if price.source == "measured" else None
     else:
         price = known_cost(recipe)
-    runner = cpu.described(recipe.build()) if price.seconds <= PATIENCE else "not looked at: a step takes too long"
+    runner = (
+        cpu.describe_choice(recipe.build()) if price.seconds <= PATIENCE else "not looked at: a step takes too long"
+    )
     result = {
         "recipe": fields.encode(recipe),
         "id": recipe.id,

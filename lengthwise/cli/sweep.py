@@ -28,7 +28,7 @@ from lengthwise.cli.options import (
     seeds_of,
     training_options,
 )
-from lengthwise.experiment.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
+from lengthwise.experiment.axes import Axis, Point, change_recipe, check_sizes, furthest, grid, parse
 from lengthwise.experiment.recipe import ChosenOn, Recipe
 from lengthwise.experiment.resources import of_measuring
 from lengthwise.jobs.live import follow
@@ -88,13 +88,13 @@ def _parse_sweep(args: argparse.Namespace) -> Sweep:
     axes, changes = parse(args.changes)
     recipe = recipe_of(args.recipe, changes)
     check_seeds(recipe)
-    recipe = recipe.seeded(recipe.seed)  # as in training
+    recipe = recipe.with_seed(recipe.seed)  # as in training
     limit = furthest(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
     foresee(measuring(sizes), of_measuring(recipe, sizes, args.samples, [recipe.stopping]))
     if args.trials is None:
-        points = [changed(recipe, point) for point in grid(axes)]
+        points = [change_recipe(recipe, point) for point in grid(axes)]
         rehearse(points[0], *local_device(args))
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
 
@@ -102,7 +102,7 @@ def _parse_sweep(args: argparse.Namespace) -> Sweep:
 def _dry_run(args: argparse.Namespace, sweep: Sweep) -> int:
     """Print the cost of a grid; for a search, its maximum if all trials cost the same as the recipe."""
     if sweep.trials is None:
-        plan = [_seeds(changed(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
+        plan = [_seeds(change_recipe(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
         return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
     plan = [_seeds(sweep.recipe, sweep.seeds * sweep.trials)]
     return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
@@ -121,7 +121,7 @@ def _keep(folder: Path, text: str) -> None:
 
 def _grid(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     points = list(grid(sweep.axes))
-    groups = [_runs(changed(sweep.recipe, point), sweep.seeds) for point in points]
+    groups = [_runs(change_recipe(sweep.recipe, point), sweep.seeds) for point in points]
     faults = _train(args, sweep, [one for group in groups for one in group])
     rows = [_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
     return [row for row in rows if row["seeds"]], faults
@@ -161,7 +161,7 @@ def _stage(
         runs = {}
         for number, (trial, point) in [*trials.items()]:
             try:
-                runs[number] = Run.of(_seeds(changed(sweep.recipe, point), sweep.seeds)[seed])
+                runs[number] = Run.of(_seeds(change_recipe(sweep.recipe, point), sweep.seeds)[seed])
             except UsageError as error:  # incompatible values
                 faults.append(str(error))
                 search.tell(trial, None)
@@ -189,7 +189,7 @@ def _runs(recipe: Recipe, count: int) -> list[Run]:
 
 def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
     try:
-        return [Run.locate(one) for one in _seeds(changed(sweep.recipe, point), sweep.seeds)]
+        return [Run.locate(one) for one in _seeds(change_recipe(sweep.recipe, point), sweep.seeds)]
     except UsageError:
         return []
 
@@ -255,7 +255,7 @@ def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence
 
 def _best_recipe(sweep: Sweep, point: Point) -> Recipe:
     """Return the recipe at a point, which records the sizes it was chosen on."""
-    recipe = changed(sweep.recipe, point)
+    recipe = change_recipe(sweep.recipe, point)
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
     before = sweep.recipe.chosen_on  # sizes of earlier choices stay recorded
     return replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))

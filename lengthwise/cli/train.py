@@ -32,7 +32,7 @@ from lengthwise.cli.options import (
     seeds_of,
     training_options,
 )
-from lengthwise.evaluation.curves import followed
+from lengthwise.evaluation.curves import follow_scores
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
@@ -254,7 +254,7 @@ def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], pr
             what = f"{run.recipe.name}: exact match, {asked.kind}"
             with computing(args.threads):
                 scores = partial(evaluate, weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
-                for score in followed(scores, progress, run.recipe, sizes, what=what, rules=len(rules)):
+                for score in follow_scores(scores, progress, run.recipe, sizes, what=what, rules=len(rules)):
                     run.append("scores", score.row() | {"seed": 0})
 
 

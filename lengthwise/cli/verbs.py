@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.base.errors import UsageError, message_of
-from lengthwise.base.fields import conform
+from lengthwise.base.fields import validate
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Seeds, Size, Threads, Whole
 
 NUMBERS: dict[str, Any] = {  # numeric options
@@ -73,7 +73,7 @@ def is_problem_file(name: str) -> bool:
 def _check(args: argparse.Namespace) -> None:
     for name, kind in NUMBERS.items():
         if getattr(args, name, None) is not None:
-            conform(kind, getattr(args, name), f"--{name.replace('_', '-')}")
+            validate(kind, getattr(args, name), f"--{name.replace('_', '-')}")
     for name in NAMING:
         if getattr(args, name, None) == "":
             raise UsageError(f"--{name}: empty; omit it, or give at least one value")

@@ -12,8 +12,8 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
 from lengthwise.evaluation.answers import answer_mask, answers, slots
 from lengthwise.evaluation.generate import decode
-from lengthwise.evaluation.scores import SAMPLES, checked, in_parts
-from lengthwise.experiment.data import unseen
+from lengthwise.evaluation.scores import SAMPLES, in_parts, resolve_rules
+from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.run import Weights
 
@@ -38,9 +38,9 @@ def anatomy(
     if size, problems or stopping rule do not fit the recipe.
     """
     recipe = weights.recipe
-    (rule,) = checked(weights, samples, stopping)
+    (rule,) = resolve_rules(weights, samples, stopping)
     at, end = recipe.sizes(size), recipe.layout.end(recipe.task)
-    problems = unseen(recipe, at, samples, seed=seed, kind=kind)
+    problems = evaluation_problems(recipe, at, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
     for _, batch in in_parts(recipe, problems, together=rule.together):
         (predicted,) = answers(weights.model, recipe, batch, [rule])
@@ -69,11 +69,13 @@ def anatomy(
         "exact": _share(~missed),
         "ends": ends | {"right": int(missed.sum()) - sum(ends.values())},
         "first_wrong": {str(position): int((first == position).sum()) for position in sorted(set(first.tolist()))},
-        "by": {name: _grouped(values, ~missed) for name, values in recipe.task.traits(problems).items()},
+        "by": {
+            name: _group_values(values, ~missed) for name, values in recipe.task.difficulty_features(problems).items()
+        },
     }
 
 
-def _grouped(values: Int[Tensor, " n"], right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
+def _group_values(values: Int[Tensor, " n"], right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
     """The fraction correct in groups of about equally many problems; problems with equal values share a group."""
     kinds, counts = values.unique(return_counts=True)
     # In sorted order, the index of the middle problem of each value decides its group.

@@ -9,7 +9,7 @@ from lengthwise.base.score_rows import Row
 from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.families import all_of
 from lengthwise.evaluation.scores import hits, in_parts
-from lengthwise.experiment.data import unseen
+from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.run import Weights
 
@@ -32,7 +32,7 @@ def answer_rows(
             problems = all_of(recipe, size, score["count"])
             assert problems is not None
         else:
-            problems = unseen(recipe, size, score["count"], seed=seed, kind=kind)
+            problems = evaluation_problems(recipe, size, score["count"], seed=seed, kind=kind)
         for part, batch in in_parts(recipe, problems, together=rule.together):
             (predicted,) = answers(weights.model, recipe, batch, [rule])
             right, shown = hits(recipe, batch, predicted)[:, 0].tolist(), problems.take(part)
@@ -45,7 +45,7 @@ def answer_rows(
                     "sizes": list(size),
                     "problems": kind,
                     "stopping": rule.name,
-                    "prompt": task.typed(shown.prompt[number, : int(shown.prompt_length[number])]),
+                    "prompt": task.to_text(shown.prompt[number, : int(shown.prompt_length[number])]),
                     "right_answer": task.format(shown.answer[number, : int(shown.answer_length[number])]),
                     "answer": task.format(answer) if known else layout.vocabs(task)[1].decode(answer),
                     "right": bool(is_right),

@@ -12,7 +12,7 @@ from torch import Tensor
 from lengthwise.base.types import Batch, Trace
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import Stopping, chosen_by, done_rows, first_done, limit_of
+from lengthwise.experiment.stopping import Stopping, choose_loops, done_rows, first_done, limit_of
 from lengthwise.models import Model
 from lengthwise.runners.cpu import choose
 from lengthwise.runners.movement import PERIODS
@@ -58,7 +58,7 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
     found = []
     for rule, limit in zip(rules, limits, strict=True):
         seen, stopped, ran = replace(traced, loops=limit), None, None
-        chosen = chosen_by(rule, seen, planned, limit)
+        chosen = choose_loops(rule, seen, planned, limit)
         if rule.stops:
             stopped = first_done(rule, seen, planned)[1]
             ran = torch.where(stopped, chosen + rule.back, limit)
@@ -117,7 +117,7 @@ def _run_until_done(model: Model, batch: Batch, followed: Sequence[_Followed], e
         ((best, logs),) = _on_host([_likeliest(logits)])
         now = _empty_trace(1, batch, movement)
         _fill(now, 0, rows, _read(best, logs, batch.answer_slots[rows], end), far)
-        kept = now if kept is None else _joined(kept, now, window)
+        kept = now if kept is None else _append_loop(kept, now, window)
         for one in followed:
             one.look(kept, loop)
         goes_on = torch.stack([one.open[rows] for one in followed]).any(0)
@@ -126,7 +126,7 @@ def _run_until_done(model: Model, batch: Batch, followed: Sequence[_Followed], e
         stay = goes_on if early * LEAVE_TOGETHER >= len(rows) else None
 
 
-def _joined(kept: Trace, now: Trace, window: int) -> Trace:
+def _append_loop(kept: Trace, now: Trace, window: int) -> Trace:
     """The latest ``window`` loops."""
 
     def join(old: Tensor, new: Tensor) -> Tensor:

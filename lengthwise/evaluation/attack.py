@@ -24,8 +24,8 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.curves import work
 from lengthwise.evaluation.families import all_of, short_sizes
-from lengthwise.evaluation.mutation import mutated
-from lengthwise.evaluation.scores import checked, in_parts, right
+from lengthwise.evaluation.mutation import mutate
+from lengthwise.evaluation.scores import in_parts, resolve_rules, right
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import check_size, sampler
 from lengthwise.experiment.recipe import Recipe
@@ -106,7 +106,7 @@ def attack(
     Without ``sizes``, those from half the training length to one and a half of it, and all problems of the shortest.
     """
     recipe = weights.recipe
-    (rule,) = checked(weights, 1, stopping)
+    (rule,) = resolve_rules(weights, 1, stopping)
     if rule.together > 1:
         raise UsageError(f"an attack tries problems one by one, and {rule.name} looks at many: choose per=example")
     if seconds <= 0 or (tries is not None and tries < 1):
@@ -118,7 +118,7 @@ def attack(
     for problems, origin in _candidates(recipe, found, search, seed):
         new = search.new(problems, recipe.task)
         for part in pace.parts(new) if len(new) else ():
-            search.add(_tried(weights, part, origin, rule))
+            search.add(_try_problems(weights, part, origin, rule))
         if len(search.known) >= (tries or math.inf) or time.monotonic() > until:
             break
     return _result(weights, search, rule, seed, until + SHOWING)
@@ -175,7 +175,7 @@ def _candidates(
     to what was tried. ``search`` is read as it fills."""
     task, draw, largest = recipe.task, stream(seed, "attack", recipe.task.name), torch.tensor(sizes).amax(0)
     if (collected := task.part("test")).listed_sizes is not None:  # no others can be made
-        yield from ((problems, "every") for at in sizes if (problems := collected.every(at, sys.maxsize)))
+        yield from ((problems, "every") for at in sizes if (problems := collected.enumerate(at, sys.maxsize)))
         return
     origins = {"uniform": 2 * SEEDS} | {family.name: SEEDS for family in task.families}
     for at in sizes:
@@ -203,7 +203,7 @@ def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " a
     for _ in range(3 * ROUND):
         if not parents or len(made) == ROUND:
             return
-        text = mutated(chance.choice(parents), task, chance)
+        text = mutate(chance.choice(parents), task, chance)
         try:
             problems = task.parse(text)
         except UsageError:
@@ -215,13 +215,13 @@ def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " a
             yield problems
 
 
-def _tried(weights: Weights, problems: Problems, origin: str, rule: Stopping) -> list[Tried]:
-    right, confidence = _judged(weights, problems, rule)
+def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopping) -> list[Tried]:
+    right, confidence = _judge(weights, problems, rule)
     rows = zip(prompts(weights.recipe.task, problems), right.tolist(), confidence.tolist(), strict=True)
     return [Tried(prompt, origin, good, sure) for prompt, good, sure in rows]
 
 
-def _judged(weights: Weights, problems: Problems, rule: Stopping) -> tuple[Bool[Tensor, " b"], Float[Tensor, " b"]]:
+def _judge(weights: Weights, problems: Problems, rule: Stopping) -> tuple[Bool[Tensor, " b"], Float[Tensor, " b"]]:
     """Which answers are right, and how sure the model is of them."""
     recipe, found, sure = weights.recipe, [], []
     for _, batch in in_parts(recipe, problems):
@@ -234,7 +234,7 @@ def _judged(weights: Weights, problems: Problems, rule: Stopping) -> tuple[Bool[
 def prompts(task: Task, problems: Problems) -> list[str]:
     """As a person types them."""
     lengths = problems.prompt_length.tolist()
-    return [task.typed(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
+    return [task.to_text(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
 
 
 def _result(weights: Weights, search: Tries, rule: Stopping, seed: int, until: float) -> dict[str, Any]:

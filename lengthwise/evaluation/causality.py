@@ -28,7 +28,7 @@ from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import running_foreign_code
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, Once, TooFewPositions, device_of, modes_kept, too_few_positions
+from lengthwise.models import Model, SinglePass, TooFewPositions, device_of, modes_kept, too_few_positions
 from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
@@ -47,7 +47,7 @@ def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     answer. The package's own models and layouts are not checked."""
     if foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
-    if not isinstance(model, Once) and not any(foreign(type(part)) for part in model.modules()):
+    if not isinstance(model, SinglePass) and not any(foreign(type(part)) for part in model.modules()):
         return
     with modes_kept(model), running_foreign_code(recipe):
         model.eval()
@@ -137,7 +137,7 @@ def _tolerance(model: Model, inputs: Inputs) -> Tolerance:
 
 
 def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
-    loops = torch.full((len(inputs),), LOOPS if not isinstance(model, Once) else 1)
+    loops = torch.full((len(inputs),), LOOPS if not isinstance(model, SinglePass) else 1)
     logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
     return logits.view(*inputs.tokens.shape, -1).cpu()
 
@@ -292,4 +292,4 @@ def _differ(
 
 
 def _name(model: Model) -> str:
-    return type(model.module if isinstance(model, Once) else model).__name__
+    return type(model.module if isinstance(model, SinglePass) else model).__name__

@@ -36,7 +36,7 @@ def work(recipe: Recipe, size: AnySize) -> float:
     return float(positions * int(recipe.loops.planned(torch.tensor([max(at)]))))
 
 
-def followed(
+def follow_scores(
     measure: Callable[..., Iterable[Score]],
     progress: Progress,
     recipe: Recipe,
@@ -61,7 +61,7 @@ def followed(
         yield score
 
 
-def followed_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, what: str) -> Iterator[Any]:
+def follow_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, what: str) -> Iterator[Any]:
     """Sizes one after the other; the next is asked for when one is done."""
     total = sum(work(recipe, size) for size in sizes)
     line, done = progress.line(what, total), 0.0

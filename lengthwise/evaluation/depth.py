@@ -13,10 +13,10 @@ from torch import Tensor
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation.curves import followed_sizes
+from lengthwise.evaluation.curves import follow_sizes
 from lengthwise.evaluation.scores import loops_right
-from lengthwise.experiment.data import unseen
-from lengthwise.experiment.stopping import MaxConfidence, Oracle, chosen_by, limit_of
+from lengthwise.experiment.data import evaluation_problems
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, choose_loops, limit_of
 from lengthwise.run import Run, Weights
 
 QUANTILES = (0.1, 0.9)
@@ -34,7 +34,7 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     if recipe.layout.decodes:
         raise UsageError(f"{weights.name}: its layout feeds the answer in, so that its confidence says nothing")
     at = recipe.sizes(size)
-    batch = recipe.layout.write(unseen(recipe, at, samples, seed=seed), recipe.task)
+    batch = recipe.layout.write(evaluation_problems(recipe, at, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
     if len(planned.unique()) > 1:  # then loop k means different things for different problems
         raise UsageError(f"{recipe.task.name}: problems of one size take different loops; there is no one curve")
@@ -49,7 +49,7 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     limits = {name: limit_of(rule, planned) for name, rule in rules.items()}
     traced, right = loops_right(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
     chosen = {
-        name: chosen_by(rule, replace(traced, loops=limits[name]), planned, limits[name])
+        name: choose_loops(rule, replace(traced, loops=limits[name]), planned, limits[name])
         for name, rule in rules.items()
     }
     return {
@@ -58,8 +58,8 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
         "count": samples,
         "seed": seed,
         "planned": int(planned[0]),
-        "exact": _rounded(right.float().mean(1)),
-        "confidence": _rounded(traced.confidence.mean(1)),
+        "exact": _round_values(right.float().mean(1)),
+        "confidence": _round_values(traced.confidence.mean(1)),
         "chosen": {name: _where(loops, right) for name, loops in chosen.items()},
     }
 
@@ -80,7 +80,7 @@ def depths(
     wanted = [run.recipe.sizes(size) for size in sizes]
     if missing := [size for size in wanted if size not in known]:
         weights, shown = run.weights(device), progress or Progress(quiet=True)
-        for size in followed_sizes(shown, run.recipe, missing, what=f"{run.recipe.name}: every loop"):
+        for size in follow_sizes(shown, run.recipe, missing, what=f"{run.recipe.name}: every loop"):
             known[size] = depth(weights, size, samples=samples)
             if run.trained_here and not changed:
                 run.append("depth", known[size])
@@ -94,5 +94,5 @@ def _where(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:
     return {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": float(hits.float().mean())}
 
 
-def _rounded(values: Float[Tensor, " k"]) -> list[float]:
+def _round_values(values: Float[Tensor, " k"]) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]

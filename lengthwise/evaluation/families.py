@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Problems, Score
-from lengthwise.evaluation.scores import Watch, checked, hits_by_row, hits_of_groups, score_of
-from lengthwise.experiment.data import NoneLeft, source_of, unseen
+from lengthwise.evaluation.scores import Watch, hits_by_row, hits_of_groups, resolve_rules, score_of
+from lengthwise.experiment.data import NoneLeft, evaluation_problems, source_of
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.source import hashed
+from lengthwise.experiment.source import hash_prompts
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.run import Weights
-from lengthwise.tasks.family import chosen
+from lengthwise.tasks.family import choose_families
 
 EVERY = 2048  # problems, where each family has a hundred: a size that has no more is measured on all of them
 FAR = 5  # times the training length: no size is measured beyond, unless it is asked for
@@ -36,8 +36,8 @@ def evaluate_families(
     """One Score per size, family and stopping rule: exact match on fresh problems of each of the task's families that
     the size is large enough for, or of those named. A size that has few problems is measured on all of them, which a
     Score calls ``every``. ``watch`` is called after each batch. UsageError where there is no such family."""
-    recipe, rules = weights.recipe, checked(weights, samples, stopping)
-    families = chosen(recipe.task.families, names, recipe.task.name)
+    recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping)
+    families = choose_families(recipe.task.families, names, recipe.task.name)
     for size in sizes:
         at = recipe.sizes(size)
         wanted = [family.name for family in families if at[0] >= family.smallest]
@@ -80,7 +80,7 @@ def _groups(
     found = {}
     for name in names:
         try:
-            found[name] = unseen(recipe, at, samples, seed=seed, kind=name)
+            found[name] = evaluation_problems(recipe, at, samples, seed=seed, kind=name)
         except NoneLeft:
             if named:
                 raise
@@ -89,7 +89,7 @@ def _groups(
 
 def all_of(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Problems | None:
     """All problems of a size that may be used for tests, if they are few beside ``samples`` of a family."""
-    problems = recipe.task.part("test").every(at, EVERY * samples // 100)
+    problems = recipe.task.part("test").enumerate(at, EVERY * samples // 100)
     if problems is None:
         return None
     problems = problems.take(source_of(recipe.task, recipe.source).of("test", problems))
@@ -124,7 +124,7 @@ def _each_once(
     """Hits row by row for each rule. Problems that stand there several times, as they do in families of few problems,
     are answered once."""
     problems = Problems.join(groups)
-    _, inverse = hashed(problems).unique(return_inverse=True)
+    _, inverse = hash_prompts(problems).unique(return_inverse=True)
     first = torch.full((int(inverse.max()) + 1,), len(problems))
     first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
     hits = hits_by_row(weights.model, weights.recipe, problems.take(first), rules, watch)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Batch, UsageError, to_device
 from lengthwise.evaluation.answers import answer_mask, slots
-from lengthwise.experiment.data import unseen
+from lengthwise.experiment.data import evaluation_problems
 from lengthwise.models import Model, device_of
 from lengthwise.report.fate_table import Fates
 from lengthwise.report.fates import Fate
@@ -62,7 +62,7 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
     if int(recipe.loops.planned(torch.tensor([9]))) < 2:
         raise UsageError(f"{weights.name}: its loops are planned to be 1; depth is for looped weights")
     sizes = recipe.tops if size is None else recipe.sizes(size)
-    batch = recipe.layout.write(unseen(recipe, sizes, samples, seed=seed), recipe.task)
+    batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
     last = _last_states(model, batch, planned + more)
     before, shape = int(planned.min()), (int(planned.max()) + more, len(batch))

@@ -29,7 +29,7 @@ def write_harness_task(
         problems, own = fresh_problems(task, size, samples, seed=seed), f"{name}_{size_text(size)}"
         lines = []
         for row in range(len(problems)):
-            prompt = task.typed(problems.prompt[row, : int(problems.prompt_length[row])])
+            prompt = task.to_text(problems.prompt[row, : int(problems.prompt_length[row])])
             answer = task.format(problems.answer[row, : int(problems.answer_length[row])])
             lines.append(json.dumps({"prompt": prompt, "answer": answer}, ensure_ascii=False) + "\n")
         rows = folder / f"{own}.jsonl"

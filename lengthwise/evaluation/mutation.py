@@ -11,7 +11,7 @@ from lengthwise.tasks import Task
 Mutation = Callable[[str, tuple[str, ...], Random], str]  # of the symbols between signs, among which symbols
 
 
-def mutated(text: str, task: Task, chance: Random) -> str:
+def mutate(text: str, task: Task, chance: Random) -> str:
     """One or two changes: in one of the parts between signs, in all of them alike, or of their order."""
     signs = "".join(re.escape(sign) for sign in task.signs)
     symbols = tuple(symbol for symbol in task.symbols if symbol not in task.signs)
@@ -44,7 +44,7 @@ def one_run(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     return part[:start] + part[start] * (stop - start) + part[stop:]
 
 
-def copied(part: str, symbols: tuple[str, ...], chance: Random) -> str:
+def copy_span(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     """A span written over another of the same length."""
     start, stop = _span(part, chance)
     to = chance.randrange(len(part) - (stop - start) + 1)
@@ -67,7 +67,7 @@ def shorter(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     return part[:at] + part[at + 1 :]
 
 
-def complemented(part: str, symbols: tuple[str, ...], chance: Random) -> str:
+def complement_span(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     """The highest symbol for the lowest, and so on, in a span."""
     start, stop = _span(part, chance)
     turned = dict(zip(symbols, reversed(symbols), strict=True))
@@ -79,7 +79,7 @@ def throughout(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     return chance.choice(symbols) * len(part)
 
 
-CHANGES: tuple[Mutation, ...] = (one_symbol, one_run, copied, longer, shorter, shorter, complemented, throughout)
+CHANGES: tuple[Mutation, ...] = (one_symbol, one_run, copy_span, longer, shorter, shorter, complement_span, throughout)
 
 
 def _span(part: str, chance: Random) -> tuple[int, int]:

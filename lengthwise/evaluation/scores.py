@@ -17,9 +17,9 @@ from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageErro
 from lengthwise.evaluation.answers import Predictions, answer_mask, answers, filled_slots, slots, trace
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.precision import check_precision, first_count, next_count
-from lengthwise.experiment.data import unseen
+from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.recipe import Recipe, check_stopping
-from lengthwise.experiment.source import describe_repeats, hashed
+from lengthwise.experiment.source import describe_repeats, hash_prompts
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, device_of
 from lengthwise.run import Weights
@@ -50,7 +50,7 @@ def evaluate(
     called after each batch.
     """
     sizes = list(sizes)
-    recipe, rules = weights.recipe, checked(weights, samples, stopping, sizes)
+    recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     if precision is not None:
         yield from _precise(weights, sizes, rules, samples, precision, kind=kind, seed=seed, watch=watch)
         return
@@ -60,7 +60,7 @@ def evaluate(
         by_size = [rows.split(samples) for rows in found]
         for number, (size, problems) in enumerate(group):
             for rule, parts in zip(rules, by_size, strict=True):
-                yield score_of(weights, rule, kind, size, problems, parts[number], family=_alone(kind))
+                yield score_of(weights, rule, kind, size, problems, parts[number], family=_mark_alone(kind))
 
 
 def _precise(
@@ -78,7 +78,7 @@ def _precise(
     check_precision(precision)
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
-        problems = unseen(recipe, size, samples, seed=seed, kind=kind)
+        problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
         found: list[list[Tensor]] = [[] for _ in rules]
         done, until = 0, first_count(precision)
         while done < samples and until > done:
@@ -97,7 +97,9 @@ def _precise(
         seen, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, found, strict=True):
             rows = torch.cat(parts)
-            yield score_of(weights, rule, kind, recipe.sizes(size), seen, rows, precision=early, family=_alone(kind))
+            yield score_of(
+                weights, rule, kind, recipe.sizes(size), seen, rows, precision=early, family=_mark_alone(kind)
+            )
 
 
 def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, share: float) -> None:
@@ -118,7 +120,7 @@ def score_of(
 ) -> Score:
     """The Score of ``problems`` by one rule, from the columns of ``hits`` of each of them."""
     exact, whole_row, tokens, total, loops, at_limit, ran = rows.sum(0).tolist()
-    digest = hashlib.blake2b(hashed(problems).numpy().tobytes(), digest_size=8).digest()
+    digest = hashlib.blake2b(hash_prompts(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
         weights.recipe.task.name,
         weights.name,
@@ -141,12 +143,12 @@ def score_of(
     )
 
 
-def _alone(kind: Kind) -> str | None:
+def _mark_alone(kind: Kind) -> str | None:
     """Mark a family that is measured without the others, so that it is not reported as the worst."""
     return None if kind in ALONE else "alone"
 
 
-def checked(
+def resolve_rules(
     weights: Weights,
     samples: int,
     stopping: Stopping | Sequence[Stopping] | None,
@@ -165,7 +167,7 @@ def checked(
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
     """Exact match of a model in training, on problems of this step, which differ from those of any other."""
-    problems = unseen(recipe, sizes, count, seed=recipe.data_seed, step=step)
+    problems = evaluation_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
     (found,) = hits_by_row(model, recipe, problems, [recipe.stopping])
     return int(found[:, 0].sum()) / count
 
@@ -177,7 +179,7 @@ def _groups(
     group: list[tuple[tuple[int, ...], Problems]] = []
     widest = 0
     for size in sizes:
-        problems = unseen(recipe, size, samples, seed=seed, kind=kind)
+        problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
         if group and max(widest, _width(recipe, problems)) * samples * (len(group) + 1) > TOKENS:
             yield group
             group, widest = [], 0

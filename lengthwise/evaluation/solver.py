@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.fields import conform
+from lengthwise.base.fields import validate
 from lengthwise.base.formatting import as_html
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Batch, UsageError
@@ -72,7 +72,7 @@ class Solver:
             )
         recipe, prompt = self.weights.recipe, prompt.strip()
         problems = recipe.task.parse(prompt)
-        rule = recipe.stopping if stopping is None else conform(Stopping, stopping, "stopping")
+        rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
         predicted = respond(self.weights.model, recipe, problems, rule)
         row = recipe.layout.write(problems, recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]

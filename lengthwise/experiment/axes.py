@@ -46,7 +46,7 @@ class Axis:
             whole = all(re.fullmatch(r"[-+]?\d+", match[n]) for n in (1, 2))
             axis = Axis(path, (), low, high, log, whole)
             return Axis(path, axis.points(int(match[4]))) if match[4] else axis
-        values = tuple(part.strip() for part in _apart(text))
+        values = tuple(part.strip() for part in _split_list(text))
         return Axis(path, tuple(dict.fromkeys(values))) if len(values) > 1 else None
 
     def points(self, count: int) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Axis:
         return str(round(value)) if self.whole else repr(value).removesuffix(".0")
 
 
-def _apart(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     """The parts between commas that stand in no parentheses or brackets."""
     parts, depth = [""], 0
     for letter in text:
@@ -104,7 +104,7 @@ def grid(axes: Sequence[Axis]) -> Iterator[Point]:
         yield {axis.path: value for axis, value in zip(axes, values, strict=True)}
 
 
-def changed(recipe: Recipe, point: Point) -> Recipe:
+def change_recipe(recipe: Recipe, point: Point) -> Recipe:
     """The recipe at a point of the sweep. UsageError where it has another task or training length: what is right at one
     size can then not be compared."""
     found = recipe.change(f"{path}={value}" for path, value in point.items())

@@ -17,9 +17,9 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.source import FRESH, Finite, Source, hashed
+from lengthwise.experiment.source import FRESH, Finite, Source, hash_prompts
 from lengthwise.tasks import Task
-from lengthwise.tasks.family import Sampler, chosen, mixed
+from lengthwise.tasks.family import Sampler, choose_families, draw_mixture
 
 CHUNK = 65_536  # problems of a fixed set that are drawn at a time
 
@@ -42,25 +42,25 @@ def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batc
 
 def _of_step(recipe: Recipe, step: int, clock: int) -> Problems:
     seed = recipe.data_seed
-    return _drawn(recipe, clock, recipe.batch, stream(seed, "train", step), stream(seed, "families", step))
+    return _draw_problems(recipe, clock, recipe.batch, stream(seed, "train", step), stream(seed, "families", step))
 
 
-def _drawn(
+def _draw_problems(
     recipe: Recipe, clock: int, count: int, draw: Generator, structured: Generator, purpose: Purpose = "train"
 ) -> Problems:
     """So many problems, of which ``structured`` draws the recipe's fraction of families, and ``draw`` all others."""
     of_families, task = round(recipe.families * count), recipe.task.part(purpose)
     rows, hard = count - of_families, round(recipe.hard * count)
-    parts = [_structured(recipe, clock, of_families, structured)] if of_families else []
+    parts = [_draw_structured(recipe, clock, of_families, structured)] if of_families else []
     if rows:
         parts.insert(0, recipe.lengths.problems(task, clock, rows, draw, hard=min(hard, rows)))
     return Problems.join(parts)
 
 
-def _structured(recipe: Recipe, clock: int, rows: int, draw: Generator) -> Problems:
+def _draw_structured(recipe: Recipe, clock: int, rows: int, draw: Generator) -> Problems:
     """The rows of a batch that are of the task's families, of sizes as the others have them."""
     sizes = recipe.lengths.problems(recipe.task, clock, rows, draw).sizes
-    return mixed(chosen(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
+    return draw_mixture(choose_families(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
 
 
 def _from_set(recipe: Recipe, step: int) -> Problems:
@@ -104,17 +104,17 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
 
 def _each_once(problems: Problems) -> Problems:
     """Those that no earlier one equals, in their order."""
-    order = hashed(problems).sort(stable=True)
+    order = hash_prompts(problems).sort(stable=True)
     first = torch.ones(len(problems), dtype=torch.bool)
     first[1:] = order.values[1:] != order.values[:-1]
     return problems.take(order.indices[first].sort().values)
 
 
-def held_out(recipe: Recipe, count: int) -> Problems:
+def validation_problems(recipe: Recipe, count: int) -> Problems:
     """Problems as those of training at its end, at an address of their own: for a loss that nothing was trained on."""
     clock, seed = recipe.lengths.clock(recipe.steps, None), recipe.data_seed
     draws = {"draw": stream(seed, "validation"), "structured": stream(seed, "families", "validation")}
-    more = partial(_drawn, recipe, clock, purpose="validation", **draws)
+    more = partial(_draw_problems, recipe, clock, purpose="validation", **draws)
     return _only("validation", source_of(recipe.task, recipe.source), more, count)
 
 
@@ -185,7 +185,7 @@ def sampler(task: Task, kind: Kind) -> Sampler:
     return known[kind].sample
 
 
-def unseen(
+def evaluation_problems(
     recipe: Recipe, size: AnySize, count: int, *, seed: int, step: int | None = None, kind: Kind = "uniform"
 ) -> Problems:
     """Fresh problems for a model of this recipe. A bare number is taken on all of the task's axes (see
@@ -222,10 +222,10 @@ def check_training(recipe: Recipe) -> None:
         fixed_set(recipe.task, recipe.lengths, recipe.source)
     if recipe.has_fixed_problems and watch.every:
         for size in watch.sizes:
-            unseen(recipe, size, watch.count, seed=seed, step=0)
+            evaluation_problems(recipe, size, watch.count, seed=seed, step=0)
         if watch.validation:
-            held_out(recipe, watch.validation)
-    longest = unseen(replace(recipe, source=FRESH), nearest_size(recipe, recipe.lengths.top), 1, seed=seed)
+            validation_problems(recipe, watch.validation)
+    longest = evaluation_problems(replace(recipe, source=FRESH), nearest_size(recipe, recipe.lengths.top), 1, seed=seed)
     inputs = recipe.layout.write_training(longest, recipe.task).inputs
     recipe.model.vary(inputs, stream(recipe.seed, "rehearsal"))
 
@@ -233,7 +233,7 @@ def check_training(recipe: Recipe) -> None:
 def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
     """UsageError where there are no such problems of one of these sizes to measure a model of this recipe on."""
     for size in sizes:
-        unseen(recipe, size, 1, seed=0, kind=kind)
+        evaluation_problems(recipe, size, 1, seed=0, kind=kind)
 
 
 def natural_from(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:

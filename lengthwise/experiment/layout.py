@@ -13,15 +13,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import shift_right, windows, within, zero_after
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
 from lengthwise.base.vocab import END, EQUALS, PAD, PAUSE, START, Vocab
-from lengthwise.tasks import Stackable, Task
+from lengthwise.tasks import Task, TwoOperandTask
 
 
-class Layout(Part):
+class Layout(Config):
     """Writes problems as a batch. Subclasses are frozen dataclasses."""
 
     causal: ClassVar[bool]  # True if a position sees only itself and earlier positions
@@ -229,10 +229,10 @@ class Pairs(Layout):
     ends = False
 
     def accepts(self, task: Task) -> bool:
-        return isinstance(task, Stackable)
+        return isinstance(task, TwoOperandTask)
 
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
-        assert isinstance(task, Stackable)
+        assert isinstance(task, TwoOperandTask)
         digits = [str(digit) for digit in range(task.base)]
         return Vocab(tuple(a + b for a in digits for b in digits)), Vocab(tuple(digits))
 
@@ -241,7 +241,7 @@ class Pairs(Layout):
 
     def write(self, problems: Problems, task: Task) -> Batch:
         self.check(task)
-        assert isinstance(task, Stackable)
+        assert isinstance(task, TwoOperandTask)
         columns, count = task.stack(problems)
         width = columns.shape[1] + self.carry
         tokens = columns[..., 0].long() * task.base + columns[..., 1]
@@ -253,7 +253,7 @@ class Pairs(Layout):
         return Batch(inputs, targets, padding_mask, padding_mask, problems.rounds, problems.sizes)
 
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        assert isinstance(task, Stackable)
+        assert isinstance(task, TwoOperandTask)
         return task.answer(predicted)
 
 
@@ -273,7 +273,7 @@ class _Classes(Layout):
         return task.chance
 
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        return _renumbered(predicted, self.vocabs(task)[1], task.vocab)
+        return _renumber(predicted, self.vocabs(task)[1], task.vocab)
 
 
 @dataclass(frozen=True)
@@ -295,8 +295,8 @@ class Tagged(_Classes):
         width = int(length.max())
         reads, writes = self.vocabs(task)
         padding_mask = within(length, width)
-        tokens = _renumbered(problems.prompt[:, :width], task.vocab, reads).where(padding_mask, 0)
-        targets = _renumbered(problems.answer[:, :width], task.vocab, writes).where(padding_mask, 0)
+        tokens = _renumber(problems.prompt[:, :width], task.vocab, reads).where(padding_mask, 0)
+        targets = _renumber(problems.answer[:, :width], task.vocab, writes).where(padding_mask, 0)
         inputs = _inputs(tokens, padding_mask, task, reads)
         return Batch(inputs, targets, padding_mask, padding_mask, problems.rounds, problems.sizes)
 
@@ -343,9 +343,9 @@ class Labelled(_Classes):
         present = within(torch.stack([length, length + 1]), width)
         prompted, padding_mask = present.unbind()
         slot = prompted ^ padding_mask
-        prompt = _renumbered(problems.prompt[:, : width - 1], task.vocab, reads)
+        prompt = _renumber(problems.prompt[:, : width - 1], task.vocab, reads)
         tokens = torch.nn.functional.pad(prompt, (0, 1)).where(prompted, 0).masked_fill(slot, reads.id(EQUALS))
-        targets = _renumbered(problems.answer[:, :1], task.vocab, writes) * slot
+        targets = _renumber(problems.answer[:, :1], task.vocab, writes) * slot
         return Batch(_inputs(tokens, padding_mask, task, reads), targets, slot, slot, problems.rounds, problems.sizes)
 
 
@@ -357,7 +357,7 @@ def _inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task:
     return Inputs(tokens, position, digit_positions(signs | ~padding_mask, mirrored).long(), padding_mask)
 
 
-def _renumbered(ids: Int[Tensor, "*b n"], before: Vocab, now: Vocab) -> Int[Tensor, "*b n"]:
+def _renumber(ids: Int[Tensor, "*b n"], before: Vocab, now: Vocab) -> Int[Tensor, "*b n"]:
     """Replace ids of one vocabulary by those of the same symbols in another. A symbol that the other lacks, or an id
     of none, becomes an id beyond it."""
     if before.symbols == now.symbols[: len(before)]:

@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.ranges import Count, Fraction, Growth, Size, Whole
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task
 
 
-class Lengths(Part):
+class Lengths(Config):
     """The distribution of problems' sizes at every training step. Subclasses are frozen dataclasses."""
 
     top: int  # the largest size of the whole training

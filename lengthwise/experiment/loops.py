@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.ranges import Change, Extra, Fraction, Size
 
 
-class Loops(Part):
+class Loops(Config):
     """Maps T(n), the rounds of the reference algorithm, to a model's loops; both on the CPU. Subclasses are frozen
     dataclasses."""
 

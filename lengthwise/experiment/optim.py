@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.ranges import Decay, Fraction, NotNegative, Positive
 
 
-class Optimizer(Part):
+class Optimizer(Config):
     """Builds a torch optimizer. ``rate`` is the peak learning rate, which the schedule scales."""
 
     rate: float
@@ -41,7 +41,7 @@ def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, An
 
 
 @cache
-def uncompiled(kind: type[torch.optim.Optimizer]) -> type:
+def strip_compiler_wrappers(kind: type[torch.optim.Optimizer]) -> type:
     """Strip an optimizer of what torch wraps around its methods for its compiler: that alone would import the
     compiler, two seconds of every process that trains."""
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
@@ -59,7 +59,7 @@ class AdamW(Optimizer):
     weight_decay: NotNegative = 0.01  # fraction of the weights taken off per step, times the learning rate
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return uncompiled(torch.optim.AdamW)(
+        return strip_compiler_wrappers(torch.optim.AdamW)(
             weight_decay_groups(parameters),
             lr=self.rate,
             betas=self.betas,
@@ -82,7 +82,7 @@ class LAMB(Optimizer):
         from pytorch_optimizer import Lamb  # here because it is slow to import
 
         # Without `adam_debias` it also divides the rate by 1 − β₁ᵗ, but only the weights' norm should set the step.
-        return uncompiled(Lamb)(
+        return strip_compiler_wrappers(Lamb)(
             weight_decay_groups(parameters),
             self.rate,
             self.betas,
@@ -94,7 +94,7 @@ class LAMB(Optimizer):
 
 
 @dataclass(frozen=True)
-class Schedule(Part):
+class Schedule(Config):
     """The learning rate over a run, as a fraction of its peak. Times are fractions of all steps.
 
     A linear ``warmup``, then the peak, then a decay to ``floor`` over the last ``cooldown``. By default the decay takes

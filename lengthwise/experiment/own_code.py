@@ -72,12 +72,12 @@ def running_foreign_code(recipe: Recipe) -> Iterator[None]:
 
 def describe_user_error(error: BaseException) -> str:
     """An error in a line, and where it came from in code that is no package's."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _packaged(Path(frame.filename))]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_packaged(Path(frame.filename))]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}: {one_line(error)}"
 
 
-def _packaged(path: Path) -> bool:
+def _is_packaged(path: Path) -> bool:
     ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
     return ours or "site-packages" in path.parts or not path.is_file()
 
@@ -94,13 +94,13 @@ def _own(used: Iterable[type]) -> list[type]:
 
 def _digest(cls: type) -> str:
     path, outermost = file_of(cls), cls.__qualname__.partition(".")[0]
-    known = _defined(path, path.stat().st_mtime_ns) if path else {}
-    text = _with_what_it_names(outermost, known) if outermost in known else repr(_compiled(cls))
+    known = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
+    text = _with_what_it_names(outermost, known) if outermost in known else repr(_compiled_code(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
 @lru_cache(maxsize=64)
-def _defined(path: Path, changed: int) -> dict[str, ast.stmt]:
+def _list_definitions(path: Path, changed: int) -> dict[str, ast.stmt]:
     """What a file defines on its top level, by name."""
     found: dict[str, ast.stmt] = {}
     for node in ast.parse(path.read_bytes()).body:
@@ -120,10 +120,10 @@ def _with_what_it_names(name: str, known: dict[str, ast.stmt]) -> str:
         new = (named & known.keys()) - reached
         reached |= new
         ahead += new
-    return "\n".join(ast.dump(_said_nothing(known[one])) for one in sorted(reached))
+    return "\n".join(ast.dump(_without_docstrings(known[one])) for one in sorted(reached))
 
 
-def _said_nothing(node: ast.stmt) -> ast.AST:
+def _without_docstrings(node: ast.stmt) -> ast.AST:
     """A copy without docstrings."""
     copy = ast.parse(ast.unparse(node))
     for part in ast.walk(copy):
@@ -132,15 +132,17 @@ def _said_nothing(node: ast.stmt) -> ast.AST:
     return copy
 
 
-def _compiled(thing: Any) -> Any:
+def _compiled_code(thing: Any) -> Any:
     """What is left of a class that stands in no file, as in a notebook: its functions' bytecode."""
     if isinstance(thing, CodeType):
-        return thing.co_code, thing.co_names, [_compiled(one) for one in thing.co_consts]
+        return thing.co_code, thing.co_names, [_compiled_code(one) for one in thing.co_consts]
     if isinstance(thing, frozenset):  # in no order that another process would have
-        return sorted(repr(_compiled(one)) for one in thing)
+        return sorted(repr(_compiled_code(one)) for one in thing)
     if isinstance(thing, tuple):
-        return [_compiled(one) for one in thing]
+        return [_compiled_code(one) for one in thing]
     if isinstance(thing, type):
         functions = {name: getattr(one, "__func__", getattr(one, "fget", one)) for name, one in vars(thing).items()}
-        return [(name, _compiled(one.__code__)) for name, one in sorted(functions.items()) if hasattr(one, "__code__")]
+        return [
+            (name, _compiled_code(one.__code__)) for name, one in sorted(functions.items()) if hasattr(one, "__code__")
+        ]
     return repr(thing)

@@ -23,16 +23,16 @@ from lengthwise.experiment.loops import Loops
 from lengthwise.experiment.optim import AdamW, Optimizer, Schedule
 from lengthwise.experiment.source import Finite, Fresh, Source
 from lengthwise.experiment.stopping import Oracle, Stopping
-from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.models import Model, ModelSpec, SinglePass
 from lengthwise.objectives import Objective
 from lengthwise.registry import sources
 from lengthwise.registry.loading import import_room
 from lengthwise.tasks import Task
-from lengthwise.tasks.family import chosen
+from lengthwise.tasks.family import choose_families
 
 
 @dataclass(frozen=True)
-class Watch(fields.Part):
+class Watch(fields.Config):
     """What is measured while training, every so many steps: exact match on ``count`` fresh problems at each size, the
     loss of ``validation`` problems like those trained on, and the perplexity of the right answer to each of the
     ``probes``, prompts as a person types them.
@@ -54,7 +54,7 @@ class Watch(fields.Part):
 
 
 @dataclass(frozen=True)
-class ChosenOn(fields.Part):
+class ChosenOn(fields.Config):
     """What was looked at while a recipe was chosen: sizes, and sets of problems. Scores there are no surprise."""
 
     sizes: tuple[Size, ...] = ()  # sizes that were looked at
@@ -62,7 +62,7 @@ class ChosenOn(fields.Part):
 
 
 @dataclass(frozen=True)
-class Parent(fields.Part):
+class Parent(fields.Config):
     """The run that a training goes on from, and what is taken from it."""
 
     digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # of what is taken
@@ -72,7 +72,7 @@ class Parent(fields.Part):
 
 
 @dataclass(frozen=True, repr=False)
-class Recipe(fields.Part):
+class Recipe(fields.Config):
     """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
 
     name: Name  # what it is called; the run's folder begins with it
@@ -138,7 +138,7 @@ class Recipe(fields.Part):
             raise UsageError(
                 f"families={self.families} and hard={self.hard} are fractions of a batch: 1 together at most"
             )
-        named = chosen(self.task.families, self.family_names, f"family_names: {self.task.name}")
+        named = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
         least, top = min((family.smallest for family in named), default=0), self.tops[0]
         if least > top:
             raise UsageError(f"family_names: these start at size {least}, and training ends at {top}")
@@ -171,14 +171,14 @@ class Recipe(fields.Part):
     def id(self) -> str:
         """Ten hexadecimal digits that differ wherever the recipe does. Fields at their defaults do not enter: so a
         field that a later version adds leaves the runs of before where they are found."""
-        return hashlib.blake2b(json.dumps(fields.essence(self)).encode(), digest_size=5).hexdigest()
+        return hashlib.blake2b(json.dumps(fields.identity_fields(self)).encode(), digest_size=5).hexdigest()
 
     @property
     def seedless_id(self) -> str:
         """The id with both seeds 0: recipes that differ only in their seeds share it."""
-        return replace(self.seeded(0), model=self.model.seedless).id
+        return replace(self.with_seed(0), model=self.model.seedless).id
 
-    def seeded(self, seed: int) -> Recipe:
+    def with_seed(self, seed: int) -> Recipe:
         """A replicate with this seed for weights and problems, which shares neither."""
         return replace(self, seed=seed, data_seed=seed)
 
@@ -201,7 +201,7 @@ class Recipe(fields.Part):
     def read(text: str) -> Recipe:
         """A recipe from JSON. UsageError says what is wrong."""
         try:
-            tree = json.loads(fields.conform(str, text, "a recipe in JSON"))
+            tree = json.loads(fields.validate(str, text, "a recipe in JSON"))
         except (ValueError, RecursionError) as error:
             raise UsageError(f"this is not a recipe in JSON: {error}") from None
         import_parts()
@@ -217,7 +217,7 @@ class Recipe(fields.Part):
         changes = list(changes)
         known = {field.name for field in dataclasses.fields(self)}
         for change in changes:
-            name, _, value = fields.conform(str, change, "a change").partition("=")
+            name, _, value = fields.validate(str, change, "a change").partition("=")
             if "." not in name and name not in known and (path := sources.field_path(name)):
                 raise UsageError(f"{name}: a recipe has no such field; write {path}={value}")
         for name in values:
@@ -257,7 +257,7 @@ class Recipe(fields.Part):
             module = self.model.build(reads, writes, causal=self.layout.causal)
         if not isinstance(module, nn.Module):
             raise UsageError(f"model: {type(self.model).__name__}.build must return a torch module, not {module!r}")
-        return module if isinstance(module, Model) else Once(module)
+        return module if isinstance(module, Model) else SinglePass(module)
 
 
 def import_parts() -> None:

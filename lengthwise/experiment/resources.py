@@ -115,15 +115,15 @@ def _row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     linearly, the second by a power."""
     largest = max(size)
     if largest <= LARGE:
-        return _drawn(recipe, size)
+        return _draw_sample(recipe, size)
     small = (tuple(max(1, part * n // largest) for part in size) for n in (LARGE // 2, LARGE))
-    (_, first), (positions, second) = (_drawn(recipe, one) for one in small)
+    (_, first), (positions, second) = (_draw_sample(recipe, one) for one in small)
     power = math.log2(max(second, 1) / max(first, 1))
     times = largest / LARGE
     return positions * times, max(second, 1) * times ** max(power, 0)
 
 
-def _drawn(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
+def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     try:
         problems = recipe.task.sample(torch.tensor([size]), stream(0, "demand"))
     except UsageError:  # the task has no such size, which will be said elsewhere
@@ -150,7 +150,7 @@ def parameters(recipe: Recipe) -> int:
     """The number of a model's parameters; a large one is made without memory, where it can be."""
     if surely_small(recipe.model):
         with wrap_user_errors(recipe):
-            return _counted(recipe)
+            return _count_numbers(recipe)
     spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
     if layers > 2:  # all alike but for what stands around them
         one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
@@ -158,11 +158,11 @@ def parameters(recipe: Recipe) -> int:
     with wrap_user_errors(recipe):
         # One of a user's own may look at its numbers while it is built, or have a slip.
         with suppress(Exception), torch.device("meta"):
-            return _counted(recipe)
-        return _counted(recipe)
+            return _count_numbers(recipe)
+        return _count_numbers(recipe)
 
 
-def _counted(recipe: Recipe) -> int:
+def _count_numbers(recipe: Recipe) -> int:
     return sum(parameter.numel() for parameter in recipe.build().parameters())
 
 

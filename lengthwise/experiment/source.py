@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.ranges import Count, Seed
 from lengthwise.base.types import Problems, Purpose
 
 
-class Source(Part):
+class Source(Config):
     """Decides which problems belong to training, validation and test. Subclasses are frozen dataclasses."""
 
     @abstractmethod
@@ -49,11 +49,11 @@ class Finite(Source):
 
     def of(self, part: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
         share = SHARES[part]
-        drawn = hashed(problems) % sum(map(len, SHARES.values()))
+        drawn = hash_prompts(problems) % sum(map(len, SHARES.values()))
         return (drawn >= share.start) & (drawn < share.stop)
 
 
-def hashed(problems: Problems) -> Int[Tensor, " b"]:
+def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:
     """A 63-bit hash of each prompt without its padding: FNV-1a over its symbols, then MurmurHash3's finaliser. Equal on
     every machine."""
     code = torch.full_like(problems.prompt_length, -3750763034362895579, dtype=torch.long)
@@ -67,7 +67,7 @@ def hashed(problems: Problems) -> Int[Tensor, " b"]:
 def describe_repeats(fixed: bool, problems: Problems) -> dict[str, Any]:
     """Return what a Score says of problems that were drawn several times, of a ``fixed`` set or not; nothing where all
     differ."""
-    distinct = len(hashed(problems).unique())
+    distinct = len(hash_prompts(problems).unique())
     if distinct == len(problems):
         return {}
     return {"distinct": distinct, "fixed_set": fixed or None}

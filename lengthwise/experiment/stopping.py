@@ -32,7 +32,7 @@ from lengthwise.base.types import Trace, UsageError
 PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
 
 
-class Stopping(fields.Part):
+class Stopping(fields.Config):
     """Runs ``limit`` loops at most and chooses one of them, counted from 1: the last one, unless a subclass has a
     ``done`` or a ``choose`` of its own. Subclasses are frozen dataclasses.
 
@@ -199,7 +199,7 @@ def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """The loops that a rule has each row run. Raises UsageError unless they are whole numbers from 1 up."""
     limit = rule.limit(planned)
     if not isinstance(limit, Tensor) or limit.dtype != torch.long or limit.shape != planned.shape:
-        raise UsageError(f"{rule.name}: limit gives a torch.long for each of {len(planned)} rows, not {_said(limit)}")
+        raise UsageError(f"{rule.name}: limit gives a torch.long for each of {len(planned)} rows, not {_quote(limit)}")
     if (wrong := limit < 1).any():
         row = int(wrong.long().argmax())
         raise UsageError(
@@ -209,11 +209,13 @@ def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     return limit
 
 
-def chosen_by(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+def choose_loops(
+    rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: Int[Tensor, " b"]
+) -> Int[Tensor, " b"]:
     """The loops that a rule chooses. Raises UsageError if it names one that was not run."""
     chosen = rule.choose(trace, planned)
     if not isinstance(chosen, Tensor) or chosen.dtype != torch.long or chosen.shape != limit.shape:
-        raise UsageError(f"{rule.name}: choose gives a torch.long for each of {len(limit)} rows, not {_said(chosen)}")
+        raise UsageError(f"{rule.name}: choose gives a torch.long for each of {len(limit)} rows, not {_quote(chosen)}")
     if (wrong := (chosen < 1) | (chosen > limit)).any():
         row = int(wrong.long().argmax())
         raise UsageError(
@@ -223,7 +225,7 @@ def chosen_by(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: I
     return chosen
 
 
-def _said(found: object) -> str:
+def _quote(found: object) -> str:
     return f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
 
 
@@ -241,7 +243,7 @@ def done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b
     mask of rows, or if it stops a row before it has seen the loop whose answer counts."""
     done = rule.done(window_of(latest, len(latest.ends), rule.window, loop), planned)
     if not isinstance(done, Tensor) or done.dtype != torch.bool or done.shape != planned.shape:
-        raise UsageError(f"{rule.name}: done gives a torch.bool for each of {len(planned)} rows, not {_said(done)}")
+        raise UsageError(f"{rule.name}: done gives a torch.bool for each of {len(planned)} rows, not {_quote(done)}")
     if rule.back >= min(loop, rule.window) and done.any():
         raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, with its answer {rule.back} loops before")
     return done

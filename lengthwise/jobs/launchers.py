@@ -14,7 +14,7 @@ from typing import IO
 
 import torch
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.signals import child_environment
 
 COMMAND = (sys.executable, "-P", "-m", "lengthwise")  # -P: a file in the working folder cannot shadow a library
@@ -48,7 +48,7 @@ class Executor(ABC):
         """Stop running jobs, after each has written its checkpoint."""
 
 
-class Launcher(Part):
+class Launcher(Config):
     """A kind of executor with its settings. Subclasses are frozen dataclasses."""
 
     @abstractmethod

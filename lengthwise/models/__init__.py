@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.files import one_line
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
@@ -71,13 +71,13 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-class ModelSpec(Part):
+class ModelSpec(Config):
     """The configuration of a model. Subclasses are frozen dataclasses."""
 
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         """Build a new model, initialised with torch's global generator, which a recipe seeds and holds meanwhile. Other
-        modules are wrapped in ``Once``."""
+        modules are wrapped in ``SinglePass``."""
 
     @property
     def seedless(self) -> ModelSpec:
@@ -94,7 +94,7 @@ class ModelSpec(Part):
         return inputs
 
 
-class Once(Model):
+class SinglePass(Model):
     """Wraps a module that maps tokens "b t" to logits "b t v" as a model that is advanced once.
 
     If its ``forward`` has a parameter ``padding_mask`` or ``attention_mask``, it gets the mask "b t", True or 1 for a

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,9 +35,11 @@ _MODULES: dict[str, nn.Module] = {}  # by digest, as they were given; they last 
 
 
 @dataclass(frozen=True)
-class Given(ModelSpec):
+class ExternalModule(ModelSpec):
     """A module given to ``lw.train`` or ``lw.evaluate`` from Python. Another process builds it from the configuration
     of transformers, or with an imported function that returns such a module; else give the module again."""
+
+    recorded_name: ClassVar[str] = "Given"
 
     name: str  # of its class
     digest: str  # of its weights when it was given, of which are frozen, and of all else that its modules hold
@@ -46,7 +48,7 @@ class Given(ModelSpec):
     config: str = field(default="", metadata={"identity": False, "shown": False})
 
     @staticmethod
-    def of(module: nn.Module) -> Given:
+    def of(module: nn.Module) -> ExternalModule:
         """What stands for the module in a recipe. UsageError for one whose weights are still to be made."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy parts without weights: call it on some tokens first")
@@ -54,7 +56,7 @@ class Given(ModelSpec):
         for attribute in _attributes(module):
             digest.update(attribute.encode())
             form.update(attribute.encode())
-        return Given(type(module).__name__, digest.hexdigest(), form.hexdigest(), _config_of(module))
+        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), _config_of(module))
 
     @property
     def seedless(self) -> ModelSpec:
@@ -72,7 +74,7 @@ class Given(ModelSpec):
         built = {name: function() for name, function in _BUILDERS.items()}
         alike = {name: module for name, module in built.items() if type(module).__name__ == self.name}
         for module in alike.values():
-            if self.form in ("", Given.of(module).form):
+            if self.form in ("", ExternalModule.of(module).form):
                 return module
         if alike:
             raise UsageError(
@@ -86,7 +88,7 @@ class Given(ModelSpec):
 
 
 def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
-    """Remember functions without arguments that return a module: ``Given`` builds modules of their classes."""
+    """Remember functions without arguments that return a module: ``ExternalModule`` builds modules of their classes."""
     _BUILDERS.update({function.__qualname__: function for function in functions})
 
 
@@ -135,18 +137,18 @@ def _attributes(module: nn.Module) -> Iterator[str]:
     parts and parameters."""
     seen: dict[int, int] = {}
     for name, part in module.named_modules():
-        for attribute, value in _held(part).items():
-            if text := _told(value, seen):
+        for attribute, value in _list_contents(part).items():
+            if text := _describe_value(value, seen):
                 yield f"{name}.{attribute} = {text}"
 
 
-def _held(value: Any) -> dict[str, Any]:
+def _list_contents(value: Any) -> dict[str, Any]:
     """What an object holds, in order. Of what is private only numbers and words, and of torch's own modules none: the
     rest may be caches, as are cached properties."""
     if dataclasses.is_dataclass(value):
         held = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     else:
-        slots = [name for kind in type(value).__mro__ for name in _listed(vars(kind).get("__slots__", ()))]
+        slots = [name for kind in type(value).__mro__ for name in _list_slots(vars(kind).get("__slots__", ()))]
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
     torchs = isinstance(value, nn.Module)
     plain = () if type(value).__module__.startswith("torch.") else PLAIN
@@ -159,17 +161,17 @@ def _held(value: Any) -> dict[str, Any]:
     }
 
 
-def _listed(slots: str | Iterable[str]) -> Iterable[str]:
+def _list_slots(slots: str | Iterable[str]) -> Iterable[str]:
     return [slots] if isinstance(slots, str) else slots
 
 
-def _told(value: Any, seen: dict[int, int], deep: int = 0) -> str:
+def _describe_value(value: Any, seen: dict[int, int], deep: int = 0) -> str:
     """A value in words that are the same in every process: a tensor by its numbers, what has a name by that, a module
     by its weights, any other object by what it holds, once: ``seen`` numbers those that were told. Empty for what holds
     nothing that one could see."""
 
     def parts(values: Iterable[Any]) -> list[str]:
-        return [_told(part, seen, deep + 1) for part in values]
+        return [_describe_value(part, seen, deep + 1) for part in values]
 
     if value is None or isinstance(value, PLAIN):
         return repr(value)
@@ -197,8 +199,8 @@ def _told(value: Any, seen: dict[int, int], deep: int = 0) -> str:
     if id(value) in seen:
         return f"{type(value).__qualname__} {seen[id(value)]}"
     seen[id(value)] = len(seen)
-    held = _held(value)
-    return f"{type(value).__qualname__}{_told(held, seen, deep + 1)}" if held else ""
+    held = _list_contents(value)
+    return f"{type(value).__qualname__}{_describe_value(held, seen, deep + 1)}" if held else ""
 
 
 def _of_tensor(tensor: Tensor) -> str:

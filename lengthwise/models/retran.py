@@ -80,14 +80,14 @@ class Layer(nn.Module):
         kept = F.dropout(x.new_ones(2, *x.shape), probability).split(1, 2)
         first = self.first.expand(len(x), 1, -1)
         keys, values, outputs = self._by_head(self.key(first)), self._by_head(self.value(first)), []
-        queries = _rotated(self._by_head(self.query(x)), turn) / math.sqrt(keys.shape[-1])
+        queries = _rotate(self._by_head(self.query(x)), turn) / math.sqrt(keys.shape[-1])
         parts = (x.split(1, 1), queries.split(1, 1), kept, turn[0].split(1), turn[1].split(1))
         for column, query, (mixing, emitting), *now in zip(*parts, strict=True):
             weights = F.dropout(torch.bmm(query, keys.mT).softmax(-1), probability)
             h = self.norm_attention(column + mixing * self.mix(torch.bmm(weights, values).view_as(column)))
             output, states = self.cell(h, states)
             y = self.norm_cell(h + emitting * output)
-            keys = torch.cat([keys, _rotated(self._by_head(self.key(y)), now)], 1)
+            keys = torch.cat([keys, _rotate(self._by_head(self.key(y)), now)], 1)
             values = torch.cat([values, self._by_head(self.value(y))], 1)
             outputs.append(y)
         return torch.cat(outputs, 1)
@@ -126,7 +126,7 @@ class ReTranModel(Model):
         return self.readout(state)
 
 
-def _rotated(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
+def _rotate(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
     """``nn.position.turned`` in half as many operations: cosines and sines are laid out for whole heads beforehand."""
     own, other = turn
     return x * own + x.roll(x.shape[-1] // 2, -1) * other

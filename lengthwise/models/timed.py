@@ -53,10 +53,12 @@ class Timed(ModelSpec):
         clock = self.clock.build(reads, Vocab(("waits", "done")), causal=causal)
         if not isinstance(answers, Model) or not isinstance(clock, Model):
             raise UsageError("answers and clock of Timed are models that can be looped, e.g. Transformer")
-        return TimedModel(answers, clock, reads.id(EQUALS), writes.id(END), _blinded(reads) if self.blind else None)
+        return TimedModel(
+            answers, clock, reads.id(EQUALS), writes.id(END), _blind_symbols(reads) if self.blind else None
+        )
 
 
-def _blinded(reads: Vocab) -> Int[Tensor, " v"]:
+def _blind_symbols(reads: Vocab) -> Int[Tensor, " v"]:
     """What a blind clock reads for each symbol: for every letter and digit the first of them."""
     alike = [symbol.isalnum() for symbol in reads.symbols]
     return torch.tensor([alike.index(True) if one else number for number, one in enumerate(alike)])
@@ -81,9 +83,9 @@ class TimedModel(Model):
         self.register_buffer("seen", seen, persistent=False)
 
     def embed(self, inputs: Inputs) -> TimedState:
-        return TimedState(self.answers.embed(inputs), self.clock.embed(self.timed(inputs)), self.firsts(inputs))
+        return TimedState(self.answers.embed(inputs), self.clock.embed(self.clock_inputs(inputs)), self.firsts(inputs))
 
-    def timed(self, inputs: Inputs) -> Inputs:
+    def clock_inputs(self, inputs: Inputs) -> Inputs:
         """What the clock reads."""
         return inputs if self.seen is None else replace(inputs, tokens=self.seen[inputs.tokens])
 
@@ -99,12 +101,12 @@ class TimedModel(Model):
         return TimedState(answers, self.clock.advance(state.clock, context.clock), state.first)
 
     def read(self, state: TimedState) -> Float[Tensor, "r t v"]:
-        return self.joined(self.answers.read(state.answers), self.clock.read(state.clock), state.first)
+        return self.join_logits(self.answers.read(state.answers), self.clock.read(state.clock), state.first)
 
     def answer_state(self, state: TimedState) -> Any:
         return self.answers.answer_state(state.answers)
 
-    def joined(
+    def join_logits(
         self, answers: Float[Tensor, "*n v"], clock: Float[Tensor, "*n 2"], first: Bool[Tensor, "*n"]
     ) -> Float[Tensor, "*n v"]:
         """The logits of both as those of the whole."""

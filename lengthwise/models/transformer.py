@@ -27,7 +27,7 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.mixer import MixerSpec, build_mixer
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
@@ -108,7 +108,7 @@ class TransformerContext(NamedTuple):
     """What is the same in every loop."""
 
     embedded: Float[Tensor, "b t d"]
-    sight: Sight
+    sight: AttentionContext
     cache: Any = None  # a key–value cache, in decoding
 
 
@@ -135,17 +135,19 @@ class TransformerModel(Model):
         # Without attention there is no bias to compute, which has the square of a row's length.
         attends = any(block.mixer.attends for block in self.blocks)
         sight = (
-            Sight.of(self.encodings, inputs, causal=self.causal) if attends else Sight(inputs.padding_mask, self.causal)
+            AttentionContext.of(self.encodings, inputs, causal=self.causal)
+            if attends
+            else AttentionContext(inputs.padding_mask, self.causal)
         )
         if any(block.mixer.sees_cells for block in self.blocks):
             sight = sight._replace(cells=neighbouring_cells(inputs, causal=self.causal))
-        return TransformerContext(self.embedded(inputs.tokens, self.vectors(inputs)), sight)
+        return TransformerContext(self.embed_tokens(inputs.tokens, self.vectors(inputs)), sight)
 
     def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
         """The vectors that positional encodings add to the embedded tokens."""
         return [found for encoding in self.encodings if (found := encoding.vectors(inputs)) is not None]
 
-    def embedded(self, tokens: Int[Tensor, "b t"], vectors: list[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t d"]:
+    def embed_tokens(self, tokens: Int[Tensor, "b t"], vectors: list[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t d"]:
         return self.norm_embedding(sum(vectors, self.embedding(tokens)))
 
     def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
@@ -193,7 +195,7 @@ def _block(spec: Transformer, encodings: Sequence[Encoding], layer: int, causal:
     # After the weights are initialised: an encoding may make a head's keys equal to its queries.
     for encoding in encodings:
         if (alike := encoding.alike()) is not None:
-            mixer.start_alike(alike)
+            mixer.tie_query_key(alike)
     return block
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixer import Mixer, MixerSpec, draw_normal
 from lengthwise.nn.position import rotate
 
@@ -45,16 +45,18 @@ class SoftmaxAttention(Mixer):
         draw_normal(self.out, out_std)
 
     @torch.no_grad()
-    def start_alike(self, heads: Bool[Tensor, " h"]) -> None:
+    def tie_query_key(self, heads: Bool[Tensor, " h"]) -> None:
         """Copy the query weights of the selected heads to their keys."""
         query, key, _ = self.project.weight.view(3, self.heads, -1, self.project.in_features)
         key[heads] = query[heads]
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
         projected = self.project(x).unflatten(-1, (3, self.heads, -1))
         return self.out(self.mix(projected, sight, cache).flatten(2))
 
-    def mix(self, projected: Float[Tensor, "b t 3 h e"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t h e"]:
+    def mix(
+        self, projected: Float[Tensor, "b t 3 h e"], sight: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t h e"]:
         """Softmax attention of every query over the keys it may see; the heads' outputs, before ``out``."""
         query, key, value = projected.unbind(2)
         if sight.keys is not None:
@@ -66,7 +68,9 @@ class SoftmaxAttention(Mixer):
         if cache is not None:  # keys are cached after rotation, which depends on their own position only
             key, value = cache.extend(key, value)
         bias = None if sight.bias is None else sight.bias.to(query.dtype)
-        if bias is not None and bias.shape[-1] > key.shape[2]:  # the bias has a column for the blank key, see Sight
+        if (
+            bias is not None and bias.shape[-1] > key.shape[2]
+        ):  # the bias has a column for the blank key, see AttentionContext
             key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
         found = F.scaled_dot_product_attention(
             query, key, value, bias, self.dropout if self.training else 0.0, is_causal=sight.causal and bias is None

@@ -13,7 +13,7 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.nn.position import Encoding
 
 
-class Sight(NamedTuple):
+class AttentionContext(NamedTuple):
     """The attention bias and positional terms of a batch: computed once per batch and used in every loop."""
 
     padding_mask: Bool[Tensor, "b t"]  # True for a real token
@@ -28,7 +28,7 @@ class Sight(NamedTuple):
     cells: Int[Tensor, "b t 4"] | None = None
 
     @staticmethod
-    def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> Sight:
+    def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> AttentionContext:
         """Combine encodings, causality and padding for a batch. Raises UsageError if a row does not fit an encoding, or
         two encodings are incompatible."""
         for encoding in encodings:  # before a bias, which has the square of a row's length
@@ -40,19 +40,19 @@ class Sight(NamedTuple):
             raise UsageError("a model takes one rotary encoding, and one encoding with a blank, at most")
         biases = _given(encoding.attention_bias(inputs) for encoding in encodings)
         # A blank is a column of the bias, so with one there is a bias, even if it hides nothing but later positions.
-        bias = None if causal and not biases and not blanks else _hidden(biases, inputs.padding_mask, causal)
+        bias = None if causal and not biases and not blanks else _mask_keys(biases, inputs.padding_mask, causal)
         if blanks and bias is not None:
             column = blanks[0][:, None, None].expand(*bias.shape[:1], -1, *bias.shape[2:3], 1)
             bias = torch.cat([bias.expand(-1, column.shape[1], -1, -1), column], -1)
         summed_keys = sum(keys[1:], keys[0]) if keys else None
-        return Sight(inputs.padding_mask, causal, bias, angles[0] if angles else None, summed_keys)
+        return AttentionContext(inputs.padding_mask, causal, bias, angles[0] if angles else None, summed_keys)
 
 
 def _given(found: Iterable[Any]) -> list[Any]:
     return [part for part in found if part is not None]
 
 
-def _hidden(biases: list[Tensor], padding_mask: Bool[Tensor, "b t"], causal: bool) -> Float[Tensor, "#b #h t t"]:
+def _mask_keys(biases: list[Tensor], padding_mask: Bool[Tensor, "b t"], causal: bool) -> Float[Tensor, "#b #h t t"]:
     """The sum of attention biases, with −inf where causality or padding hides a key."""
     itself = torch.eye(padding_mask.shape[1], dtype=torch.bool, device=padding_mask.device)
     # Causality already hides padding, which is at the end of a row. Without it, padding sees itself: a softmax over no

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixer import Mixer, draw_normal
 
 Activation = Literal["gelu", "relu"]
@@ -50,7 +50,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "b t d"], sight: Sight, read: Tensor | None = None, cache: Any = None
+        self, x: Float[Tensor, "b t d"], sight: AttentionContext, read: Tensor | None = None, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
         """Apply the block. ``read`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
         if self.post:
@@ -59,7 +59,7 @@ class Block(nn.Module):
         x = x + self.drop(self._mix(_plus(self.norm_mixer(x), read), sight, cache))
         return x if self.mlp is None else x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
 
-    def _mix(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any) -> Float[Tensor, "b t d"]:
+    def _mix(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any) -> Float[Tensor, "b t d"]:
         """Apply the mixer; in decoding, one that does not use the cache goes on from its own state, kept there."""
         if cache is None or self.mixer.caches:
             return self.mixer(x, sight, cache)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Size
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixer import Mixer, MixerSpec
 
 
@@ -35,7 +35,7 @@ class ConvolutionMixer(Mixer):
         self.reach = reach
         self.out = nn.Linear((2 * reach + 1) * width, width, bias=biases)
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
         real = x.masked_fill(~sight.padding_mask[..., None], 0)
         padded = F.pad(real, (0, 0, self.reach, self.reach))
         seen = [padded[:, i : i + x.shape[1]] for i in range(2 * self.reach + 1)]
@@ -63,7 +63,7 @@ class GridConvolutionMixer(Mixer):
         super().__init__()
         self.out = nn.Linear(5 * width, width, bias=biases)
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
         assert sight.cells is not None
         rows, count = x.shape[:2]
         padded = F.pad(x, (0, 0, 0, 1))  # the last position holds zeros, for cells that are not there

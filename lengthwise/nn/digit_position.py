@@ -41,7 +41,9 @@ class _ByDigitPosition(Position):
         return (_TableAtInput if self.at == "input" else _TableAtAttention)(self, width)
 
     def _more(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
-        most = int(_shown(inputs).amax()) + self.offset - 1  # whatever is drawn, so that a training fails at once
+        most = (
+            int(_digit_positions(inputs).amax()) + self.offset - 1
+        )  # whatever is drawn, so that a training fails at once
         _check_fits(type(self).__name__, most, self.size, "ask for shorter numbers, a larger size or a smaller offset")
         return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
 
@@ -81,11 +83,11 @@ class _Table(Encoding):
 
     def check(self, inputs: Inputs) -> None:
         advice = f"ask for shorter numbers, or train with {self.kind}(size=…) larger, and offset with it"
-        _check_fits(self.kind, int(_shown(inputs.host).amax()), self.table.num_embeddings - 1, advice)
+        _check_fits(self.kind, int(_digit_positions(inputs.host).amax()), self.table.num_embeddings - 1, advice)
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         self.check(inputs)
-        return self.table(_shown(inputs))
+        return self.table(_digit_positions(inputs))
 
 
 def _check_fits(kind: str, most: int, size: int, advice: str) -> None:
@@ -93,7 +95,7 @@ def _check_fits(kind: str, most: int, size: int, advice: str) -> None:
         raise UsageError(f"{kind}: digit position {most} does not fit the table of {size}: {advice}")
 
 
-def _shown(inputs: Inputs) -> Int[Tensor, "b t"]:
+def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
     """Digit positions; 0 for padding, whose own may exceed the table. Its vectors are not used."""
     return inputs.digit_position.where(inputs.padding_mask, 0)
 

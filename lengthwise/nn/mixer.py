@@ -10,20 +10,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.types import UsageError
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 
 
 class Mixer(nn.Module, ABC):
     """Base of token mixers. Their output is added to the residual stream."""
 
-    attends: ClassVar[bool] = False  # True if it uses the bias, angles and keys of ``Sight``
-    sees_cells: ClassVar[bool] = False  # True if it uses the neighbouring cells of ``Sight``
+    attends: ClassVar[bool] = False  # True if it uses the bias, angles and keys of ``AttentionContext``
+    sees_cells: ClassVar[bool] = False  # True if it uses the neighbouring cells of ``AttentionContext``
     caches: ClassVar[bool] = False  # True if ``forward`` keeps its keys and values in the cache that it is given
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
         """Mix every position with those that ``sight`` lets it see. In decoding, a mixer that ``caches`` gets the new
         positions alone, and a key–value ``cache``."""
 
@@ -41,12 +41,12 @@ class Mixer(nn.Module, ABC):
         """Initialise the weights as the transformer asks: N(0, std²), and N(0, out_std²) for the layer whose output is
         added to the residual stream. By default a mixer keeps the weights that it was built with."""
 
-    def start_alike(self, heads: Bool[Tensor, " h"]) -> None:
+    def tie_query_key(self, heads: Bool[Tensor, " h"]) -> None:
         """Start with the keys of these heads equal to their queries, so that equal inputs find each other from the
         first step. By default nothing is done: a mixer need not have keys and queries."""
 
 
-class MixerSpec(Part):
+class MixerSpec(Config):
     """The configuration of a mixer. Subclasses are frozen dataclasses."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class PlainMixer(Mixer):
                 f"{type(module).__name__}.forward takes no padding_mask: it fits a causal layout, e.g. NextToken"
             )
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
         mixed = self.module(x, padding_mask=sight.padding_mask) if self.masked else self.module(x)
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
             found = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a {type(mixed).__name__}"

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.ranges import NotNegative, Positive, Size
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
@@ -56,7 +56,7 @@ class Encoding(nn.Module):
         return any(getattr(type(self), name) is not getattr(Encoding, name) for name in inside)
 
 
-class Position(Part):
+class Position(Config):
     """The configuration of a positional encoding. Subclasses are frozen dataclasses."""
 
     indexed: ClassVar[bool] = False  # True if it encodes ``Inputs.position``, the position in the row
@@ -188,7 +188,7 @@ class Randomized(Position):
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         drawn = torch.randperm(self.most, generator=generator)
-        return self.of.vary(replace(inputs, position=_chosen(inputs, drawn)), generator)
+        return self.of.vary(replace(inputs, position=_choose_positions(inputs, drawn)), generator)
 
 
 class _Randomized(Encoding):
@@ -213,7 +213,7 @@ class _Randomized(Encoding):
         if self.training:
             return inputs
         host = inputs.host
-        return replace(host, position=_chosen(host, self.drawn)).to(inputs.tokens.device)
+        return replace(host, position=_choose_positions(host, self.drawn)).to(inputs.tokens.device)
 
     def check(self, inputs: Inputs) -> None:
         self.inner.check(self._renumbered(inputs))
@@ -231,7 +231,7 @@ class _Randomized(Encoding):
         return self.inner.attention_bias(self._renumbered(inputs))
 
 
-def _chosen(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
+def _choose_positions(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
     """For each row of n tokens the first n numbers of ``drawn``, in increasing order."""
     longest, most = int(inputs.padding_mask.sum(1).max()), len(drawn)
     if longest > most:
@@ -269,10 +269,10 @@ class _RoPE(Encoding):
 
 def rotate(x: Float[Tensor, "b t h e"], angles: Float[Tensor, "b t half"]) -> Float[Tensor, "b t h e"]:
     """Rotate queries or keys by the angles of their positions."""
-    return turned(x, angles.cos()[:, :, None], angles.sin()[:, :, None], axis=-1)
+    return rotate_pairs(x, angles.cos()[:, :, None], angles.sin()[:, :, None], axis=-1)
 
 
-def turned(x: Float[Tensor, "*s"], cos: Tensor, sin: Tensor, *, axis: int) -> Float[Tensor, "*s"]:
+def rotate_pairs(x: Float[Tensor, "*s"], cos: Tensor, sin: Tensor, *, axis: int) -> Float[Tensor, "*s"]:
     """Rotate each pair of coordinates i and i + half along ``axis``."""
     first, second = x.chunk(2, axis)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], axis)

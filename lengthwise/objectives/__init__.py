@@ -9,12 +9,12 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.base.types import Batch, Loss, to_device
 from lengthwise.runners import Runner
 
 
-class Objective(Part):
+class Objective(Config):
     """Computes the loss of a batch, given each row's number of loops. Subclasses are frozen dataclasses."""
 
     needs_end: ClassVar[bool] = False  # True if answers must end with a symbol of their own, and so can be empty

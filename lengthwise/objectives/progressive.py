@@ -40,10 +40,10 @@ class Progressive(Objective):
         fewer = skipped + uniform(1, min(full - skipped, half) if self.truncated else full)
         parts, targets = {}, batch.targets[batch.loss_mask]
         for name, depth, tracked in (("full", full, half), ("fewer", fewer, fewer - skipped)):
-            untracked = depth - tracked if self.truncated else 0
+            no_grad_loops = depth - tracked if self.truncated else 0
             # Rows with fewer loops than ``depth`` keep their own number.
             depths = loops.clamp(max=depth)
-            logits = runner.last(batch.inputs, depths, batch.loss_mask, untracked=untracked)
+            logits = runner.last(batch.inputs, depths, batch.loss_mask, no_grad_loops=no_grad_loops)
             parts[name] = supervise(logits, targets)
         value = (1 - self.weight) * parts["full"][0] + self.weight * parts["fewer"][0]
         return Loss(

@@ -97,7 +97,7 @@ def _own(base: type[T], name: str) -> T:
             f"{name!r} is neither one of {', '.join(ours)} nor the class of a {kind}"
             f"{fields.suggest(name, [*ours, *known])}; name the module of your own with --import"
         )
-    return cast(T, fields.made(known[name], ()))
+    return cast(T, fields.build(known[name], ()))
 
 
 def _own_task(name: str) -> tuple[Task, Layout, int]:

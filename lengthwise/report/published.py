@@ -132,13 +132,13 @@ def read_json(path: Path, kind: Any) -> Any:
         raise UsageError(f"{path}: not JSON ({one_line(error)})") from None
     if not isinstance(tree, (list, dict)):
         raise UsageError(f"{path}: not a JSON list or object")
-    return fields.conform(kind, tree, str(path))
+    return fields.validate(kind, tree, str(path))
 
 
 def read_figures_json(folder: Path) -> Row:
     """Read figures.json: ``title``, ``strong`` and ``claims`` of the figures; empty if there is none."""
     path = folder / "figures.json"
-    return fields.conform(Figures, read_tree(path), str(path)) if path.exists() else {}
+    return fields.validate(Figures, read_tree(path), str(path)) if path.exists() else {}
 
 
 def read_table(path: Path, schema: Any) -> list[Row]:
@@ -146,7 +146,7 @@ def read_table(path: Path, schema: Any) -> list[Row]:
     rows = read_csv(path)
     if not fields.all_fit(schema, rows):
         for number, row in enumerate(rows, 1):
-            fields.conform(schema, row, f"{path}: row {number}")
+            fields.validate(schema, row, f"{path}: row {number}")
     return rows
 
 
@@ -187,7 +187,7 @@ def _lines_of(path: Path) -> list[str]:
 
 
 def _sizes(cell: str, where: str) -> list[int]:
-    fields.conform(SizeText, cell, f"{where}: sizes")
+    fields.validate(SizeText, cell, f"{where}: sizes")
     return [int(size) for size in cell.split("x")]
 
 

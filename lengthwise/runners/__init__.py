@@ -37,9 +37,9 @@ class Runner(ABC):
 
     @abstractmethod
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
-        """The logits after each row's last loop. The first ``untracked`` loops run without gradients."""
+        """The logits after each row's last loop. The first ``no_grad_loops`` loops run without gradients."""
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]

@@ -21,7 +21,7 @@ from lengthwise.models import Model
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerContext, TransformerModel
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import Block
 from lengthwise.nn.lstm import States
 from lengthwise.nn.mixer import Mixer
@@ -98,14 +98,14 @@ class CachedTransformer(Reader):
 
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
-        self.sight = Sight.of(model.encodings, inputs, causal=True)
+        self.sight = AttentionContext.of(model.encodings, inputs, causal=True)
         self.vectors, self.cache = model.vectors(inputs), Cache()
 
     def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         model, start = cast(TransformerModel, self.model), self.seen
         stop = start + inputs.tokens.shape[1]
         self.cache.rewind()
-        embedded = model.embedded(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
+        embedded = model.embed_tokens(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
         self.context = TransformerContext(embedded, piece(self.sight, start, stop), self.cache)
         return model.start(self.context)
 
@@ -113,7 +113,7 @@ class CachedTransformer(Reader):
         return self.model.advance(state, self.context)
 
 
-def piece(sight: Sight, start: int, stop: int) -> Sight:
+def piece(sight: AttentionContext, start: int, stop: int) -> AttentionContext:
     """The sight of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
     angles, keys = (None if part is None else part[:, start:stop] for part in (sight.angles, sight.keys))
     device = sight.padding_mask.device
@@ -124,7 +124,7 @@ def piece(sight: Sight, start: int, stop: int) -> Sight:
         if sight.bias.shape[-1] > sight.bias.shape[-2]:  # the blank is the last column
             seen = torch.cat([seen, seen.new_tensor([sight.bias.shape[-1] - 1])])
         bias = sight.bias[..., start:stop, :][..., seen]
-    return Sight(sight.padding_mask[:, start:stop], True, bias, angles, keys)
+    return AttentionContext(sight.padding_mask[:, start:stop], True, bias, angles, keys)
 
 
 class CachedLSTM(Reader):

@@ -26,7 +26,7 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import LearnedEncoding
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.transformer import PARTS
-from lengthwise.runners.plain import picked
+from lengthwise.runners.plain import pick
 
 BACKEND = "inductor"  # the compiler of torch; tests take "eager", which only looks at what would be compiled
 BUCKET = 16  # positions
@@ -44,10 +44,10 @@ class Compiled(claims.Claiming):
         return super().declines(model) or _random(model)
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
-        *_, state = self._states(inputs, loops, untracked)
-        return self.model.readout(picked(state, *at.nonzero(as_tuple=True)))
+        *_, state = self._states(inputs, loops, no_grad_loops)
+        return self.model.readout(pick(state, *at.nonzero(as_tuple=True)))
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
@@ -55,16 +55,16 @@ class Compiled(claims.Claiming):
         for k, state in enumerate(self._states(inputs, loops, 0), 1):
             rows = (loops >= k).nonzero()[:, 0]
             row, position = at[rows].nonzero(as_tuple=True)
-            yield k, rows, self.model.readout(picked(state, rows[row], position))
+            yield k, rows, self.model.readout(pick(state, rows[row], position))
 
-    def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], untracked: int) -> Iterator[Float[Tensor, "b t d"]]:
+    def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int) -> Iterator[Float[Tensor, "b t d"]]:
         """The state after each loop, of all rows; of those whose loops are over, their last one."""
         model, device = self.model, device_of(self.model)
         running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
-        context, advance = model.embed(_padded(model, inputs).to(device)), _compiled(BACKEND)
+        context, advance = model.embed(_pad_to_bucket(model, inputs).to(device)), _compile_advance(BACKEND)
         state = model.start(context)
         for k, runs in enumerate(running):
-            with torch.set_grad_enabled(torch.is_grad_enabled() and k >= untracked):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and k >= no_grad_loops):
                 if torch.is_grad_enabled() and not state.requires_grad:
                     state = state.detach().requires_grad_()  # as in later loops, for which it is compiled too
                 state = advance(model, state, context, runs)
@@ -79,7 +79,7 @@ def _random(model: Model) -> str | None:
     return "its first state is random in training" if isinstance(model, TransformerModel) and model.noise else None
 
 
-def _padded(model: TransformerModel, inputs: Inputs) -> Inputs:
+def _pad_to_bucket(model: TransformerModel, inputs: Inputs) -> Inputs:
     """The inputs, padded to the width of their bucket; at most to that of a table of positions."""
     width = inputs.tokens.shape[1]
     tables = [part.table.num_embeddings for part in model.modules() if isinstance(part, LearnedEncoding)]
@@ -95,7 +95,7 @@ def _advance(
 
 
 @cache
-def _compiled(backend: str) -> Callable[..., Tensor]:
+def _compile_advance(backend: str) -> Callable[..., Tensor]:
     """``_advance``, compiled when it is first called with a shape."""
     from torch._dynamo import config  # here because it takes seconds, and nobody else needs it
 

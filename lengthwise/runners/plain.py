@@ -16,14 +16,14 @@ from lengthwise.runners.movement import PERIODS, relative_movement
 
 
 def unroll(
-    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
+    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, no_grad_loops: int = 0
 ) -> Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]:
     """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running (as
     indices into ``inputs``), and their state.
 
     ``inputs`` and ``loops`` are on the CPU, loops at least 1. Rows are sorted by loops, most first, so that the running
     rows are always the first r; a row that is done is no longer computed. Who is sent a mask "r" after a loop goes on
-    with those rows alone. The first ``untracked`` loops run without gradients.
+    with those rows alone. The first ``no_grad_loops`` loops run without gradients.
     """
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
@@ -35,7 +35,7 @@ def unroll(
         if not len(order):
             return
         state, context = first((state, context), len(order))
-        with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
             state = model.advance(state, context)
         if (stay := (yield k, order, state)) is not None:
             kept = stay.nonzero()[:, 0]
@@ -62,18 +62,18 @@ class Plain(Runner):
     """Advances the running rows, at all positions, by calling the model's methods."""
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
         left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()  # rows that leave after each loop
         ids, logits = [], []
-        for k, rows, state in unroll(self.model, inputs, loops, untracked=untracked):
+        for k, rows, state in unroll(self.model, inputs, loops, no_grad_loops=no_grad_loops):
             if left[k]:
                 done = len(rows) - left[k]
                 ids.append(rows[done:])
                 logits.append(self.model.read(state)[done:])
         # Rows were collected in the order of halting; restore the batch's order.
         row, position = at.nonzero(as_tuple=True)
-        return picked(torch.cat(logits), torch.cat(ids).argsort()[row], position)
+        return pick(torch.cat(logits), torch.cat(ids).argsort()[row], position)
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
@@ -90,9 +90,9 @@ class Plain(Runner):
                 earlier = [rows_of(one, to_device(left, real.device)) for one in earlier]
                 moved, ran = relative_movement(now, earlier, real[to_device(rows, real.device)]), rows
                 earlier = [now, *earlier][:PERIODS]
-            stay = yield Step(k, rows, picked(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
+            stay = yield Step(k, rows, pick(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
 
 
-def picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+def pick(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
     """The values at indices from the CPU; a mask on a device would be read to know how many there are."""
     return values[tuple(to_device(one, values.device) for one in index)]

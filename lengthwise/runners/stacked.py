@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lengthwise.base.types import Copied, Inputs, UsageError, to_device
 from lengthwise.models import Model, device_of
 from lengthwise.runners import Runner
-from lengthwise.runners.plain import first, picked
+from lengthwise.runners.plain import first, pick
 
 Answered = Any  # what ``last`` returns, or a list of what ``each`` yields
 
@@ -32,12 +32,12 @@ class Query:
     inputs: Inputs
     loops: Int[Tensor, " b"]
     at: Bool[Tensor, "b t"]
-    untracked: int = 0
+    no_grad_loops: int = 0
     each: bool = False  # after every loop, not after the last
 
     def equals(self, other: Query) -> bool:
         """Would both get the same answer? The inputs are taken to be alike."""
-        ours, theirs = ((one.untracked, one.each, one.loops.tolist(), one.at.tolist()) for one in (self, other))
+        ours, theirs = ((one.no_grad_loops, one.each, one.loops.tolist(), one.at.tolist()) for one in (self, other))
         return ours == theirs
 
 
@@ -49,9 +49,9 @@ class Recorder(Runner):
         self.symbols, self.asked = symbols, list[Query]()
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
-        self.asked.append(Query(inputs, loops, at, untracked))
+        self.asked.append(Query(inputs, loops, at, no_grad_loops))
         return torch.zeros(int(at.sum()), self.symbols)
 
     def each(
@@ -78,9 +78,9 @@ class Replayer(Runner):
         return answer
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
-        return self._answer(Query(inputs, loops, at, untracked))
+        return self._answer(Query(inputs, loops, at, no_grad_loops))
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
@@ -121,11 +121,11 @@ class _Unrolled(nn.Module):
         state, found = model.start(context), []
         for k, count in enumerate(plan.most):
             before, context, running = first((state, context, running), count)
-            with torch.set_grad_enabled(torch.is_grad_enabled() and k >= min(plan.untracked)):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and k >= min(plan.no_grad_loops)):
                 state = model.advance(before, context)
             if min(plan.counts[k]) < count:
                 state = _where(running[:, k], state, before)
-            if min(plan.untracked) <= k < max(plan.untracked):
+            if min(plan.no_grad_loops) <= k < max(plan.no_grad_loops):
                 state = _where(tracked[k], state, state)
             if plan.least[k] < count:
                 found.append(model.read(state)[plan.least[k] :])
@@ -148,7 +148,7 @@ class _Plan:
     most first. All of it is on the CPU."""
 
     def __init__(self, asked: Sequence[Query]) -> None:
-        self.asked, self.each, self.untracked = asked, asked[0].each, [one.untracked for one in asked]
+        self.asked, self.each, self.no_grad_loops = asked, asked[0].each, [one.no_grad_loops for one in asked]
         self.loops = torch.stack([one.loops for one in asked])
         self.order = self.loops.argsort(dim=1, descending=True, stable=True)
         running = self.loops.gather(1, self.order)[..., None] > torch.arange(int(self.loops.max()))  # s b k
@@ -157,7 +157,7 @@ class _Plan:
         # Read are the rows from this one on: those that some model's loop is the last for, or all that run.
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
         self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
-        tracked = torch.arange(len(self.most)) >= torch.tensor(self.untracked)[:, None]  # s k
+        tracked = torch.arange(len(self.most)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
         inputs = self._inputs()
         self.host = Inputs(**{name: value.flatten(0, 1) for name, value in inputs.items()})
         self.given = {"running": running, "tracked": tracked, **inputs}
@@ -177,7 +177,7 @@ class _Plan:
         order = offset[self.loops - 1] + self.order.argsort(dim=1)
         at = [one.at.nonzero(as_tuple=True) for one in self.asked]
         index = [(own[row], position) for own, (row, position) in zip(order, at, strict=True)]
-        return _picked(torch.cat([*found], 1), index)
+        return _pick(torch.cat([*found], 1), index)
 
     def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
         """The logits after every loop: for each model a list of the loop, the rows that ran, and their logits."""
@@ -185,15 +185,15 @@ class _Plan:
         for k, logits in enumerate(found):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
             index = [one.at[rows].nonzero(as_tuple=True) for one, rows in zip(self.asked, ran, strict=True)]
-            for answer, rows, own in zip(answers, ran, _picked(logits, index), strict=True):
+            for answer, rows, own in zip(answers, ran, _pick(logits, index), strict=True):
                 answer += [(k + 1, rows, own)] if len(rows) else []
         return answers
 
 
-def _picked(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
+def _pick(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
     """The logits of each model at its rows and positions."""
     counts = [len(row) for row, _ in index]
     model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))
     row, position = (torch.cat(parts) for parts in zip(*index, strict=True))
     # Losses are computed in 32 bits at least, whatever the products were.
-    return [*picked(logits, model, row, position).to(torch.promote_types(logits.dtype, torch.float32)).split(counts)]
+    return [*pick(logits, model, row, position).to(torch.promote_types(logits.dtype, torch.float32)).split(counts)]

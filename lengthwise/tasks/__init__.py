@@ -6,20 +6,24 @@ import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.fields import Part, kebab
+from lengthwise.base.fields import Config, kebab
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
 from lengthwise.tasks.family import Family
-from lengthwise.tasks.patterns import Pattern, every_row, suited
+from lengthwise.tasks.patterns import Pattern, every_row, suitable_patterns
+
+# Methods of a task before 0.4, and their names today.
+FORMER_NAMES = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
 
 
-class Task(Part):
+class Task(Config):
     """A family of problems of every size. Subclasses are frozen dataclasses whose fields are their configuration.
 
     ``symbols`` are what prompts and answers are written in, ``signs`` those of them that stand between numbers; where
@@ -38,6 +42,13 @@ class Task(Part):
     writes: tuple[str, ...] = ()  # those symbols that answers hold, where prompts hold others; (): all of them
     answers_each_symbol: bool = False  # does an answer have one symbol for each symbol of its prompt, in this order?
     answers_numbers: bool = False  # are answers numbers, as people write them? Then leading zeros change nothing
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Raise UsageError for a method under the name that it had before 0.4: it would be ignored."""
+        super().__init_subclass__(**keywords)
+        for old, new in FORMER_NAMES.items():
+            if old in vars(cls):
+                raise UsageError(f"{cls.__name__}.{old} is now called {new}: rename it")
 
     @property
     def name(self) -> str:
@@ -81,7 +92,7 @@ class Task(Part):
         collection."""
         return self
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         """All problems of one size, each once, if they are at most so many; None where they are more, or where a task
         does not know."""
         return None
@@ -109,7 +120,7 @@ class Task(Part):
         """An answer as a person reads it: its symbols, unless a task knows better."""
         return self.vocab.decode(answer)
 
-    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         """A prompt as a person types it: ``parse`` reads it back. Its symbols, unless a task knows better."""
         return self.vocab.decode(prompt)
 
@@ -135,7 +146,7 @@ class Task(Part):
         """The lines and columns of a prompt of this size, which is a grid written line after line; None: it is not."""
         return None
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         """What may make a problem of a given size hard, by name: a number per problem. None unless a task knows."""
         return {}
 
@@ -144,16 +155,16 @@ class Task(Part):
         return Vocab(self.symbols)
 
 
-class Listed(Task):
+class SequenceTask(Task):
     """A task on n symbols in a row, each uniform over those that the task ``reads``: unless it says so, all its own."""
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        count, width = len(self._drawn), int(sizes.max())
+        count, width = len(self._read_symbols), int(sizes.max())
         row = torch.randint(count, (len(sizes), width), generator=generator, dtype=integer_type(count))
-        return self.solved(sizes, zero_after(self._ids(row), sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(self._ids(row), sizes[:, 0]))
 
     @property
-    def _drawn(self) -> tuple[str, ...]:
+    def _read_symbols(self) -> tuple[str, ...]:
         return self.reads or self.symbols
 
     def _ids(self, row: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
@@ -162,38 +173,27 @@ class Listed(Task):
 
     def parse(self, text: str) -> Problems:
         row = symbols_of(self, text)
-        return self.solved(torch.tensor([[len(row)]]), row[None])
+        return self.from_rows(torch.tensor([[len(row)]]), row[None])
 
     @property
     def families(self) -> Sequence[Family]:
-        shared = suited(len(self._drawn))
-        return (*super().families, *(Family.of(pattern, partial(self._patterned, pattern)) for pattern in shared))
+        shared = suitable_patterns(len(self._read_symbols))
+        return (*super().families, *(Family.of(pattern, partial(self._draw_pattern, pattern)) for pattern in shared))
 
-    def _patterned(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        row = pattern(sizes[:, 0], int(sizes.max()), len(self._drawn), generator)
-        return self.solved(sizes, zero_after(self._ids(row), sizes[:, 0]))
+    def _draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        row = pattern(sizes[:, 0], int(sizes.max()), len(self._read_symbols), generator)
+        return self.from_rows(sizes, zero_after(self._ids(row), sizes[:, 0]))
 
-    @property
-    def listed_sizes(self) -> Sequence[int] | None:
-        """The sizes that there are, ascending, of a task whose problems are a fixed collection; None for a task that
-        has problems of every size."""
-        return None
-
-    def part(self, purpose: Purpose) -> Task:
-        """The task with only those problems that may be used for ``purpose``: itself, unless its problems are a fixed
-        collection."""
-        return self
-
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
-        row = every_row(len(self._drawn), size[0], most)
-        return None if row is None else self.solved(torch.full((len(row), 1), size[0]), self._ids(row))
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+        row = every_row(len(self._read_symbols), size[0], most)
+        return None if row is None else self.from_rows(torch.full((len(row), 1), size[0]), self._ids(row))
 
     @abstractmethod
-    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         """These rows, padded with zeros, as problems with their answers."""
 
 
-class Stackable(Task):
+class TwoOperandTask(Task):
     """A task on two numbers that can be written one above the other, digit by digit, least significant first."""
 
     base: int

@@ -12,26 +12,26 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks import Stackable
+from lengthwise.tasks import TwoOperandTask
 from lengthwise.tasks.digits import (
     Base,
     Order,
     arithmetic,
     as_read,
-    carried,
-    joined,
+    carry,
+    join_numbers,
     number_length,
-    ordered,
-    parted,
-    stripped,
+    reorder,
+    split_numbers,
+    strip_zeros,
     without_leading_zeros,
 )
 from lengthwise.tasks.family import Family
-from lengthwise.tasks.operands import SHARED, SUMS, Pair, PairPattern, every_pair, families, written
+from lengthwise.tasks.operands import SHARED, SUMS, Pair, PairPattern, every_pair, families, fit_pattern
 
 
 @dataclass(frozen=True)
-class Addition(Stackable):
+class Addition(TwoOperandTask):
     """Two numbers → their sum. T = the longer operand's digits: a carry travels one digit per round.
 
     With ``equal_lengths`` both operands have ``length`` digits; without, the axes are ``first`` and ``second``. With
@@ -57,7 +57,7 @@ class Addition(Stackable):
     def axes(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("length",) if self.equal_lengths else ("first", "second")
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         """The longest carry: the columns that one passes, from the one that makes it on."""
         totals = self.stack(problems)[0].sum(2)
         above = torch.nn.functional.pad(totals, (0, 1))[:, 1:] % self.base
@@ -107,13 +107,13 @@ class Addition(Stackable):
 
     @property
     def families(self) -> Sequence[Family]:
-        return (*super().families, *families((*SHARED, *SUMS), self._patterned))
+        return (*super().families, *families((*SHARED, *SUMS), self._draw_pattern))
 
-    def _patterned(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
-        return self._problems(sizes, written(pattern, pair), pair.lengths)
+        return self._problems(sizes, fit_pattern(pattern, pair), pair.lengths)
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         operands = every_pair((size[0], size[-1]), self.base, self.leading_zeros, most)
         if operands is None:
             return None
@@ -136,12 +136,12 @@ class Addition(Stackable):
         longest = lengths.amax(1)
         first, second = operands.unbind(1)
         totals = torch.nn.functional.pad(first + second, (0, 1))
-        total = carried(totals, self.base, most=2 * (self.base - 1))
+        total = carry(totals, self.base, most=2 * (self.base - 1))
         # A number's top digit is not 0: only a carry makes a sum longer.
         further = torch.ones_like(longest) if self.leading_zeros else (total.gather(1, longest[:, None]) > 0)[:, 0]
         answer_length = longest + further
-        prompt = joined(first, second, lengths, self.order, self.base)
-        answer = ordered(total, answer_length, self.order)[:, : int(answer_length.max())]
+        prompt = join_numbers(first, second, lengths, self.order, self.base)
+        answer = reorder(total, answer_length, self.order)[:, : int(answer_length.max())]
         return Problems(sizes, prompt, lengths.sum(1) + 1, answer, answer_length, longest)
 
     # Digits
@@ -153,24 +153,24 @@ class Addition(Stackable):
         operands = []
         for start, length in ((torch.zeros_like(plus), lengths[:, 0]), (plus + 1, lengths[:, 1])):
             digits = zero_after(shift_right(problems.prompt, -start, width), length)
-            operands.append(ordered(digits, length, self.order))
+            operands.append(reorder(digits, length, self.order))
         return torch.stack(operands, -1), lengths.max(1).values
 
     def digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
-        lowest = ordered(problems.answer, problems.answer_length, self.order)[:, :count]
+        lowest = reorder(problems.answer, problems.answer_length, self.order)[:, :count]
         return torch.nn.functional.pad(lowest, (0, count - lowest.shape[1]))
 
     def answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
         row = digits[None]
         length = torch.tensor([len(digits)]) if self.leading_zeros else number_length(row)
-        return ordered(row, length, self.order)[0, : int(length)]
+        return reorder(row, length, self.order)[0, : int(length)]
 
     # People
 
     def parse(self, text: str) -> Problems:
-        numbers = list(parted(self, text, self.base))
+        numbers = list(split_numbers(self, text, self.base))
         if not self.leading_zeros:
-            numbers = [stripped(number) for number in numbers]
+            numbers = [strip_zeros(number) for number in numbers]
         width = max(len(number) for number in numbers)
         if self.equal_lengths:
             numbers = [torch.nn.functional.pad(number, (width - len(number), 0)) for number in numbers]
@@ -186,7 +186,7 @@ class Addition(Stackable):
         digits = self.vocab.decode(answer if self.order == "most" else answer.flip(0))
         return digits.lstrip("0") or "0"
 
-    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         """Most significant digit first."""
         return as_read(self.vocab.decode(prompt), self.order)
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed
+from lengthwise.tasks import SequenceTask
 
 
-class Automaton(Listed):
+class Automaton(SequenceTask):
     """Symbols that the task ``reads`` change a state; the answer says which symbol belongs to it, after every symbol
     (``each``) or after the last. T(n) = n. ``build`` gives the table of next states, by state and symbol, the symbol
     (its id) that each state is answered by, and the first state is 0."""
@@ -29,7 +29,7 @@ class Automaton(Listed):
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
         """The next states by state and symbol, and the id of each state's answer; the first state is 0."""
 
-    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         following, outputs = _tables(self)
         number = torch.zeros(len(self.symbols), dtype=torch.long)  # of a symbol among those that are read

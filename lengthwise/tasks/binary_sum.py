@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed
+from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.family import Family
 
 # Where a counter that was trained on short rows may stop counting: all of its bits are set, or one more is needed.
@@ -18,7 +18,7 @@ COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 
 
 @dataclass(frozen=True)
-class BinarySum(Listed):
+class BinarySum(SequenceTask):
     """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros; none is
     written ``0``. T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n:
     among uniform bits a sum near n, whose highest bits are set, is hardly ever seen."""
@@ -30,13 +30,13 @@ class BinarySum(Listed):
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         ones = (torch.rand(len(sizes), 1, generator=generator) * (sizes[:, :1] + 1)).long()
-        return self._counted(sizes, ones, generator)
+        return self._rows_with_ones(sizes, ones, generator)
 
-    def _counted(self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator) -> Problems:
+    def _rows_with_ones(self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator) -> Problems:
         """Rows with so many ones, anywhere."""
         length, width = sizes[:, :1], int(sizes.max())
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
-        return self.solved(sizes, (draw.argsort(1).argsort(1) < ones).long())
+        return self.from_rows(sizes, (draw.argsort(1).argsort(1) < ones).long())
 
     @property
     def families(self) -> Sequence[Family]:
@@ -47,7 +47,7 @@ class BinarySum(Listed):
         """The family of rows with one number of ones."""
 
         def sample(sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-            return self._counted(sizes, sizes[:, :1].clamp(max=ones), generator)
+            return self._rows_with_ones(sizes, sizes[:, :1].clamp(max=ones), generator)
 
         return Family(f"{ones}-ones", f"Exactly {ones} ones, anywhere.", sample, smallest=ones)
 
@@ -56,9 +56,9 @@ class BinarySum(Listed):
         length = sizes[:, 0]
         power = 2 ** (torch.rand(len(sizes), generator=generator) * _bit_length(length)).long()
         ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
-        return self._counted(sizes, torch.minimum(ones, length)[:, None], generator)
+        return self._rows_with_ones(sizes, torch.minimum(ones, length)[:, None], generator)
 
-    def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length, count = sizes[:, 0], bits.sum(1)
         written = _bit_length(count)
         answer = count[:, None] >> torch.arange(int(written.max())) & 1
@@ -71,7 +71,7 @@ class BinarySum(Listed):
     def reference(self, prompt: str) -> str:
         return f"{prompt.count('1'):b}"[::-1]
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"ones": problems.prompt.sum(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Task
-from lengthwise.tasks.digits import joined, parted
+from lengthwise.tasks.digits import join_numbers, split_numbers
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.operands import (
     Digits,
@@ -55,24 +55,24 @@ class BitwiseOr(Task):
     def families(self) -> Sequence[Family]:
         """Of those that hold a single 1, which is what ``sample`` draws; and of any two vectors, which is what people
         may type."""
-        return (*super().families, *families((*SINGLE, all_highest, twice, complement, zeros), self._patterned))
+        return (*super().families, *families((*SINGLE, all_highest, twice, complement, zeros), self._draw_pattern))
 
-    def _patterned(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         bits = pattern(Pair(sizes, 2, True, generator))
         return self._of(sizes, bits)
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         bits = every_pair((size[0], size[1]), 2, True, most)
         return None if bits is None else self._of(torch.tensor([list(size)]).repeat(len(bits), 1), bits)
 
     def _of(self, sizes: Int[Tensor, "b axes"], bits: Digits) -> Problems:
         """From the bits of both vectors, whatever they are padded with."""
         first, second = zero_after(bits.to(SYMBOL).contiguous(), sizes).unbind(1)
-        return self._problems(sizes, joined(first, second, sizes, "least", 0))
+        return self._problems(sizes, join_numbers(first, second, sizes, "least", 0))
 
     def parse(self, text: str) -> Problems:
         """Any two vectors."""
-        first, second = parted(self, text, OR, "vectors")
+        first, second = split_numbers(self, text, OR, "vectors")
         bits = torch.cat([first, torch.zeros(1, dtype=torch.long), second])
         return self._problems(torch.tensor([[len(first), len(second)]]), bits[None])
 
@@ -90,7 +90,7 @@ class BitwiseOr(Task):
         pairs = zip(first.ljust(width, "0"), second.ljust(width, "0"), strict=True)
         return "".join("1" if "1" in pair else "0" for pair in pairs)
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"position of the one": problems.answer.argmax(1) + 1}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:

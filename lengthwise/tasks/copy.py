@@ -13,13 +13,13 @@ from torch import Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import within
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed, longest_run
+from lengthwise.tasks import SequenceTask, longest_run
 
 _ALPHABET = string.digits + string.ascii_lowercase
 
 
 @dataclass(frozen=True)
-class Copy(Listed):
+class Copy(SequenceTask):
     """n uniform symbols of an alphabet → the same. T(n) = n: the row moves on by one position per round."""
 
     answers_each_symbol = True
@@ -31,14 +31,14 @@ class Copy(Listed):
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(_ALPHABET[: self.alphabet])
 
-    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         return Problems(sizes, row, length, row, length, length)
 
     def reference(self, prompt: str) -> str:
         return "".join(list(prompt))
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         row = problems.prompt
         alike = torch.nn.functional.pad(row[:, 1:] == row[:, :-1], (0, 1))
         return {"longest run": longest_run(alike & within(problems.prompt_length - 1, row.shape[1])) + 1}

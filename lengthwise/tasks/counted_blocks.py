@@ -52,19 +52,23 @@ class CountedBlocks(Task):
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         kind = torch.rand(len(sizes), 1, generator=generator)
         blocks = torch.where(kind < 0.5, self._equal(sizes), self._other_counts(sizes, generator))
-        return self.solved(sizes, torch.where(kind < 0.875, blocks, self._any_order(sizes, generator)))
+        return self.from_rows(sizes, torch.where(kind < 0.875, blocks, self._any_order(sizes, generator)))
 
     @property
     def families(self) -> Sequence[Family]:
         return (
-            Family("members", "Words of the language alone.", lambda sizes, _: self.solved(sizes, self._equal(sizes))),
+            Family(
+                "members", "Words of the language alone.", lambda sizes, _: self.from_rows(sizes, self._equal(sizes))
+            ),
             Family("one-moved", "One letter too many in a block, and one too few in another.", self._one_moved),
-            Family("two-swapped", "A word of the language with two neighbouring blocks' ends swapped.", self._swapped),
+            Family(
+                "two-swapped", "A word of the language with two neighbouring blocks' ends swapped.", self._draw_swaps
+            ),
             Family("one-changed", "A word of the language with one letter changed.", self._one_changed),
             Family("one-letter", "One letter throughout.", self._one_letter),
-            Family("other-counts", "Blocks in the right order, with any counts.", self._miscounted),
-            Family("shuffled", "The right counts of letters, in any order.", self._shuffled),
-            Family("repeated", "Single letters in their order, again and again.", self._repeated),
+            Family("other-counts", "Blocks in the right order, with any counts.", self._draw_miscounts),
+            Family("shuffled", "The right counts of letters, in any order.", self._draw_shuffles),
+            Family("repeated", "Single letters in their order, again and again.", self._draw_repeats),
         )
 
     def _equal(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, "b p"]:
@@ -87,41 +91,41 @@ class CountedBlocks(Task):
         order = order.masked_fill(torch.arange(row.shape[1]) >= self.letters * sizes, 2.0).argsort(1)
         return row.gather(1, order)
 
-    def _miscounted(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.solved(sizes, self._other_counts(sizes, generator))
+    def _draw_miscounts(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self.from_rows(sizes, self._other_counts(sizes, generator))
 
-    def _shuffled(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.solved(sizes, self._any_order(sizes, generator))
+    def _draw_shuffles(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self.from_rows(sizes, self._any_order(sizes, generator))
 
-    def _repeated(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_repeats(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         row = torch.arange(self.letters * int(sizes.max())) % self.letters
-        return self.solved(sizes, row.expand(len(sizes), -1))
+        return self.from_rows(sizes, row.expand(len(sizes), -1))
 
     def _one_changed(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         row = self._equal(sizes)
         place = (torch.rand(len(sizes), 1, generator=generator) * self.letters * sizes).long()
         other = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
-        return self.solved(sizes, (row + other * (torch.arange(row.shape[1]) == place)) % self.letters)
+        return self.from_rows(sizes, (row + other * (torch.arange(row.shape[1]) == place)) % self.letters)
 
     def _one_moved(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         ends = sizes * torch.arange(1, self.letters)
         which = torch.randint(self.letters - 1, (len(sizes), 1), generator=generator)
         step = 2 * torch.randint(2, (len(sizes), 1), generator=generator) - 1
-        return self.solved(sizes, self._blocks(sizes, ends + step * (torch.arange(self.letters - 1) == which)))
+        return self.from_rows(sizes, self._blocks(sizes, ends + step * (torch.arange(self.letters - 1) == which)))
 
-    def _swapped(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_swaps(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         row = self._equal(sizes)
         which = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
         end = which * sizes
         position = torch.arange(row.shape[1])
         row = torch.where(position == end - 1, which, torch.where(position == end, which - 1, row))
-        return self.solved(sizes, row)
+        return self.from_rows(sizes, row)
 
     def _one_letter(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         letter = torch.randint(self.letters, (len(sizes), 1), generator=generator)
-        return self.solved(sizes, letter.expand(-1, self.letters * int(sizes.max())))
+        return self.from_rows(sizes, letter.expand(-1, self.letters * int(sizes.max())))
 
-    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         """These rows of letters as problems with their answers."""
         length = self.letters * sizes[:, 0]
         real = torch.arange(row.shape[1]) < length[:, None]
@@ -130,9 +134,9 @@ class CountedBlocks(Task):
         answer = (right.to(torch.int8) + self.letters)[:, None]
         return Problems(sizes, row, length, answer, torch.ones_like(length), sizes[:, 0])
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         rows = every_row(self.letters, self.letters * size[0], most)
-        return None if rows is None else self.solved(torch.full((len(rows), 1), size[0]), rows.long())
+        return None if rows is None else self.from_rows(torch.full((len(rows), 1), size[0]), rows.long())
 
     def parse(self, text: str) -> Problems:
         row = symbols_of(self, text)
@@ -140,7 +144,7 @@ class CountedBlocks(Task):
             raise UsageError(
                 f"{self.name}: a word has a multiple of {self.letters} letters, and {text!r} has {len(row)}"
             )
-        return self.solved(torch.tensor([[len(row) // self.letters]]), row[None])
+        return self.from_rows(torch.tensor([[len(row) // self.letters]]), row[None])
 
     def reference(self, prompt: str) -> str:
         blocks = re.fullmatch("".join(f"({letter}*)" for letter in self.reads), prompt)

@@ -21,7 +21,7 @@ Base = Annotated[int, Range(2, 10)]
 Order = Literal["least", "most"]  # which digit of a number is written first: the least or the most significant
 
 
-def ordered(digits: Int[Tensor, "b n"], length: Int[Tensor, " b"], order: Order) -> Int[Tensor, "b n"]:
+def reorder(digits: Int[Tensor, "b n"], length: Int[Tensor, " b"], order: Order) -> Int[Tensor, "b n"]:
     """Digits least significant first ↔ in the order in which they are written (its own inverse). Each row has zeros
     beyond its length, and keeps them."""
     width = digits.shape[1]
@@ -44,7 +44,7 @@ def without_leading_zeros(
     return digits.flatten().index_copy(0, at, drawn).view_as(digits)
 
 
-def carried(totals: Shaped[Tensor, "b n"], base: int, most: int) -> Int[Tensor, "b n"]:
+def carry(totals: Shaped[Tensor, "b n"], base: int, most: int) -> Int[Tensor, "b n"]:
     """Digits from columns' totals of 0 to ``most`` each, both least significant first; what is carried out of the last
     column is lost."""
     parts: list[Tensor] = []
@@ -74,19 +74,21 @@ def _powers(base: int, count: int) -> Float[Tensor, " n"]:
     return torch.tensor([float(base**position) for position in range(count)], dtype=torch.double)
 
 
-def joined(
+def join_numbers(
     first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], lengths: Int[Tensor, "b 2"], order: Order, sign: int
 ) -> Int[Tensor, "b p"]:
     """Two numbers, written with a sign between them."""
     width = int(lengths.sum(1).max()) + 1
-    left, right = ordered(first, lengths[:, 0], order), ordered(second, lengths[:, 1], order)
+    left, right = reorder(first, lengths[:, 0], order), reorder(second, lengths[:, 1], order)
     behind = torch.nn.functional.pad(right, (1, 0), value=sign)
     row = shift_right(behind, lengths[:, 0], width)
     row[:, : left.shape[1]].bitwise_or_(left)
     return row
 
 
-def parted(task: Task, text: str, sign: int, parts: str = "numbers") -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
+def split_numbers(
+    task: Task, text: str, sign: int, parts: str = "numbers"
+) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
     """The two numbers that a person typed, as they stand. UsageError where they are not two."""
     ids = symbols_of(task, text)
     at = (ids == sign).nonzero().flatten()
@@ -107,6 +109,6 @@ def arithmetic(base: int) -> str:
     return f"Answer the math question.{written}"
 
 
-def stripped(number: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+def strip_zeros(number: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
     """A number, most significant digit first, without its leading zeros."""
     return number[len(number) - int(number_length(number.flip(0)[None])) :]

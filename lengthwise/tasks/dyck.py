@@ -108,9 +108,9 @@ class Dyck(Task):
             stack = torch.where(opening, stack.scatter(1, depth, here), stack)
             row.append(torch.where(opening, here, self.kinds + top))
             depth = depth + torch.where(opening, 1, -1)
-        return self.solved(sizes, zero_after(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
 
-    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         """These rows of brackets as problems with their answers."""
         rows, width = row.shape
         stack, depth, answer = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1).long(), []
@@ -124,12 +124,12 @@ class Dyck(Task):
         length = sizes[:, 0]
         return Problems(sizes, row, length, zero_after(torch.cat(answer, 1).to(row.dtype), length), length, length)
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         rows = every_row(2 * self.kinds, size[0], most)
         if rows is None:
             return None
         rows = rows[[self._is_beginning(row) for row in rows.tolist()]]
-        return self.solved(torch.full((len(rows), 1), size[0]), rows)
+        return self.from_rows(torch.full((len(rows), 1), size[0]), rows)
 
     def _is_beginning(self, row: Sequence[int]) -> bool:
         """Whether every bracket that closes is of the kind of the innermost one that is open."""
@@ -145,7 +145,7 @@ class Dyck(Task):
         row = symbols_of(self, text)
         if not self._is_beginning(row.tolist()):
             raise UsageError(f"{self.name}: in {text!r} a bracket closes one that is not open, or of another kind")
-        return self.solved(torch.tensor([[len(row)]]), row[None])
+        return self.from_rows(torch.tensor([[len(row)]]), row[None])
 
     def reference(self, prompt: str) -> str:
         stack, answer = "", ""
@@ -154,7 +154,7 @@ class Dyck(Task):
             answer += stack[-1:] or NONE
         return answer
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         steps: Float[Tensor, "b p"] = torch.where(problems.prompt < self.kinds, 1, -1).float()
         real = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
         return {"depth": (steps * real).cumsum(1).amax(1).long()}

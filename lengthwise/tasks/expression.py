@@ -55,7 +55,7 @@ class Expression(Task):
         while len(left):
             tries = 1 + CHEAP // len(left)  # of each row; the first that is kept is taken
             drawn, results = draw(lengths[left].repeat(tries), generator)
-            kept = self._kept(results).view(tries, -1)
+            kept = self._is_short(results).view(tries, -1)
             found = kept.any(0).nonzero().flatten()
             taken = kept[:, found].long().argmax(0) * len(left) + found
             rows[left[found], : drawn.shape[1]], values[left[found]] = drawn[taken], results[taken]
@@ -71,13 +71,13 @@ class Expression(Task):
             # Somewhat more than are needed: the first that are kept are as good as any, and a second round is rare.
             lengths = torch.multinomial(mass, count + count // 16 + CHEAP, replacement=True, generator=generator)
             rows, values = draw(lengths, generator)
-            kept = self._kept(values).nonzero().flatten()[:count]
+            kept = self._is_short(values).nonzero().flatten()[:count]
             parts.append([part.index_select(0, kept) for part in (lengths, rows, values)])
             count -= len(kept)
         lengths, rows, values = map(torch.cat, zip(*parts, strict=True))
         return self._problems(lengths, rows, values)
 
-    def _kept(self, values: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
+    def _is_short(self, values: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
         """Which values are short enough."""
         return (values > self._bounds[0]) & (values < self._bounds[1])
 
@@ -87,16 +87,16 @@ class Expression(Task):
         return -(10 ** (self.most - 1)), 10**self.most
 
     def _problems(self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]) -> Problems:
-        answer, answer_length = _written(values, self.most)
+        answer, answer_length = _write_values(values, self.most)
         rows = rows[:, : int(lengths.max())]
         return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, _operators(rows))
 
     @property
     def families(self) -> Sequence[Family]:
         """Where a family finds no value that is short enough, it is drawn from the grammar's own distribution."""
-        return (*super().families, *(Family.of(writer, partial(self._structured, writer)) for writer in WRITERS))
+        return (*super().families, *(Family.of(writer, partial(self._draw_structured, writer)) for writer in WRITERS))
 
-    def _structured(self, writer: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_structured(self, writer: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         draw = Random(int(torch.randint(2**62, (1,), generator=generator)))
         texts = [self._short(writer, size, draw) for size in sizes[:, 0].tolist()]
         missing = torch.tensor([text is None for text in texts])
@@ -120,7 +120,7 @@ class Expression(Task):
         tries = (writer(size, draw) for _ in range(TRIES))
         return next((text for text in tries if low < value(text) < high), None)
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         if size[0] != self.smallest:
             return None  # 300 of three characters; of four already 5,700
         low, high = self._bounds
@@ -135,7 +135,7 @@ class Expression(Task):
         """An expression of the grammar, folded or not; zeros in front of a number are dropped, and the minus sign of
         ``-0``. UsageError for what the grammar has not (a number alone, parentheses without an operator of their own, a
         minus sign before a parenthesis), and for a value longer than ``most``, which a model has no room for."""
-        expression = _folded(self.vocab.decode(symbols_of(self, text)))
+        expression = _write_expression(self.vocab.decode(symbols_of(self, text)))
         result, (low, high) = value(expression), self._bounds
         if not low < result < high:
             raise UsageError(f"expression: a value has at most {self.most} characters, unlike that of {expression}")
@@ -145,7 +145,7 @@ class Expression(Task):
     def reference(self, prompt: str) -> str:
         return str(value(prompt))
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         """How many operators there are, and how deep parentheses are nested."""
         nested = (problems.prompt == OPEN).long() - (problems.prompt == CLOSE).long()
         return {"operators": problems.rounds, "depth of parentheses": nested.cumsum(1).amax(1)}
@@ -161,7 +161,7 @@ def _operators(rows: UInt8[Tensor, "b p"]) -> Int[Tensor, " b"]:
     return ((symbol[:, 1:] <= TIMES - PLUS) & (symbol[:, :-1] > OPEN - PLUS)).sum(1)
 
 
-def _written(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b a"], Int[Tensor, " b"]]:
+def _write_values(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b a"], Int[Tensor, " b"]]:
     """Values of up to ``most`` characters as symbols, and how many."""
     left, negative, digits = values.abs().double(), values < 0, []
     powers = 10.0 ** torch.arange(most, dtype=torch.float64)
@@ -179,7 +179,7 @@ def _written(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b a"], 
 # What a person types
 
 
-def _folded(text: str) -> str:
+def _write_expression(text: str) -> str:
     """An expression as the grammar writes it."""
     _check(text)
     text = text.replace("--", "+").replace("+-", "-")

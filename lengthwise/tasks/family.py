@@ -32,7 +32,7 @@ class Family:
         return Family(function.__name__.strip("_").replace("_", "-"), about or said, sample)
 
 
-def mixed(families: Sequence[Family], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+def draw_mixture(families: Sequence[Family], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
     """One problem per row of sizes, each of a family drawn uniformly among those that the size is large enough for
     (of the first where it is too small for all). Rows of one family stand together."""
     fits = sizes[:, 0] >= torch.tensor([[family.smallest] for family in families])
@@ -42,7 +42,7 @@ def mixed(families: Sequence[Family], sizes: Int[Tensor, "b axes"], generator: G
     return Problems.join([family.sample(asked, generator) for family, asked in rows if len(asked)])
 
 
-def chosen(families: Sequence[Family], names: Sequence[str], task: str) -> Sequence[Family]:
+def choose_families(families: Sequence[Family], names: Sequence[str], task: str) -> Sequence[Family]:
     """Those of these names; without names, all. UsageError where there is no such family."""
     known = {family.name: family for family in families}
     for name in names:

@@ -120,7 +120,7 @@ class File(Task):
             raise UsageError(f"{self.name}: it has no problems of sizes {low} to {high}")
         return self.collection.problems(rows[_each_in_turn(count, len(rows), generator)])
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         rows = self._by_size[0]
         rows = rows[self.collection.size[rows] == size[0]]
         return self.collection.problems(rows) if len(rows) <= most else None
@@ -134,8 +134,8 @@ class File(Task):
     def format(self, answer: Int[Tensor, " a"]) -> str:
         return to_text(super().format(answer))
 
-    def typed(self, prompt: Int[Tensor, " p"]) -> str:
-        return to_text(super().typed(prompt))
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
+        return to_text(super().to_text(prompt))
 
     @property
     def question(self) -> str:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed
+from lengthwise.tasks import SequenceTask
 
 
 @dataclass(frozen=True)
-class FlippedCopy(Listed):
+class FlippedCopy(SequenceTask):
     """n uniform bits → each of them exclusive-or the parity of all. T(n) = 2n: n rounds until the last bit is folded
     into the parity, and n for the outcome to reach the last position of the answer. Ours, of a kind that Fan et al.
     2025 (section 7) name as a limit: two loops in sequence, for which a method that repeats one step is not made."""
@@ -25,7 +25,7 @@ class FlippedCopy(Listed):
         "and with every bit flipped if it is odd."
     )
 
-    def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         odd = bits.sum(1, keepdim=True) % 2
         answer = zero_after(bits ^ odd, length)
@@ -34,7 +34,7 @@ class FlippedCopy(Listed):
     def reference(self, prompt: str) -> str:
         return prompt if prompt.count("1") % 2 == 0 else "".join("10"[int(bit)] for bit in prompt)
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"parity": problems.prompt.sum(1) % 2}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:

@@ -72,7 +72,7 @@ class GroupWords(Automaton):
     def _of(self, make: Callable[..., Tensor], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         drawn = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
         row = make(drawn, inverses(self.group), sizes[:, 0])
-        return self.solved(sizes, zero_after(row.to(torch.int8), sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(row.to(torch.int8), sizes[:, 0]))
 
 
 def inverse_pairs(row: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Int[Tensor, " b"]) -> Int[Tensor, "b n"]:

@@ -102,7 +102,7 @@ class Maze(Task):
         text, side = self.vocab.decode(answer), round(len(answer) ** 0.5)
         return "/".join(text[i : i + side] for i in range(0, len(text), side))
 
-    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         return self.format(prompt)
 
     def reference(self, prompt: str) -> str:
@@ -128,7 +128,7 @@ class Maze(Task):
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return (2 * sizes[:, 0] + 1) ** 2
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"length of the way": (problems.answer == WAY).sum(1)}
 
 

@@ -57,9 +57,9 @@ class ModularArithmetic(Task):
 
     def _of(self, draw: Draw, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         numbers, operations = draw(sizes[:, 0], int(sizes.max()), self.modulus, generator)
-        return self.solved(sizes, numbers, operations)
+        return self.from_rows(sizes, numbers, operations)
 
-    def solved(
+    def from_rows(
         self, sizes: Int[Tensor, "b axes"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"]
     ) -> Problems:
         """Expressions of these numbers, with the operations that stand after each of them, as problems."""
@@ -76,7 +76,7 @@ class ModularArithmetic(Task):
         answer = ((total + term) % self.modulus)[:, None].to(torch.int8)
         return Problems(sizes, zero_after(prompt.to(torch.int8), length), length, answer, torch.ones_like(count), count)
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         count = size[0]
         numbers = every_row(self.modulus, count, most)
         operations = torch.zeros(1, 0, dtype=torch.long) if count == 1 else every_row(len(OPERATIONS), count - 1, most)
@@ -84,7 +84,7 @@ class ModularArithmetic(Task):
             return None
         pairs = torch.cartesian_prod(torch.arange(len(numbers)), torch.arange(len(operations)))
         operations = torch.nn.functional.pad(operations[pairs[:, 1]].long(), (0, 1))
-        return self.solved(torch.full((len(pairs), 1), count), numbers[pairs[:, 0]].long(), operations)
+        return self.from_rows(torch.full((len(pairs), 1), count), numbers[pairs[:, 0]].long(), operations)
 
     def parse(self, text: str) -> Problems:
         ids = symbols_of(self, text)
@@ -92,7 +92,7 @@ class ModularArithmetic(Task):
             raise UsageError(f"{self.name}: {text!r} is not an expression of single numbers, such as 3+2*4")
         numbers, operations = ids[None, ::2], ids[None, 1::2].long() - self.modulus
         operations = torch.nn.functional.pad(operations, (0, 1))
-        return self.solved(torch.tensor([[numbers.shape[1]]]), numbers, operations)
+        return self.from_rows(torch.tensor([[numbers.shape[1]]]), numbers, operations)
 
     def reference(self, prompt: str) -> str:
         value = 0

@@ -19,16 +19,16 @@ from lengthwise.tasks.digits import (
     Order,
     arithmetic,
     as_read,
-    carried,
-    joined,
+    carry,
+    join_numbers,
     number_length,
-    ordered,
-    parted,
-    stripped,
+    reorder,
+    split_numbers,
+    strip_zeros,
     without_leading_zeros,
 )
 from lengthwise.tasks.family import Family
-from lengthwise.tasks.operands import SHARED, Pair, PairPattern, every_pair, families, written
+from lengthwise.tasks.operands import SHARED, Pair, PairPattern, every_pair, families, fit_pattern
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Multiplication(Task):
 
     @property
     def families(self) -> Sequence[Family]:
-        return (*super().families, *families(SHARED, self._patterned))
+        return (*super().families, *families(SHARED, self._draw_pattern))
 
-    def _patterned(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         pair = Pair(sizes, self.base, self.leading_zeros, generator)
-        return self._of(sizes, written(pattern, pair))
+        return self._of(sizes, fit_pattern(pattern, pair))
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         operands = every_pair((size[0], size[1]), self.base, self.leading_zeros, most)
         return None if operands is None else self._of(torch.tensor([list(size)]).repeat(len(operands), 1), operands)
 
@@ -107,22 +107,22 @@ class Multiplication(Task):
         """From the operands' digits, least significant first and padded with zeros."""
         product = _product(first, second, self.base)
         length = sizes.sum(1) if self.leading_zeros else number_length(product)
-        answer = ordered(product, length, self.product)[:, : int(length.max())]
-        prompt = joined(first, second, sizes, self.order, self.base)
+        answer = reorder(product, length, self.product)[:, : int(length.max())]
+        prompt = join_numbers(first, second, sizes, self.order, self.base)
         return Problems(sizes, prompt, sizes.sum(1) + 1, answer, length, sizes.prod(1))
 
     def parse(self, text: str) -> Problems:
         """Two numbers as they are read: most significant digit first."""
-        first, second = parted(self, text, self.base)
+        first, second = split_numbers(self, text, self.base)
         if not self.leading_zeros:
-            first, second = stripped(first), stripped(second)
+            first, second = strip_zeros(first), strip_zeros(second)
         return self._problems(torch.tensor([[len(first), len(second)]]), first.flip(0)[None], second.flip(0)[None])
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         """Most significant digit first, without leading zeros."""
         return self.vocab.decode(answer if self.product == "most" else answer.flip(0)).lstrip("0") or "0"
 
-    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         """Most significant digit first."""
         return as_read(self.vocab.decode(prompt), self.order)
 
@@ -141,7 +141,7 @@ class Multiplication(Task):
             digits = digits.ljust(len(prompt) - 1, "0")
         return digits if self.product == "least" else digits[::-1]
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         """How many digits are not zero."""
         return {"ones" if self.base == 2 else "digits above 0": (problems.prompt % self.base > 0).sum(1)}
 
@@ -156,4 +156,4 @@ def _product(first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], base: int) -
     totals = longer.new_zeros(len(longer), width)
     for position, digit in enumerate(shorter.split(1, 1)):
         totals[:, position : position + size].addcmul_(digit, longer)
-    return carried(totals, base, most=shorter.shape[1] * (base - 1) ** 2)
+    return carry(totals, base, most=shorter.shape[1] * (base - 1) ** 2)

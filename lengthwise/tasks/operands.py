@@ -234,7 +234,7 @@ def each(pattern: patterns.Pattern, pair: Pair) -> Digits:
     return digits.view(len(pair.lengths), 2, pair.width)
 
 
-def written(pattern: PairPattern, pair: Pair) -> Digits:
+def fit_pattern(pattern: PairPattern, pair: Pair) -> Digits:
     """A pattern's digits as they can be written: none beyond a number's length. Where no zero may stand in front, rows
     with one are drawn again; a pattern that needs it, as 999+001, gets a 1 in its place."""
     digits = pattern(pair)

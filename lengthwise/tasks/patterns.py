@@ -23,7 +23,7 @@ def one_symbol(length: Int[Tensor, " b"], width: int, count: int, generator: Gen
 def odd_one_out(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
     """One symbol throughout, but for one position."""
     row = one_symbol(length, width, count, generator)
-    return _changed(row, _at(length, generator), count, generator)
+    return _change_symbols(row, _at(length, generator), count, generator)
 
 
 def two_odd(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
@@ -41,7 +41,7 @@ def odd_end(length: Int[Tensor, " b"], width: int, count: int, generator: Genera
     """One symbol throughout, but for the first or the last position."""
     row = one_symbol(length, width, count, generator)
     at = (length - 1) * torch.randint(2, length.shape, generator=generator)
-    return _changed(row, at, count, generator)
+    return _change_symbols(row, at, count, generator)
 
 
 def alternating(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
@@ -54,7 +54,7 @@ def periodic(length: Int[Tensor, " b"], width: int, count: int, generator: Gener
     """A block of 2 symbols or more, repeated twice or more often."""
     longest = (length // 2).clamp(min=2)
     period = 2 + (torch.rand(len(length), generator=generator) * (longest - 1)).long()
-    return _repeated(_symbols(len(length), max(width, 2), count, generator), period, width)
+    return _repeat_block(_symbols(len(length), max(width, 2), count, generator), period, width)
 
 
 def palindrome(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
@@ -100,12 +100,12 @@ def lowest_last(length: Int[Tensor, " b"], width: int, count: int, generator: Ge
 
 def doubled(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
     """The first half again."""
-    return _repeated(_symbols(len(length), width, count, generator), (length + 1) // 2, width)
+    return _repeat_block(_symbols(len(length), width, count, generator), (length + 1) // 2, width)
 
 
 def doubled_but_one(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
     """The first half again, with one symbol changed: it looks like ``doubled`` and mostly answers differently."""
-    return _changed(doubled(length, width, count, generator), _at(length, generator), count, generator)
+    return _change_symbols(doubled(length, width, count, generator), _at(length, generator), count, generator)
 
 
 def complemented(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
@@ -163,7 +163,7 @@ EVERY: tuple[Pattern, ...] = (
 LARGE: tuple[Pattern, ...] = (two_symbols, in_order)  # of alphabets of more than two symbols
 
 
-def suited(count: int) -> tuple[Pattern, ...]:
+def suitable_patterns(count: int) -> tuple[Pattern, ...]:
     """Those that say something of so many symbols."""
     if count == 1:  # there is one row of each length, and no other symbol to put into it
         return (one_symbol,)
@@ -192,7 +192,7 @@ def _at(length: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
     return (torch.rand(len(length), generator=generator) * length).long()
 
 
-def _changed(
+def _change_symbols(
     row: Int[Tensor, "b width"], at: Int[Tensor, " b"], count: int, generator: Generator
 ) -> Int[Tensor, "b width"]:
     """Rows with another symbol in one position each."""
@@ -200,7 +200,7 @@ def _changed(
     return (row + here * _other(len(row), count, generator)) % count
 
 
-def _repeated(block: Int[Tensor, "b n"], period: Int[Tensor, " b"], width: int) -> Int[Tensor, "b width"]:
+def _repeat_block(block: Int[Tensor, "b n"], period: Int[Tensor, " b"], width: int) -> Int[Tensor, "b width"]:
     return block.gather(1, torch.arange(width) % period[:, None])
 
 

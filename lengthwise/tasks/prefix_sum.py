@@ -9,11 +9,11 @@ from torch import Tensor
 
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed
+from lengthwise.tasks import SequenceTask
 
 
 @dataclass(frozen=True)
-class PrefixSum(Listed):
+class PrefixSum(SequenceTask):
     """n uniform bits → n bits, the i-th of which is the parity of the first i. T(n) = n: one more prefix per round."""
 
     symbols = ("0", "1")
@@ -23,7 +23,7 @@ class PrefixSum(Listed):
         "if it is even."
     )
 
-    def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         answer = zero_after(bits.cumsum(1) % 2, length).to(bits.dtype)
         return Problems(sizes, bits, length, answer, length, length)
@@ -31,7 +31,7 @@ class PrefixSum(Listed):
     def reference(self, prompt: str) -> str:
         return "".join(str(prompt[: i + 1].count("1") % 2) for i in range(len(prompt)))
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"ones": problems.prompt.sum(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:

@@ -56,9 +56,9 @@ class Recall(Task):
         asked = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter is asked for
         keys, asked = arrange(keys, asked, sizes)
         values = torch.randint(len(DIGITS), shape, generator=generator)
-        return self.solved(sizes, keys, values, keys.gather(1, asked.clamp(max=shape[1] - 1)))
+        return self.from_rows(sizes, keys, values, keys.gather(1, asked.clamp(max=shape[1] - 1)))
 
-    def solved(
+    def from_rows(
         self, sizes: Int[Tensor, "b axes"], keys: Tensor, values: Tensor, queries: Int[Tensor, "b n"]
     ) -> Problems:
         """Pairs of these letters and digits, and then these letters, as problems with their answers."""
@@ -90,7 +90,7 @@ class Recall(Task):
             raise UsageError(f"{self.name}: {text!r} is not pairs and then as many of their letters, such as a3b1ba")
         count = len(found[2])
         pairs = ids[: 2 * count].long().view(1, count, 2)
-        return self.solved(
+        return self.from_rows(
             torch.tensor([[count]]), pairs[..., 0], pairs[..., 1] - self.keys, ids[None, 2 * count :].long()
         )
 
@@ -99,13 +99,13 @@ class Recall(Task):
         given = dict(zip(prompt[: 2 * count : 2], prompt[1 : 2 * count : 2], strict=True))
         return "".join(given[letter] for letter in prompt[2 * count :])
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         count = self.keys * len(DIGITS)
         if size[0] > 1 or count > most:
             return None
         pair = torch.arange(count)[:, None]
         key = pair // len(DIGITS)
-        return self.solved(torch.ones(count, 1, dtype=torch.long), key, pair % len(DIGITS), key)
+        return self.from_rows(torch.ones(count, 1, dtype=torch.long), key, pair % len(DIGITS), key)
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0]

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import within, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
-from lengthwise.tasks.digits import EXACT, Order, as_read, ordered, without_leading_zeros, words
+from lengthwise.tasks.digits import EXACT, Order, as_read, reorder, without_leading_zeros, words
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.lists import LISTS, Listing, NumberList
 from lengthwise.tasks.patterns import every_row
@@ -65,7 +65,7 @@ class Sorting(Task):
         digits, length = listing(drawn)
         return self._problems(sizes, digits.to(SYMBOL).contiguous(), length, _labels(rows, count, generator))
 
-    def every(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         """With labels from each start; None of numbers that may have several digits."""
         count, width = size
         row = every_row(10, count, most // len(LABELS)) if width == 1 else None
@@ -100,7 +100,7 @@ class Sorting(Task):
     ) -> tuple[Int[Tensor, "b p"], Int[Tensor, " b"]]:
         """The prompt: each number in a frame of its own, a comma before it, and these side by side. No number that is
         there has length 0."""
-        digits = ordered(digits.flatten(0, 1), length.flatten(), self.order).view_as(digits)
+        digits = reorder(digits.flatten(0, 1), length.flatten(), self.order).view_as(digits)
         there = length > 0
         heads = [sign * there for sign in (COMMA, FIRST + labels, COLON)]
         size = (length + len(heads)) * there
@@ -134,7 +134,7 @@ class Sorting(Task):
         labels = torch.tensor([[LABELS.index(name) for name in names]])
         return self._problems(torch.tensor([[len(names), width]]), digits, length, labels)
 
-    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         """Most significant digit first."""
         return as_read(self.vocab.decode(prompt), self.order)
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed
+from lengthwise.tasks import SequenceTask
 
 _ALPHABET = string.digits + string.ascii_lowercase
 
 
 @dataclass(frozen=True)
-class _Rearranged(Listed):
+class _Rearranged(SequenceTask):
     alphabet: Annotated[int, Range(2, 36)] = 2  # how many symbols, 2–36: 0–9, then a–z
 
     times = 1  # how often the answer is as long as the prompt
@@ -33,7 +33,7 @@ class _Rearranged(Listed):
     def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         """The position in the prompt of each symbol of the answer; after its end, any."""
 
-    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         places = self.places(sizes, row).clamp(min=0, max=row.shape[1] - 1)
         answer_length = self.times * length

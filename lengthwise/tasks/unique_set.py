@@ -14,14 +14,14 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import within, zero_after
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed
+from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.family import Family
 
 _ALPHABET = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True)
-class UniqueSet(Listed):
+class UniqueSet(SequenceTask):
     """n uniform symbols of an alphabet → those seen for the first time. T(n) = n: one symbol is looked at per round. In
     the harder set each row draws from symbols of its own, uniformly 1 to n of them, so that most rows have repeats."""
 
@@ -43,7 +43,7 @@ class UniqueSet(Listed):
         few = (torch.rand(rows, 1, generator=generator) * most).long() + 1
         number = (torch.rand(rows, width, generator=generator) * few).long()  # among the row's own symbols
         own = torch.rand(rows, self.alphabet, generator=generator).argsort(1)
-        return self.solved(sizes, zero_after(own.gather(1, number), sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(own.gather(1, number), sizes[:, 0]))
 
     @property
     def families(self) -> Sequence[Family]:
@@ -52,21 +52,21 @@ class UniqueSet(Listed):
 
     def _all_different(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """No symbol twice, as far as the alphabet goes."""
-        return self.solved(sizes, zero_after(self._shuffled(sizes, generator), sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(self._draw_alphabets(sizes, generator), sizes[:, 0]))
 
     def _first_comes_again(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """No symbol twice but the last, which is the first again."""
-        row = self._shuffled(sizes, generator)
+        row = self._draw_alphabets(sizes, generator)
         row = torch.where(torch.arange(row.shape[1]) == sizes - 1, row[:, :1], row)
-        return self.solved(sizes, zero_after(row, sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(row, sizes[:, 0]))
 
-    def _shuffled(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b n"]:
+    def _draw_alphabets(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b n"]:
         """The alphabet in an order of each row's own, round and round."""
         order = torch.rand(len(sizes), self.alphabet, generator=generator).argsort(1)
         width = int(sizes.max())
         return order[:, torch.arange(width) % self.alphabet]
 
-    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length, width = sizes[:, 0], row.shape[1]
         position = torch.arange(width).expand(len(row), -1)
         first = torch.full((len(row), self.alphabet), width)  # where each symbol stands first
@@ -79,7 +79,7 @@ class UniqueSet(Listed):
     def reference(self, prompt: str) -> str:
         return "".join(dict.fromkeys(prompt))
 
-    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"repeats": problems.prompt_length - problems.answer_length}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:

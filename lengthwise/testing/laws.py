@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import Part, text
+from lengthwise.base.fields import Config, text
 from lengthwise.base.files import one_line
 from lengthwise.base.formatting import as_html, as_text
 from lengthwise.experiment.own_code import describe_user_error
@@ -108,7 +108,7 @@ def _describe_error(error: BaseException) -> str:
     return one_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
 
 
-def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
+def check_kinds(kinds: Iterable[type[Config]]) -> Findings:
     """Check each class, created without arguments, against the laws of its kind."""
     found = Findings()
     for kind in kinds:
@@ -124,11 +124,11 @@ def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
     return found
 
 
-def check_part(part: Part, name: str = "") -> Findings:
+def check_part(part: Config, name: str = "") -> Findings:
     """Check a part against the laws of its kind."""
     name = name or text(part)
     found = hold_to_laws(part, name, laws_of(type(part)))
     if isinstance(part, (Position, MixerSpec)):
-        of_models = [law for law in laws_of(ModelSpec) if law not in laws_of(Part)]
+        of_models = [law for law in laws_of(ModelSpec) if law not in laws_of(Config)]
         found += hold_to_laws(laws_of_models.small(part), name, of_models)
     return found

@@ -17,7 +17,7 @@ from lengthwise.base.rng import preserve_generators, seed_torch, stream
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import END, EQUALS, Vocab
 from lengthwise.experiment.layout import Layout
-from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.models import Model, ModelSpec, SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
@@ -241,7 +241,7 @@ def _build_seeded(spec: ModelSpec, causal: bool) -> Model:
     with preserve_generators():
         seed_torch(0)
         model = spec.build(*vocabs_of(spec), causal=causal)
-    return model if isinstance(model, Model) else Once(model)
+    return model if isinstance(model, Model) else SinglePass(model)
 
 
 def reads_of(spec: ModelSpec) -> Vocab:
@@ -274,11 +274,11 @@ def logits_of(
     loops: Sequence[int] = LOOPS,
     at: Bool[Tensor, "b t"] | None = None,
     *,
-    untracked: int = 0,
+    no_grad_loops: int = 0,
 ) -> Float[Tensor, "b t v"]:
     """Return each row's logits after its own loops; zeros outside ``at``, which defaults to the padding mask."""
     at = inputs.padding_mask if at is None else at
-    found = runner.last(inputs, torch.tensor(loops), at, untracked=untracked)
+    found = runner.last(inputs, torch.tensor(loops), at, no_grad_loops=no_grad_loops)
     return found.new_zeros(*at.shape, found.shape[-1]).index_put(at.nonzero(as_tuple=True), found)
 
 

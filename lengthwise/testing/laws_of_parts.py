@@ -6,14 +6,14 @@ import dataclasses
 import json
 
 from lengthwise.base import fields
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 
 
 class Broken(AssertionError):
     """A broken law, with the failing case on one line."""
 
 
-def it_survives_json(part: Part) -> None:
+def it_survives_json(part: Config) -> None:
     """Written as JSON and read again, it is the same."""
     if type(part).__name__.startswith("_"):
         raise Broken(f"no file can name {type(part).__name__}: names that start with _ are excluded from recipes")
@@ -22,14 +22,14 @@ def it_survives_json(part: Part) -> None:
         raise Broken(f"{fields.text(part)} comes back as {fields.text(again)}")
 
 
-def it_cannot_be_changed(part: Part) -> None:
+def it_cannot_be_changed(part: Config) -> None:
     """It is a frozen dataclass, so that a run's recipe stays what it was."""
     if not type(part).__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise Broken(f"{type(part).__name__} is not frozen: write @dataclass(frozen=True)")
     hash(part)
 
 
-def it_says_what_it_is(part: Part) -> None:
+def it_says_what_it_is(part: Config) -> None:
     """Its docstring says what it is; ``list`` and ``show`` print it."""
     about = type(part).__doc__ or ""
     if not about or about.startswith(f"{type(part).__name__}("):  # the default docstring of dataclasses

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from lengthwise.base.fields import Part
+from lengthwise.base.fields import Config
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.studies import Study
 from lengthwise.testing.laws import Findings, check_kinds, hold_to_laws, laws_of
@@ -86,7 +86,9 @@ def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
 
 
 def check_all(
-    kinds: Iterable[type[Part]], recipes: Mapping[str, Callable[[], Recipe]], studies: Mapping[str, Callable[[], Study]]
+    kinds: Iterable[type[Config]],
+    recipes: Mapping[str, Callable[[], Recipe]],
+    studies: Mapping[str, Callable[[], Study]],
 ) -> Findings:
     """Check all parts, recipes and studies of a module."""
     return Findings([*check_kinds(kinds), *check_recipes(recipes), *check_studies(studies)])

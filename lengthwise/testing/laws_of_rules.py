@@ -18,7 +18,7 @@ from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.loops import Loops
 from lengthwise.experiment.optim import Optimizer, Schedule
 from lengthwise.experiment.source import Purpose, Source
-from lengthwise.experiment.stopping import Stopping, chosen_by, limit_of
+from lengthwise.experiment.stopping import Stopping, choose_loops, limit_of
 from lengthwise.models import Model
 from lengthwise.objectives import Objective
 from lengthwise.runners.plain import Plain
@@ -61,7 +61,7 @@ def a_row_chooses_for_itself(rule: Stopping) -> None:
 
 def was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
     """Raise UsageError if the rule chooses a loop that was not run."""
-    chosen_by(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
+    choose_loops(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
 
 
 def unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: int) -> None:

@@ -112,7 +112,7 @@ def what_is_typed_is_read(task: Task) -> None:
     """``parse`` gives back the problem whose prompt was typed, its answer and its rounds."""
     for name, problems in _draw_all(task):
         for (prompt, answer), rounds in zip(texts(task, problems), problems.rounds.tolist(), strict=True):
-            typed = task.typed(task.vocab.encode(prompt))
+            typed = task.to_text(task.vocab.encode(prompt))
             parsed = task.parse(typed)
             if (read := texts(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
                 case = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds,"
@@ -171,7 +171,7 @@ def families_are_named(task: Task) -> None:
 def every_problem_is_there_once(task: Task) -> None:
     """Where ``every`` gives all problems of a size, it gives each once, rightly, and all that can be drawn."""
     size = [task.smallest] * len(task.axes)
-    if (problems := task.every(size, EVERY)) is None:
+    if (problems := task.enumerate(size, EVERY)) is None:
         return
     pairs = texts(task, problems)
     if wrong := [(prompt, answer) for prompt, answer in pairs if task.reference(prompt) != answer]:

@@ -40,10 +40,10 @@ class Bf16(Runner):
         self.runner = runner
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
         with self._autocast():
-            return self.runner.last(inputs, loops, at, untracked=untracked).float()
+            return self.runner.last(inputs, loops, at, no_grad_loops=no_grad_loops).float()
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
@@ -150,7 +150,7 @@ def _products(*, tf32: bool) -> Iterator[None]:
         getattr(cudnn, "rnn", None),
     )
     newer = [(backend, backend.fp32_precision) for backend in backends if hasattr(backend, "fp32_precision")]
-    products, in_cudnn = _told(torch.get_float32_matmul_precision), _told(lambda: cudnn.allow_tf32)
+    products, in_cudnn = _read_setting(torch.get_float32_matmul_precision), _read_setting(lambda: cudnn.allow_tf32)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     cudnn.allow_tf32 = tf32
     try:
@@ -164,7 +164,7 @@ def _products(*, tf32: bool) -> Iterator[None]:
             backend.fp32_precision = value
 
 
-def _told(setting: Callable[[], Any]) -> Any:
+def _read_setting(setting: Callable[[], Any]) -> Any:
     """A setting; None where torch does not tell it, as the newer ones disagree."""
     try:
         return setting()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.base.errors import clean
-from lengthwise.base.fields import conform
+from lengthwise.base.fields import validate
 from lengthwise.base.ranges import Count, NotNegative, Whole
 
 
@@ -21,12 +21,12 @@ def check(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """ValueError, with the fault, unless a checkpoint has all that ``known`` has, one of the same recipe: tensors of
     equal shapes and types, and numbers that can be what they stand for."""
     for name in ("step", "passed", "diverged"):
-        conform(Whole, state.get(name, None if name == "step" else 0), name)
-    conform(Count, state.get("parts", 1), "parts")
+        validate(Whole, state.get(name, None if name == "step" else 0), name)
+    validate(Count, state.get("parts", 1), "parts")
     if not isinstance(state.get("surroundings", {}), dict) or not isinstance(state.get("resumed", []), list):
         raise ValueError("what it resumed from")
     for name in ("wall_s", "cpu_s"):
-        conform(NotNegative, _dict(state, "spent").get(name), name)
+        validate(NotNegative, _dict(state, "spent").get(name), name)
     _check_tensors(_dict(state, "model"), known["model"], "model")
     if (state.get("average") is None) != (known["average"] is None):
         raise ValueError("its moving average")
@@ -34,10 +34,10 @@ def check(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
         _check_tensors(_dict(state, "average"), known["average"], "average")
     for name, value in _dict(state, "sums").items():
         like = known["sums"].get(name, torch.zeros(()))  # not logged every step
-        if not _alike(value, like):
+        if not _is_same(value, like):
             raise ValueError(f"sums: {name}")
     best = _dict(state, "best")
-    conform(Whole, best.get("step"), "best step")
+    validate(Whole, best.get("step"), "best step")
     if type(best.get("merit")) is not float:
         raise ValueError("best merit")
     if _dict(best, "weights"):
@@ -45,7 +45,7 @@ def check(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     _check_optimizer(_dict(state, "optimizer"), known["optimizer"])
 
 
-def restored(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Load what an optimizer has kept, after ``check``. Its settings are the recipe's, whatever the checkpoint says."""
     groups = optimizer.state_dict()["param_groups"]
     for group, found in zip(groups, state["param_groups"], strict=True):
@@ -54,7 +54,7 @@ def restored(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None
     optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
 
-def shared(state: Mapping[str, Any]) -> dict[str, Any]:
+def share_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
     """A checkpoint as the first of several processes gives it to the others: on the CPU, as each has a device of its
     own, and without the best weights, which the first alone keeps."""
     return _on_cpu({**state, "best": {**state["best"], "weights": {}}})
@@ -82,7 +82,7 @@ def _check_tensors(found: Mapping[str, Any], known: Mapping[str, Tensor], where:
     if found.keys() != known.keys():
         raise ValueError(f"{where} has other tensors")
     for name, tensor in known.items():
-        if not _alike(found[name], tensor):
+        if not _is_same(found[name], tensor):
             raise ValueError(f"{where}: {name} is not a tensor of {tuple(tensor.shape)}")
 
 
@@ -92,13 +92,13 @@ def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None
     if not isinstance(groups, list) or len(groups) != len(known["param_groups"]):
         raise ValueError("the optimizer's groups")
     for group in groups:
-        conform(Whole, _group(group).get("step", 0), "the optimizer's step")
+        validate(Whole, _group(group).get("step", 0), "the optimizer's step")
     for number, part in kept.items():
         like = known["state"].get(number)
         if like is None or not isinstance(part, dict) or part.keys() != like.keys():
             raise ValueError(f"the optimizer's state of parameter {number}")
         for name, value in part.items():
-            if not _alike(value, like[name]):
+            if not _is_same(value, like[name]):
                 raise ValueError(f"the optimizer's {name} of parameter {number}")
 
 
@@ -108,7 +108,7 @@ def _group(group: Any) -> dict[str, Any]:
     return group
 
 
-def _alike(found: Any, known: Any) -> bool:
+def _is_same(found: Any, known: Any) -> bool:
     if not isinstance(known, Tensor):
         return type(found) is type(known)
     # A checkpoint is loaded onto the CPU, wherever it was written and whatever will go on from it.
@@ -122,7 +122,7 @@ def _alike(found: Any, known: Any) -> bool:
 UNSAID = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
 
 
-def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """What is not as it was: the names, and what they were."""
     return {name: clean(str(before[name])) for name in now if str(before[name]) != str(now[name])}
 

@@ -29,7 +29,7 @@ def compile_first(trainee: Trainer, shown: Progress, *, note: bool = False) -> N
 
 def _why_no_help(trainee: Trainer) -> str:
     """Return the reason why compiling does not help here; empty where it may."""
-    if reason := cpu.uncompiled(trainee.model):
+    if reason := cpu.why_not_compiled(trainee.model):
         return f"runs uncompiled: {reason}"
     if trainee.device.type == "cpu":
         return "compiled on a CPU, a step took 3.3 times as long as the package's own runner; leave compile out"

@@ -78,7 +78,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
     model = small.build()
     with computing(1):
         for step in _moments(recipe, moments):
-            batch, loops = data.batch(small, step, passed=_passed(recipe, step))
+            batch, loops = data.batch(small, step, passed=_expected_exams(recipe, step))
             # Torch does not count the fused attention of a CPU.
             with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
                 rng.seed_torch(rng.address(recipe.seed, "dropout", step))
@@ -117,7 +117,7 @@ def _moments(recipe: Recipe, count: int) -> list[int]:
     return [int(recipe.steps * (moment + 0.5) / count) for moment in range(count)]
 
 
-def _passed(recipe: Recipe, step: int) -> int:
+def _expected_exams(recipe: Recipe, step: int) -> int:
     """Exams passed by then (``Mastery``), which nobody knows beforehand: as if the last were passed at the end, and all
     took as long."""
     lengths = recipe.lengths
@@ -178,7 +178,7 @@ def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None) -> f
     if (foreseen := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
         return foreseen
     trainee = Trainer(_small(recipe, rows), torch.device("cpu"))
-    return _timed(trainee, moments, time.process_time) * recipe.batch / rows
+    return _time_step(trainee, moments, time.process_time) * recipe.batch / rows
 
 
 def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
@@ -193,16 +193,16 @@ def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", c
         torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    return _timed(trainee, moments, now)
+    return _time_step(trainee, moments, now)
 
 
-def _timed(trainee: Trainer, moments: int, now: Callable[[], float]) -> float:
+def _time_step(trainee: Trainer, moments: int, now: Callable[[], float]) -> float:
     """Seconds of a step, by a clock: the mean of steps across the training."""
     recipe, taken = trainee.recipe, 0.0
     with computing(1):
         trainee.advance()  # the first step includes one-time allocations
         for step in _moments(recipe, moments):
-            trainee.passed = _passed(recipe, step)
+            trainee.passed = _expected_exams(recipe, step)
             if trainee.compiled:  # as the first of each shape does
                 trainee.step = step
                 trainee.advance()

@@ -47,7 +47,7 @@ def _state_fits(own: Recipe, recipe: Recipe) -> bool:
     return type(own.optimizer) is type(recipe.optimizer) and bool(own.ema) == bool(recipe.ema)
 
 
-def inherited(parent: Parent) -> tuple[dict[str, Any], Recipe]:
+def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     """What a training starts with: the state that its parent kept, or its weights alone; and the parent's recipe.
     Raises UsageError if that is not what it was."""
     folder = weights_folder(parent.run)

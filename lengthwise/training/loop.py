@@ -8,7 +8,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from lengthwise.base.errors import Interrupted
-from lengthwise.base.fields import checked
+from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import path_of
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
@@ -20,13 +20,13 @@ from lengthwise.tracking import check, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computing, stop_signal
 from lengthwise.training.compiling import compile_first
-from lengthwise.training.prefetch import drawn_ahead
-from lengthwise.training.processes import joined
+from lengthwise.training.prefetch import prefetch_batches
+from lengthwise.training.processes import join_processes
 from lengthwise.training.progress import Course, verdict
 from lengthwise.training.trainer import Trainer, rehearse
 
 
-@checked
+@validate_arguments
 def train(
     recipe: Recipe,
     folder: str | Path | None = None,
@@ -62,7 +62,7 @@ def train(
     check_matmul(matmul, at)
     if at.type == "cpu":
         of_training(recipe).check(f"{recipe.name}: its training")
-    with joined(at) as processes:
+    with join_processes(at) as processes:
         if processes.first and not (where / "config.json").exists():
             rehearse(recipe, at, matmul)
         how = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
@@ -72,7 +72,7 @@ def train(
             with computing(threads):
                 compile_first(trainee, shown, note=True)
         if not processes.first:
-            with computing(threads), stop_signal() as stopped, drawn_ahead([trainee]):
+            with computing(threads), stop_signal() as stopped, prefetch_batches([trainee]):
                 return _help(trainee, where, stopped)
         run = Run.of(recipe, where)
         run.hold_code(trainee.model)
@@ -87,7 +87,7 @@ def train(
                 run.forget_state()
                 processes.from_first(None)
                 return run
-            with verdict(run), drawn_ahead([trainee]):
+            with verdict(run), prefetch_batches([trainee]):
                 _train(trainee, run, shown, stopped, save_every)
                 trainee.end(run, keep_state=keep_state)
     return run
@@ -99,7 +99,7 @@ def _train(trainee: Trainer, run: Run, shown: Progress, stopped: Callable[[], bo
     for change in trainee.restore(run):
         shown.note(change)
     if trainee.processes.count > 1:
-        trainee.processes.from_first(checkpoint.shared(trainee.state()))
+        trainee.processes.from_first(checkpoint.share_checkpoint(trainee.state()))
     course, saved = Course(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
     over = trainee.is_over
     while not over:

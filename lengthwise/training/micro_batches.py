@@ -27,10 +27,10 @@ class MicroBatches(Runner):
         self.runner, self.parts = runner, parts
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
         def logits(rows: slice) -> Float[Tensor, "m v"]:
-            return self.runner.last(inputs.take(rows), loops[rows], at[rows], untracked=untracked)
+            return self.runner.last(inputs.take(rows), loops[rows], at[rows], no_grad_loops=no_grad_loops)
 
         return torch.cat([self._again(logits, rows) for rows in self._rows(len(loops))])
 

@@ -42,7 +42,7 @@ class Ahead:
 
 
 @contextmanager
-def drawn_ahead(trainees: Sequence[Trainer], *, always: bool = False) -> Iterator[None]:
+def prefetch_batches(trainees: Sequence[Trainer], *, always: bool = False) -> Iterator[None]:
     """A context in which one thread draws the batches of these ahead, where that pays, or ``always``."""
     if not always and not pays(trainees[0].device):
         yield

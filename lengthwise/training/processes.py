@@ -104,7 +104,7 @@ class Alone(Processes):
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[Processes]:
+def join_processes(device: torch.device) -> Iterator[Processes]:
     """The processes that torchrun has started, this one among them; it alone, if it was started otherwise."""
     if process_count() == 1:
         yield Alone()
@@ -155,10 +155,10 @@ class Divided(Runner):
         )
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
         mine = self._mine(loops)
-        own = self.runner.last(inputs.take(mine), loops[mine], at[mine], untracked=untracked)
+        own = self.runner.last(inputs.take(mine), loops[mine], at[mine], no_grad_loops=no_grad_loops)
         return self._together(own, torch.arange(len(loops)), at)
 
     def each(

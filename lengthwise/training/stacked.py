@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lengthwise.base.errors import Diverged, Interrupted, UsageError, is_out_of_memory, message_of
-from lengthwise.base.fields import checked
+from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
@@ -31,13 +31,13 @@ from lengthwise.runners.stacked import Recorder, Replayer, answers
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.tracking import check, send_to_trackers
 from lengthwise.training.arithmetic import Matmul, autocast, check_matmul, computing, stepping, stop_signal
-from lengthwise.training.prefetch import drawn_ahead
+from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
 from lengthwise.training.progress import Course
 from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse, small
 
 
-@checked
+@validate_arguments
 def train_stacked(
     recipes: Sequence[Recipe],
     *,
@@ -82,7 +82,7 @@ def train_stacked(
             seeds = [Member(run, Trainer(run.recipe, at, **given)) for run in left]
             for one in seeds:
                 one.run.hold_code(one.trainee.model)
-            with drawn_ahead([one.trainee for one in seeds]):
+            with prefetch_batches([one.trainee for one in seeds]):
                 _train(seeds, shown, stopped, save_every)
     return runs
 
@@ -216,10 +216,10 @@ def advance(trainees: Sequence[Trainer]) -> list[Trainer]:
     step = min(one.step for one in trainees)
     batches = [one.batch(step) for one in trainees]
     with trainees[0].borrowed():
-        return _advanced(trainees, step, batches)
+        return _advance_together(trainees, step, batches)
 
 
-def _advanced(trainees: Sequence[Trainer], step: int, batches: Sequence[DrawnBatch]) -> list[Trainer]:
+def _advance_together(trainees: Sequence[Trainer], step: int, batches: Sequence[DrawnBatch]) -> list[Trainer]:
     models = [one.model for one in trainees]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:

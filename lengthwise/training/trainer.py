@@ -33,7 +33,7 @@ from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Bf16, Clock, Matmul, check_matmul, stepping
 from lengthwise.training.ema import EMA
-from lengthwise.training.lineage import inherited
+from lengthwise.training.lineage import read_parent
 from lengthwise.training.micro_batches import MicroBatches
 from lengthwise.training.processes import Alone, Divided, Processes
 from lengthwise.training.validation import Validator, finite
@@ -157,7 +157,7 @@ class Trainer:
     @property
     def compiled(self) -> bool:
         """Whether a compiled runner is asked for and claims the model."""
-        return self.compile and cpu.uncompiled(self.model) is None
+        return self.compile and cpu.why_not_compiled(self.model) is None
 
     def examine(self) -> None:
         """With ``Mastery``, let the model take its exam if one is due, and admit the next length if it passes."""
@@ -180,7 +180,7 @@ class Trainer:
         lengths = self.recipe.lengths
         return lengths.maximum(lengths.clock(self.step, self.passed)) if isinstance(lengths, Growing) else lengths.top
 
-    def evaluated(self) -> Model:
+    def model_to_evaluate(self) -> Model:
         """The model to evaluate and save: the moving average if the recipe has one and it has started."""
         averaged = self.average is not None and self.average.n_averaged > 0
         return self.average.module if averaged else self.model  # type: ignore[return-value,union-attr]
@@ -213,7 +213,7 @@ class Trainer:
         run.describe(self.about())
         if keep_state:
             run.save_state(self.state(), FINAL)
-        save(run.folder, self.recipe, self.watching.weights_of(self.evaluated()))
+        save(run.folder, self.recipe, self.watching.weights_of(self.model_to_evaluate()))
         run.forget_state()
 
     def reports(self) -> bool:
@@ -247,7 +247,7 @@ class Trainer:
 
     def watch(self) -> dict[str, Any]:
         """Measure what the recipe watches, as a row of metrics."""
-        return self.watching.measure(self.evaluated(), self.step) | self.time()
+        return self.watching.measure(self.model_to_evaluate(), self.step) | self.time()
 
     def time(self) -> dict[str, float]:
         """Wall and processor seconds so far, including earlier calls that trained this run. Of seeds that train
@@ -276,7 +276,7 @@ class Trainer:
     def _runner_name(self) -> str:
         if self.stacked:
             return "Stacked"
-        name = cpu.described(self.model, self._kinds())
+        name = cpu.describe_choice(self.model, self._kinds())
         return name if self.matmul != "bf16" else "Bf16, Compiled" if name == "Compiled" else "Bf16"
 
     def surroundings(self) -> dict[str, Any]:
@@ -325,7 +325,7 @@ class Trainer:
         self.last = losses[-1] if losses else self.last
         if not state or self.step == self.recipe.steps:  # nothing is computed any more
             return []
-        changes = checkpoint.changed(before, self.surroundings())
+        changes = checkpoint.find_changes(before, self.surroundings())
         self.resumed += [{"step": self.step, **changes}] if changes else []
         said = [
             checkpoint.describe_changes(changes, self.surroundings(), self.step),
@@ -335,7 +335,7 @@ class Trainer:
 
     def _inherit(self, parent: Parent) -> None:
         """Start with the weights of another run, and with its state if that goes on too."""
-        state, own = inherited(parent)
+        state, own = read_parent(parent)
         if not parent.state:
             self.model.load_state_dict(state["model"])
             return
@@ -365,7 +365,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         if self.average:
             self.average.load_state_dict(state["average"])
-        checkpoint.restored(self.optimizer, state["optimizer"])
+        checkpoint.load_optimizer(self.optimizer, state["optimizer"])
         self.step, self.watching.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self.passed, self.diverged = state.get("passed", 0), state.get("diverged", 0)

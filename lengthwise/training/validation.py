@@ -48,7 +48,7 @@ class Validator:
     @cached_property
     def held_out(self) -> Problems:
         """The problems of the validation loss."""
-        return data.held_out(self.recipe, self.recipe.watch.validation)
+        return data.validation_problems(self.recipe, self.recipe.watch.validation)
 
     def _merit(self, row: dict[str, Any]) -> float:
         if self.recipe.keep == "best":

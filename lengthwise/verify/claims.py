@@ -42,7 +42,7 @@ def claims_of(folder: Path) -> Claims:
     """Read the claims in a folder's scores.jsonl, scores.csv and about.json. Raises UsageError if one of them is
     damaged."""
     run, table = RunFolder(folder), folder / "scores.csv"
-    listed = [fields.conform(Measured, row, f"{table}: a row") for row in read_csv(table)]
+    listed = [fields.validate(Measured, row, f"{table}: a row") for row in read_csv(table)]
     has_about = (folder / "about.json").exists()
     return Claims(
         latest([*run.rows("scores"), *listed]),

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.base.errors import clean
-from lengthwise.base.fields import conform, parts_in
+from lengthwise.base.fields import parts_in, validate
 from lengthwise.base.files import json_text, read_tree
 from lengthwise.base.origin import foreign
 from lengthwise.base.progress import Line, Progress
@@ -157,7 +157,7 @@ def sign(record: Row) -> Row:
 
 def read(path: Path) -> Row:
     """Read a record from its file. Raises UsageError if it is invalid or was changed after signing."""
-    record = conform(Record, read_tree(path), str(path))
+    record = validate(Record, read_tree(path), str(path))
     if sign(record) != record:
         raise UsageError(f"{path}: changed after it was written: its digest does not match its content")
     return record

@@ -129,8 +129,8 @@ def test_a_module_is_trained_and_holds_the_weights(folder):
     assert any((after[name] != before[name]).any() for name in before)
     assert all((run.model.module.state_dict()[name] == after[name]).all() for name in after)
     assert run.recipe.model.name == "Gru"
-    lw.models.external.Given.of(module)  # another module, with other weights, is another model
-    assert lw.models.external.Given.of(module) != run.recipe.model
+    lw.models.external.ExternalModule.of(module)  # another module, with other weights, is another model
+    assert lw.models.external.ExternalModule.of(module) != run.recipe.model
 
 
 def test_tied_weights_are_kept(folder):
@@ -174,7 +174,7 @@ def test_a_run_that_cannot_be_built_is_reported_all_the_same(folder, monkeypatch
 def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
     monkeypatch.setattr("lengthwise.models.external._MODULES", {})
     with pytest.raises(lw.UsageError, match="which no file can build"):
-        lw.models.external.Given("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
+        lw.models.external.ExternalModule("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
 
 
 def test_a_largest_size_alone_is_from_the_task_s_smallest_on(folder):

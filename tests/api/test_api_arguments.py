@@ -42,12 +42,12 @@ from lengthwise.training.validation import Validator
 @pytest.mark.parametrize("name", ["looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"])
 def test_a_validation_set_has_all_training_lengths(name):
     recipe = catalog.recipe(name)
-    assert int(data.held_out(recipe, 300).sizes.max()) == recipe.lengths.top
+    assert int(data.validation_problems(recipe, 300).sizes.max()) == recipe.lengths.top
 
 
 def test_a_validation_set_has_structured_problems_as_training_has():
     recipe = catalog.recipe("looped-addition").change(["families=0.5", "family_names=all-highest"])
-    problems = data.held_out(recipe, 100)
+    problems = data.validation_problems(recipe, 100)
     within = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
     assert int(((problems.prompt > 0) == within).all(1).sum()) >= 50  # a prompt of ones, and zeros behind it
 
@@ -55,13 +55,13 @@ def test_a_validation_set_has_structured_problems_as_training_has():
 def test_natural_problems_have_one_range_on_all_axes():
     recipe = catalog.recipe("looped-multiplication")
     with pytest.raises(UsageError, match="as long on every axis: 3, not 2x3"):
-        data.unseen(recipe, (2, 3), 10, seed=0, kind="natural")
-    assert int(data.unseen(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
+        data.evaluation_problems(recipe, (2, 3), 10, seed=0, kind="natural")
+    assert int(data.evaluation_problems(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
 
 
 def test_no_problems_are_no_question():
     with pytest.raises(UsageError, match="one problem or more"):
-        data.unseen(catalog.recipe("looped-parity"), 4, 0, seed=0)
+        data.evaluation_problems(catalog.recipe("looped-parity"), 4, 0, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from lengthwise.base.fields import kinds
 from lengthwise.base.types import UsageError, wilson
 from lengthwise.cli import ask as ask_verb
 from lengthwise.cli.entry import main, parse
-from lengthwise.experiment.data import default_sizes, fresh_problems, unseen
+from lengthwise.experiment.data import default_sizes, evaluation_problems, fresh_problems
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.experiment.source import Finite
 from lengthwise.tasks import Task, kebab
@@ -233,9 +233,9 @@ def test_what_models_of_a_recipe_are_measured_on_can_be_asked(endpoint, asked, t
     result = asked(*given, "--lengths", "3")
     (row,) = result["scores"]
     assert (row["sizes"], row["problems"], row["exact"]) == ([3, 3], "natural", 1)
-    problems = unseen(recipe, 3, 12, seed=0, kind="natural")
+    problems = evaluation_problems(recipe, 3, 12, seed=0, kind="natural")
     typed = [
-        recipe.task.typed(prompt[:length])
+        recipe.task.to_text(prompt[:length])
         for prompt, length in zip(problems.prompt, problems.prompt_length, strict=True)
     ]
     assert set(typed) == set(server.asked)
@@ -340,8 +340,8 @@ def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
     recipe = catalog.recipe("fop-parity", ["lengths=Natural(top=4,bottom=2)"])
     monkeypatch.setattr("lengthwise.cli.ask.recipe_of", lambda *_: recipe)
     inquiry, _ = ask_verb._inquiry(parse(words("http://x/v1", "--like", "fop-parity", "--natural", task="parity")))
-    problems = unseen(recipe, (size,), 50, seed=0, kind="natural")
-    shown = [recipe.task.typed(row[:end]) for row, end in zip(problems.prompt, problems.prompt_length, strict=True)]
+    problems = evaluation_problems(recipe, (size,), 50, seed=0, kind="natural")
+    shown = [recipe.task.to_text(row[:end]) for row, end in zip(problems.prompt, problems.prompt_length, strict=True)]
     assert [item.prompt for item in items(inquiry, [(size,)], 50)] == shown
     assert min(map(len, shown)) >= (5 if size > 4 else 2)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lengthwise as lw
 from lengthwise.base import schemas
-from lengthwise.base.fields import all_fit, decode, encode, essence, hints, kinds, lines, override, text
+from lengthwise.base.fields import all_fit, decode, encode, hints, identity_fields, kinds, lines, override, text
 from lengthwise.base.literals import parse
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
@@ -141,9 +141,9 @@ def test_a_whole_number_in_a_number_s_place_is_the_same_recipe(change):
 def test_the_essence_of_a_part_says_what_is_not_as_by_default(named):
     """An id is made of it, so a field added later leaves the ids of before."""
     _, part = named
-    assert decode(type(part), essence(part)) == part
-    assert essence(AdamW()) == {"kind": "AdamW"}
-    assert essence(AdamW(rate=0.5)) == {"kind": "AdamW", "rate": 0.5}
+    assert decode(type(part), identity_fields(part)) == part
+    assert identity_fields(AdamW()) == {"kind": "AdamW"}
+    assert identity_fields(AdamW(rate=0.5)) == {"kind": "AdamW", "rate": 0.5}
 
 
 @given(NAMED_PARTS)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lengthwise.base.rng import stream
 from lengthwise.base.rows import shift_right, windows, within, zero_after
 from lengthwise.base.types import SYMBOL
-from lengthwise.tasks.digits import carried, number_length, ordered, without_leading_zeros, words
+from lengthwise.tasks.digits import carry, number_length, reorder, without_leading_zeros, words
 
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 10_000)
@@ -65,7 +65,7 @@ def test_carries_travel_any_number_of_columns(base, values, most):
             if not value:
                 break
     answer_slots = torch.nn.functional.pad(totals, (0, 20))
-    digits = carried(answer_slots, base, most)
+    digits = carry(answer_slots, base, most)
     assert int(digits.min()) >= 0
     assert int(digits.max()) < base
     for i in range(len(values)):
@@ -80,7 +80,7 @@ def test_a_carry_goes_through_a_hundred_nines():
     nines = torch.full((1, 101), 9)
     nines[0, 100] = 0
     nines[0, 0] += 1
-    assert carried(nines, 10, most=18).tolist() == [[0] * 100 + [1]]
+    assert carry(nines, 10, most=18).tolist() == [[0] * 100 + [1]]
 
 
 @given(seeds, st.integers(2, 10), st.integers(1, 60))
@@ -111,9 +111,9 @@ def test_only_a_zero_in_the_top_place_is_drawn_again(seed, rows, width):
 def test_the_other_order_is_its_own_inverse(seed, rows, width):
     length = numbers(seed, 1, width, rows)
     digits = zero_after(drawn(seed, rows, width), length)
-    turned = ordered(digits, length, "most")
+    turned = reorder(digits, length, "most")
     for i, count in enumerate(length.tolist()):
         assert turned[i].tolist() == digits[i, :count].flip(0).tolist() + [0] * (width - count)
-    assert torch.equal(ordered(turned, length, "most"), digits)
-    assert ordered(digits, length, "least") is digits
+    assert torch.equal(reorder(turned, length, "most"), digits)
+    assert reorder(digits, length, "least") is digits
     assert torch.equal(number_length(digits), length)

@@ -21,7 +21,7 @@ import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import checked, hints
+from lengthwise.base.fields import hints, validate_arguments
 from lengthwise.base.ranges import Count, Range
 from lengthwise.base.terminal import Terminal
 from lengthwise.cli.entry import main
@@ -81,7 +81,7 @@ BESIDE = {
     "Grid": ["task=Maze", "lengths=Uniform(top=3,bottom=2)"],
     "Maze": ["layout=Grid", "lengths=Uniform(top=3,bottom=2)"],
 }
-ELSEWHERE = {"Given"}  # it stands for a module from Python: no recipe can name one
+ELSEWHERE = {"ExternalModule"}  # it stands for a module from Python: no recipe can name one
 WHERE = {"positions": "model.positions.0", "mixers": "model.mixer", "tasks": "task", "layouts": "layout",
          "sources": "source", "models": "model", "objectives": "objective", "optimizers": "optimizer"}  # fmt: skip
 EXTREME = ("-1", "nan", "1e400", "1" + "0" * 18, "9" * 5000, "word", "(1,2,3)", "'\x1b[31m'")
@@ -215,7 +215,7 @@ def test_python_may_name_parts_as_the_command_line_does():
     assert dataclasses.replace(TINY, stopping="Oracle").stopping == lw.Oracle()
     assert lw.Watch(every=1, sizes=[2, 3]).sizes == lw.Watch(1, (2, 3)).sizes == (2, 3)
 
-    @checked
+    @validate_arguments
     def twice(number: Count, *, rule: lw.Stopping | None = None) -> object:
         return number, rule
 

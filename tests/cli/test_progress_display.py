@@ -19,7 +19,7 @@ from lengthwise.base.progress import Line, Progress, as_bar
 from lengthwise.base.quantities import duration
 from lengthwise.cli import entry
 from lengthwise.evaluation import scores
-from lengthwise.evaluation.curves import followed, followed_sizes, work
+from lengthwise.evaluation.curves import follow_scores, follow_sizes, work
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
@@ -230,8 +230,8 @@ def test_what_is_followed_is_as_it_was():
     recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
     weights = load("looped-parity", torch.device("cpu"))
     measure = partial(evaluate, weights, [2, 3], samples=4)
-    assert list(followed(measure, shown, recipe, [2, 3], what="")) == list(measure())
-    assert list(followed_sizes(shown, recipe, [2, 3], what="")) == [2, 3]
+    assert list(follow_scores(measure, shown, recipe, [2, 3], what="")) == list(measure())
+    assert list(follow_sizes(shown, recipe, [2, 3], what="")) == [2, 3]
 
 
 @pytest.mark.parametrize("more", [{}, {"precision": 0.1}, {"stopping": [Oracle(), MaxConfidence()]}])
@@ -244,7 +244,7 @@ def test_progress_moves_within_a_size(more, monkeypatch):
     show = line.show
     monkeypatch.setattr(line, "show", lambda done, note="": (show(done, note), seen.append((done, note))))
     progress = SimpleNamespace(line=lambda *_: line)
-    list(followed(partial(evaluate, weights, [20], samples=100, **more), progress, weights.recipe, [20], what=""))
+    list(follow_scores(partial(evaluate, weights, [20], samples=100, **more), progress, weights.recipe, [20], what=""))
     whole = work(weights.recipe, 20)
     assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}
     assert all(0 < done <= whole * 2 for done, _ in seen) and [*seen] == sorted(seen)

@@ -13,7 +13,7 @@ from lengthwise import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.models import Once
+from lengthwise.models import SinglePass
 from lengthwise.nn.block import Block
 from lengthwise.run import Weights, runs_folder
 from lengthwise.training.loop import train
@@ -103,7 +103,7 @@ def test_a_module_that_normalises_over_the_batch_reads_its_neighbours():
 
     own = recipe(lw.Pairs(), "Causal")
     with pytest.raises(UsageError, match="Norm reads padding, or its neighbours"):
-        check(Once(Norm(100, 10)), own)
+        check(SinglePass(Norm(100, 10)), own)
 
 
 def test_who_trains_on_one_length_is_looked_at_beside_others():
@@ -155,7 +155,7 @@ def test_rounding_is_no_leak_and_hides_none(how):
     for seed in range(2):
         torch.manual_seed(seed)
         for module in (Deep(reads, writes, **form), Recurrent(reads, writes)):
-            check(Once(module.to(kind)), own)
+            check(SinglePass(module.to(kind)), own)
         leaks = {
             "looks ahead": Deep(reads, writes, **form, ahead=1),
             "Unmasked looks ahead": Unmasked(reads, writes),
@@ -163,7 +163,7 @@ def test_rounding_is_no_leak_and_hides_none(how):
         }
         for said, module in leaks.items():
             with pytest.raises(UsageError, match=said):
-                check(Once(module.to(kind)), own)
+                check(SinglePass(module.to(kind)), own)
 
 
 class Carries(Causal):
@@ -181,7 +181,7 @@ def test_a_module_that_carries_a_state_is_not_called_random():
     own = recipe(lw.NextToken(), "Causal")
     reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
     with pytest.raises(UsageError, match=r"^Carries carries something from one call to the next.*start afresh$"):
-        check(Once(Carries(reads, writes)), own)
+        check(SinglePass(Carries(reads, writes)), own)
     for draw in (lambda: torch.rand(()), np.random.random_sample, random.random):
 
         class Noisy(Causal):
@@ -189,7 +189,7 @@ def test_a_module_that_carries_a_state_is_not_called_random():
                 return super().forward(tokens) + float(draw())
 
         with pytest.raises(UsageError, match="Noisy is random at test"):
-            check(Once(Noisy(reads, writes)), own)
+            check(SinglePass(Noisy(reads, writes)), own)
 
 
 @pytest.mark.parametrize("positions", [5, 30])
@@ -244,10 +244,10 @@ class Peeks(Causal):
 def test_who_looks_ahead_within_the_answer_alone_is_refused(lengths, pauses):
     own = recipe(lw.NextToken(pauses), "Causal").change([], lengths=lengths)
     reads, writes = own.layout.vocabs(own.task)
-    check(Once(Causal(len(reads), len(writes))), own)
+    check(SinglePass(Causal(len(reads), len(writes))), own)
     for rows in ([], ["task.order=most"]):
         with pytest.raises(UsageError, match="Peeks looks ahead"):
-            check(Once(Peeks(len(reads), len(writes))), own.change(rows))
+            check(SinglePass(Peeks(len(reads), len(writes))), own.change(rows))
 
 
 def test_the_check_is_quick():
@@ -256,5 +256,5 @@ def test_the_check_is_quick():
     own = recipe(lw.NextToken(), "Causal")
     model = own.build()
     start = time.process_time()
-    check(Once(model) if not isinstance(model, lw.Model) else model, own)
+    check(SinglePass(model) if not isinstance(model, lw.Model) else model, own)
     assert time.process_time() - start < 1  # types are checked here, which takes most of it; without, a hundredth

@@ -28,7 +28,7 @@ from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Reading
-from lengthwise.models import Once
+from lengthwise.models import SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, RoPE
 from lengthwise.nn.window import Local
@@ -130,7 +130,7 @@ def plain_counts(weights, problems, stopping):
 
 def given_problems(monkeypatch, problems):
     """Evaluation is handed these problems, and a module that says what it is told to: it would be refused."""
-    monkeypatch.setattr(evaluation, "unseen", lambda *_, **__: problems)
+    monkeypatch.setattr(evaluation, "evaluation_problems", lambda *_, **__: problems)
     monkeypatch.setattr(evaluation, "check", lambda *_: None)
 
 
@@ -243,7 +243,7 @@ class Says(nn.Module):
 def test_an_answer_that_ends_early_or_late_is_wrong(predicted, right, layout, monkeypatch):
     recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
     given_problems(monkeypatch, recipe.task.parse("12+34"))
-    (score,) = evaluate(Weights("says", recipe, Once(Says(recipe, predicted))), [2], samples=1)
+    (score,) = evaluate(Weights("says", recipe, SinglePass(Says(recipe, predicted))), [2], samples=1)
     assert score.exact == right
     assert score.token_accuracy == pytest.approx(sum(a == b for a, b in zip(predicted, "46$", strict=False)) / 3)
 
@@ -271,7 +271,7 @@ def test_confidence_is_counted_up_to_the_first_end_that_was_said(predicted, coun
 
     batch = recipe.layout.write(recipe.task.parse("12+34"), recipe.task)
     chances = torch.tensor([0.95, 0.5, 0.5, 0.5])[:counted]
-    predicted = answer(Once(_First()), recipe, batch, Oracle())
+    predicted = answer(SinglePass(_First()), recipe, batch, Oracle())
     assert float(predicted.confidence) == pytest.approx(float(chances.log().mean()), abs=1e-5)
 
 
@@ -363,7 +363,7 @@ def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, predict
     for layout in (FullOutput(), FullOutput(whole_tail=True), NextToken()):
         recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
         given_problems(monkeypatch, recipe.task.parse(prompt))
-        weights = Weights("says", recipe, Once(Says(recipe, predicted)))
+        weights = Weights("says", recipe, SinglePass(Says(recipe, predicted)))
         (score,) = evaluate(weights, [2], samples=1)
         assert (score.exact, score.whole_row) == (exact, whole)
         assert score.token_accuracy == (1 if exact else 2 / 3)
@@ -390,8 +390,8 @@ def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monk
     first, again = (list(evaluate(weights, [1, 4], samples=50, seed=3)) for _ in range(2))
     assert first == again
     seen = []
-    original = data.unseen
-    monkeypatch.setattr(evaluation, "unseen", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
+    original = data.evaluation_problems
+    monkeypatch.setattr(evaluation, "evaluation_problems", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
     sums = half_trained(SUMS)
     list(evaluate(sums, [9, 10, (9, 10)], samples=5, seed=0))
     list(evaluate(sums, [9], samples=5, seed=1))
@@ -459,7 +459,7 @@ def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
         monkeypatch.setattr(evaluation, "TOKENS", tokens)
         found = list(evaluate(weights, [3, 5], samples=8, stopping=[rule, Oracle()]))
         for score in found[::2]:
-            problems = data.unseen(SUMS, score.sizes, 8, seed=0)
+            problems = data.evaluation_problems(SUMS, score.sizes, 8, seed=0)
             batches = [SUMS.layout.write(problems.take(slice(at, at + 4)), SUMS.task) for at in (0, 4)]
             loops = [answer(weights.model, SUMS, batch, rule).loops for batch in batches]
             assert score.loops == torch.cat(loops).float().mean()
@@ -665,12 +665,12 @@ def test_scores_tell_how_many_problems_differ(precision):
     for recipe, size in ((fixed, 8), (PARITY, 3)):
         weights = replace(half_trained(PARITY if recipe is PARITY else NEXT), recipe=recipe)
         (score,) = evaluate(weights, [size], samples=600, precision=precision)
-        problems = data.unseen(recipe, size, score.count, seed=0)
+        problems = data.evaluation_problems(recipe, size, score.count, seed=0)
         assert score.distinct == len({tuple(row) for row in problems.prompt.tolist()}) < score.count
         counted = score.distinct if recipe is fixed else score.count
         assert score.interval == wilson(score.exact, counted) and trials(score.row()) == counted
         assert ("fixed_set" in score.row()) == (recipe is fixed)
-    assert describe_repeats(NEXT.has_fixed_problems, data.unseen(NEXT, 30, 500, seed=0)) == {}
+    assert describe_repeats(NEXT.has_fixed_problems, data.evaluation_problems(NEXT, 30, 500, seed=0)) == {}
     (score,) = evaluate(half_trained(NEXT), [18], samples=4)
     assert score.distinct is None and "distinct" not in score.row()
 

@@ -92,7 +92,7 @@ def test_a_small_size_is_measured_on_all_its_problems():
 
 def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypatch):
     one = Parity().sample(torch.tensor([[1]]), stream(0, "one"))
-    monkeypatch.setattr(Parity, "every", lambda self, size, most: one)
+    monkeypatch.setattr(Parity, "enumerate", lambda self, size, most: one)
     assert short_sizes(replace(PARITY, lengths=Uniform(3))) == list(range(1, 16))
 
 
@@ -224,8 +224,8 @@ def test_an_attack_changes_what_it_has_tried():
 
 def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
     tried = []
-    judged = attacking._judged
-    monkeypatch.setattr(attacking, "_judged", lambda weights, *rest: tried.append(rest[0]) or judged(weights, *rest))
+    judged = attacking._judge
+    monkeypatch.setattr(attacking, "_judge", lambda weights, *rest: tried.append(rest[0]) or judged(weights, *rest))
     recipe = half_trained(PARITY).recipe.change([], task=Parity())
     untrained = Weights("untrained", recipe, recipe.build().eval())
     found = attack(untrained, [3], seconds=600)

@@ -17,13 +17,13 @@ from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.experiment.lengths import Curriculum, Natural, Uniform
 from lengthwise.experiment.loops import Constant, PerRound
 from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.experiment.source import SHARES, Finite, Fresh, hashed
+from lengthwise.experiment.source import SHARES, Finite, Fresh, hash_prompts
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.run import Weights
 from lengthwise.runners.plain import Plain
-from lengthwise.tasks import Listed
+from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
@@ -36,12 +36,12 @@ RECIPE = Recipe(
 
 
 @dataclass(frozen=True)
-class Mirrored(Listed):
+class Mirrored(SequenceTask):
     """Write the symbols backwards."""
 
     symbols = ("a", "b")
 
-    def solved(self, sizes, row):
+    def from_rows(self, sizes, row):
         length, position = sizes[:, :1], torch.arange(row.shape[1])
         answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
         return Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
@@ -110,7 +110,7 @@ def test_symbols_of_any_number_are_kept(count, monkeypatch):
             length = problems.prompt_length
             first, last = problems.prompt[:, 0], problems.answer[torch.arange(len(length)), length - 1]
             assert torch.equal(first, last) and count - count // 20 < int(first.max()) < count
-        assert len(data.unseen(recipe, 3, 5, seed=0)) == 5
+        assert len(data.evaluation_problems(recipe, 3, 5, seed=0)) == 5
 
 
 def test_a_model_learns_on_a_fixed_set_of_many_symbols(monkeypatch, tmp_path):
@@ -135,13 +135,13 @@ def test_a_set_s_problems_are_whole():
 def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
     problems = Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
     padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, more), value=3))
-    assert torch.equal(hashed(problems), hashed(padded))
-    assert torch.equal(hashed(problems), hashed(problems.narrowed(36)))
+    assert torch.equal(hash_prompts(problems), hash_prompts(padded))
+    assert torch.equal(hash_prompts(problems), hash_prompts(problems.narrowed(36)))
     prompts = {
         tuple(row[:length]) for row, length in zip(problems.prompt.tolist(), problems.prompt_length, strict=True)
     }
-    assert len(hashed(problems).unique()) == len(prompts)
-    assert (hashed(problems) >= 0).all()
+    assert len(hash_prompts(problems).unique()) == len(prompts)
+    assert (hash_prompts(problems) >= 0).all()
 
 
 def test_hashes_by_hand():
@@ -153,7 +153,7 @@ def test_hashes_by_hand():
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         code = (code ^ (code >> 33)) * factor & most
     code = (code ^ (code >> 33)) & (2**63 - 1)
-    assert hashed(problems).tolist() == [code]
+    assert hash_prompts(problems).tolist() == [code]
 
 
 def test_parts_share_nothing_and_leave_nothing_out():
@@ -168,8 +168,10 @@ def test_parts_share_nothing_and_leave_nothing_out():
 def test_what_is_tested_and_watched_is_in_no_set():
     known = set(texts(the_set(3000, lengths=Uniform(2))))
     recipe = replace(RECIPE, lengths=Uniform(2), source=Finite(3000))
-    tested = texts(data.unseen(recipe, 2, 300, seed=0))
-    watched = texts(data.unseen(recipe, 2, 300, seed=0, step=7)) + texts(data.held_out(recipe, 300))
+    tested = texts(data.evaluation_problems(recipe, 2, 300, seed=0))
+    watched = texts(data.evaluation_problems(recipe, 2, 300, seed=0, step=7)) + texts(
+        data.validation_problems(recipe, 300)
+    )
     assert not known & set(tested) and not known & set(watched) and not set(tested) & set(watched)
     assert len(tested) == 300 and set(map(len, tested)) == {5}
 
@@ -179,7 +181,7 @@ def test_a_size_without_problems_for_a_test_says_so():
     missing = 0
     for size in (1, 2):  # six prompts, and one problem in thirteen is for tests
         try:
-            data.unseen(recipe, size, 5, seed=0)
+            data.evaluation_problems(recipe, size, 5, seed=0)
         except UsageError as error:
             missing += "hardly any problem" in str(error)
     assert missing
@@ -236,11 +238,11 @@ def test_natural_sizes_are_uniform_where_a_task_has_no_others():
 
 def test_natural_problems_are_measured_too():
     recipe = replace(RECIPE, lengths=Natural(4, 2), source=Fresh())
-    drawn = data.unseen(recipe, 4, 500, seed=0, kind="natural")
+    drawn = data.evaluation_problems(recipe, 4, 500, seed=0, kind="natural")
     assert set(drawn.sizes.flatten().tolist()) == {2, 3, 4}
     (score,) = evaluation.evaluate(Weights("new", recipe, recipe.build()), [4], samples=20, kind="natural")
     assert (score.problems, score.sizes) == ("natural", (4, 4))
-    beyond = data.unseen(recipe, 6, 500, seed=0, kind="natural")
+    beyond = data.evaluation_problems(recipe, 6, 500, seed=0, kind="natural")
     assert set(beyond.sizes.flatten().tolist()) == {5, 6}  # what training does not reach
 
 
@@ -289,13 +291,13 @@ def test_the_lowest_validation_loss_decides():
     losses = {row["step"]: row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row}
     assert len(losses) == 6
     assert run.about()["kept_step"] == min(losses, key=losses.get)
-    again = likelihood.loss(run.weights().model, recipe, data.held_out(recipe, 100))
+    again = likelihood.loss(run.weights().model, recipe, data.validation_problems(recipe, 100))
     assert again == pytest.approx(min(losses.values()), abs=1e-6)
 
 
 def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     recipe = replace(RECIPE, source=Fresh())
-    model, problems = recipe.build(), data.held_out(recipe, 50)
+    model, problems = recipe.build(), data.validation_problems(recipe, 50)
     whole = likelihood.loss(model, recipe, problems)
     batch = recipe.layout.write(problems, recipe.task)
     loss = Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value

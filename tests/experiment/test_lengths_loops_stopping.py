@@ -15,7 +15,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import of_measuring
-from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, chosen_by
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
 from lengthwise.run import load
 from lengthwise.testing.laws_of_rules import alone, row_of, unread, was_run
 
@@ -398,7 +398,7 @@ def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatc
     ends = torch.ones(3, 2, dtype=torch.long)
     trace = Trace(torch.zeros(3, 2, 1, dtype=torch.long), ends, torch.zeros(3, 2), loops)
     with pytest.raises(UsageError, match=message):
-        chosen_by(Converged(), trace, loops, loops)
+        choose_loops(Converged(), trace, loops, loops)
 
 
 @pytest.mark.parametrize(

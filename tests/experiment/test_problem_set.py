@@ -75,7 +75,7 @@ def test_no_prompt_is_in_two_parts():
 
 def test_texts_that_json_escapes_are_written_as_json_does():
     task = File.of([{"prompt": 'a"\\', "answer": "é"}], "escapes.jsonl")
-    (line,) = json_lines(task, task.every([3], 5))
+    (line,) = json_lines(task, task.enumerate([3], 5))
     assert json.loads(line) == {"prompt": 'a"\\', "answer": "é", "size": 3, "rounds": 3}
 
 

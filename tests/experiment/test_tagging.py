@@ -15,13 +15,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @dataclass(frozen=True)
-class _Balanced(lw.Listed):
+class _Balanced(lw.SequenceTask):
     """Write y if as many brackets open as close, and n if not."""
 
     symbols = ("(", "n", ")", "y")
     reads, writes = ("(", ")"), ("y", "n")
 
-    def solved(self, sizes, row):
+    def from_rows(self, sizes, row):
         length = sizes[:, 0]
         even = 2 * (row == 2).sum(1) == length
         return lw.Problems(sizes, row, length, torch.where(even, 3, 1)[:, None], torch.ones_like(length), length)

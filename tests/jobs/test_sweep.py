@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lengthwise import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import sweep as verb
-from lengthwise.experiment.axes import Axis, changed, check_sizes, furthest, grid, parse
+from lengthwise.experiment.axes import Axis, change_recipe, check_sizes, furthest, grid, parse
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.jobs.search import Search
@@ -83,10 +83,10 @@ def test_no_recipe_is_chosen_by_its_tests():
 
 def test_recipes_are_compared_at_one_training_length():
     recipe = catalog.recipe("looped-parity")
-    assert changed(recipe, {"lengths": "Uniform(top=20)"}).lengths == Uniform(20)
+    assert change_recipe(recipe, {"lengths": "Uniform(top=20)"}).lengths == Uniform(20)
     for point in ({"lengths.top": "9"}, {"task": "Copy"}):
         with pytest.raises(UsageError, match="on one task at one training length, 20 here"):
-            changed(recipe, point)
+            change_recipe(recipe, point)
 
 
 def trial(exact, **values):

@@ -66,7 +66,7 @@ def test_modules_that_differ_in_a_plain_attribute_alone_are_two_trainings():
     for layer, heads in zip(layers, (2, 4), strict=True):
         torch.manual_seed(0)
         layer.add_module("torchs", nn.TransformerEncoderLayer(8, heads))
-    one, two = map(lw.models.external.Given.of, layers)
+    one, two = map(lw.models.external.ExternalModule.of, layers)
     assert one != two
 
 
@@ -135,12 +135,12 @@ def test_what_a_module_holds_beside_its_weights_tells_it_from_others(gains, name
     one, two = made(), made()
     for module, gain in ((one, gains[0]), (two, gains[1])):
         setattr(module, name, gain)
-    of = lw.models.external.Given.of
+    of = lw.models.external.ExternalModule.of
     assert of(one) == of(copy.deepcopy(one)) != of(two)
 
 
 def test_private_numbers_count_and_caches_and_what_others_share_do_not():
-    of, module = lw.models.external.Given.of, made()
+    of, module = lw.models.external.ExternalModule.of, made()
     module.kept, module.listed = kept, (listed,) = Kept(1), [nn.Dropout()]
     module.log, module.library = logging.getLogger("mine"), nn.functional
     before = of(module)
@@ -162,10 +162,10 @@ def test_what_holds_itself_is_told():
     for node in nodes:
         node.others = nodes
     module.nodes = nodes
-    before = lw.models.external.Given.of(module)
-    assert lw.models.external.Given.of(module) == before
+    before = lw.models.external.ExternalModule.of(module)
+    assert lw.models.external.ExternalModule.of(module) == before
     nodes[7].number = -1
-    assert lw.models.external.Given.of(module) != before
+    assert lw.models.external.ExternalModule.of(module) != before
 
 
 class Sometimes(Heads):

@@ -38,10 +38,10 @@ from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.models import Model, ModelSpec, SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, SoftmaxAttention
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.mixer import Mixer
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
@@ -49,7 +49,7 @@ from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, Local
 from lengthwise.objectives import final
 from lengthwise.runners import Runner
 from lengthwise.runners.cpu.dropout import dropout
-from lengthwise.runners.cpu.pattern import mixed, pattern_of
+from lengthwise.runners.cpu.pattern import mix_values, pattern_of
 from lengthwise.runners.cpu.ragged import Ragged
 from lengthwise.runners.plain import Plain, first, unroll
 from lengthwise.tasks.addition import Addition
@@ -202,7 +202,7 @@ def test_coupled_and_local_heads_stand_side_by_side(causal):
     """The first head sees neighbours, the last its own position; of three, the one between sees all."""
     inputs = some([9])
     encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
-    bias = Sight.of(encodings, inputs, causal=causal).bias
+    bias = AttentionContext.of(encodings, inputs, causal=causal).bias
     index, position = torch.arange(9), inputs.digit_position[0]
     wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, position[:, None] == position])
     assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
@@ -255,13 +255,13 @@ def dense(attention, x, bias, angles, padding_mask, causal):
 
 def ways(attention, x, encodings, inputs, causal):
     """What each position that is present finds: by the module, and packed, with and without kernels for small heads."""
-    yield attention(x, Sight.of(encodings, inputs, causal=causal))[inputs.padding_mask]
+    yield attention(x, AttentionContext.of(encodings, inputs, causal=causal))[inputs.padding_mask]
     projected = attention.project(Ragged.of(inputs.padding_mask).pack(x)).unflatten(-1, (3, attention.heads, -1))
     pattern = pattern_of(encodings, inputs, causal, attention)
     for pays in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("lengthwise.runners.cpu.small.pays", lambda *_, pays=pays: pays)
-            yield attention.out(mixed(attention, projected, pattern).flatten(1))
+            yield attention.out(mix_values(attention, projected, pattern).flatten(1))
 
 
 def given_to(attention, lengths):
@@ -576,7 +576,7 @@ def test_a_learned_table_holds_exactly_its_size(run):
 
 def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
     class Plain(SoftmaxAttention):
-        start_alike = Mixer.start_alike
+        tie_query_key = Mixer.tie_query_key
 
     @dataclass(frozen=True)
     class _PlainSpec(Attention):
@@ -898,27 +898,29 @@ def test_a_batch_costs_its_rows_own_loops(loops):
 
 def test_the_first_rows_leave_what_all_rows_share():
     shared = torch.arange(3)[None]
-    tensor, (kept, nothing), sight = first((torch.arange(4), (shared, None), Sight(torch.ones(4, 2) > 0, True)), 2)
+    tensor, (kept, nothing), sight = first(
+        (torch.arange(4), (shared, None), AttentionContext(torch.ones(4, 2) > 0, True)), 2
+    )
     assert tensor.tolist() == [0, 1]
     assert kept is shared and nothing is None
-    assert isinstance(sight, Sight) and sight.padding_mask.shape == (2, 2) and sight.causal
+    assert isinstance(sight, AttentionContext) and sight.padding_mask.shape == (2, 2) and sight.causal
 
 
 class Patient(Runner):
     """Every row is advanced as often as the longest; each one's own loops are then picked out."""
 
-    def each(self, inputs, loops, at, untracked=0):
+    def each(self, inputs, loops, at, no_grad_loops=0):
         context = self.model.embed(inputs)
         state = self.model.start(context)
         for k in range(1, int(loops.max()) + 1):
-            with torch.set_grad_enabled(k > untracked):
+            with torch.set_grad_enabled(k > no_grad_loops):
                 state = self.model.advance(state, context)
             rows = (loops >= k).nonzero().flatten()
             yield k, rows, self.model.read(state)[rows][at[rows]]
 
-    def last(self, inputs, loops, at, *, untracked=0):
+    def last(self, inputs, loops, at, *, no_grad_loops=0):
         found = {}
-        for k, rows, read in self.each(inputs, loops, at, untracked):
+        for k, rows, read in self.each(inputs, loops, at, no_grad_loops):
             parts = read.split(at[rows].sum(1).tolist())
             found |= {int(row): part for row, part in zip(rows, parts, strict=True) if loops[row] == k}
         return torch.cat([found[i] for i in range(len(loops))])
@@ -935,35 +937,35 @@ def test_every_loop_equals_that_of_rows_which_all_stay(spec, causal):
 
 
 @every_model
-@pytest.mark.parametrize("untracked", [0, 2])
-def test_the_last_loop_equals_that_of_rows_which_all_stay(spec, causal, untracked):
+@pytest.mark.parametrize("no_grad_loops", [0, 2])
+def test_the_last_loop_equals_that_of_rows_which_all_stay(spec, causal, no_grad_loops):
     model, inputs = built(spec, causal), some(width=10)
     at = inputs.padding_mask & (torch.arange(10) % 3 == 1)
     ours, theirs = (
-        with_gradients(runner.last(inputs, torch.tensor(LOOPS), at, untracked=untracked), model)
+        with_gradients(runner.last(inputs, torch.tensor(LOOPS), at, no_grad_loops=no_grad_loops), model)
         for runner in (Plain(model), Patient(model))
     )
     all_close(ours, theirs)
 
 
-@pytest.mark.parametrize("untracked", [0, 1, 2, 3])
-def test_untracked_loops_carry_no_gradient(untracked, run):
+@pytest.mark.parametrize("no_grad_loops", [0, 1, 2, 3])
+def test_no_grad_loops_carry_no_gradient(no_grad_loops, run):
     """The gradient reaches the last loops alone: as if the state before them had been given."""
     model, inputs, loops = build(BASE, True), some([5, 5]), [4, 2]
     weight = model.blocks[0].mlp.widen.weight
-    read = logits(run(model), inputs, loops, untracked=untracked)
+    read = logits(run(model), inputs, loops, no_grad_loops=no_grad_loops)
     for row, length in enumerate(loops):
         context = model.embed(inputs.take(slice(row, row + 1)))
         h = model.start(context)
         for k in range(length):
             h = model.advance(h, context)
-            if k < untracked:
+            if k < no_grad_loops:
                 h = h.detach()
         wanted = model.read(h)[0]
         close(read[row].detach(), wanted.detach())
         assert read.requires_grad  # of the readout, if of nothing else
         (gradient,) = torch.autograd.grad((read[row] ** 3).sum(), weight, retain_graph=True, allow_unused=True)
-        if length > untracked:
+        if length > no_grad_loops:
             close(gradient, torch.autograd.grad((wanted**3).sum(), weight)[0])
         else:
             assert gradient is None or not gradient.any()
@@ -987,7 +989,7 @@ RECIPE = Recipe("own", Parity(), FullOutput(), Uniform(4), Constant(), _Own(), f
 
 def test_a_module_of_ones_own_is_a_model_advanced_once(run):
     model = RECIPE.build()
-    assert isinstance(model, Once)
+    assert isinstance(model, SinglePass)
     batch, once = FullOutput().write(Parity().parse("1011"), Parity()), torch.tensor([1])
     read = model.module(batch.inputs.tokens)
     close(run(model).last(batch.inputs, once, batch.answer_slots), read[batch.answer_slots])
@@ -1002,13 +1004,14 @@ def test_a_module_that_asks_is_told_where_padding_stands():
 
     inputs = some(width=10)
     assert torch.equal(
-        logits(Plain(Once(Told())), inputs, [1] * 3)[inputs.padding_mask].argmax(-1), inputs.tokens[inputs.padding_mask]
+        logits(Plain(SinglePass(Told())), inputs, [1] * 3)[inputs.padding_mask].argmax(-1),
+        inputs.tokens[inputs.padding_mask],
     )
-    assert not Once(Told()).advance(None, (inputs.tokens, inputs.padding_mask))[~inputs.padding_mask][:, 1:].any()
+    assert not SinglePass(Told()).advance(None, (inputs.tokens, inputs.padding_mask))[~inputs.padding_mask][:, 1:].any()
 
 
 def test_a_module_of_another_shape_is_answered_in_one_line(run):
-    model = Once(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
+    model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
     with pytest.raises(UsageError, match=r"takes tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
         logits(run(model), some(), [1] * 3)
     with pytest.raises(UsageError, match="must return a torch module, not 'a model'"):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import lengthwise as lw
-from lengthwise.models import Once
+from lengthwise.models import SinglePass
 from lengthwise.models.calling import Call, logits_in
 
 with warnings.catch_warnings():
@@ -110,7 +110,7 @@ def test_it_is_trained_and_measured_without_a_wrapper(build, layout, runs):
 @every
 def test_padding_changes_nothing(build, layout):
     """A row gets the same logits alone and beside a longer one, whatever stands in its padding."""
-    model = Once(built(build)).eval()
+    model = SinglePass(built(build)).eval()
     tokens = torch.randint(SYMBOLS, (1, 5))
     beside = nn.functional.pad(tokens, (0, 4), value=1).repeat(2, 1)
     present = torch.tensor([[True] * 5 + [False] * 4, [True] * 9])

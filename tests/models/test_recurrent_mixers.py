@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.rng import stream
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixers.attention_forms import ForgettingMixer, ScalableAttention, StickBreakingMixer
 from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule, delta_rule_scan
 from lengthwise.nn.mixers.mamba2 import linear_attention, linear_attention_scan
@@ -127,7 +127,7 @@ def attending(kind, **options):
     torch.manual_seed(0)
     mixer = kind(8, 2, biases=True, **options).double()
     x = drawn(2, 6, 8).detach()
-    return mixer, x, Sight(torch.ones(2, 6, dtype=torch.bool), causal=True)
+    return mixer, x, AttentionContext(torch.ones(2, 6, dtype=torch.bool), causal=True)
 
 
 def heads_of(mixer, x):

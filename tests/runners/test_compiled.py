@@ -40,7 +40,7 @@ slow = pytest.mark.timeout(1800)  # beside other work
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Whatever the runner does beside compiling."""
-    monkeypatch.setattr(compiled, "_compiled", lambda backend: compiled._advance)
+    monkeypatch.setattr(compiled, "_compile_advance", lambda backend: compiled._advance)
 
 
 @pytest.fixture
@@ -99,9 +99,9 @@ def test_one_graph_serves_all_loops_and_steps_of_a_bucket(traced):
     """Wherever rows end, whatever is asked; another one a longer bucket, and loops without gradients."""
     model = built(BASE, True)
 
-    def step(runner, lengths, loops, untracked=0):
+    def step(runner, lengths, loops, no_grad_loops=0):
         inputs = some(lengths)
-        read = runner.last(inputs, torch.tensor(loops), inputs.padding_mask, untracked=untracked)
+        read = runner.last(inputs, torch.tensor(loops), inputs.padding_mask, no_grad_loops=no_grad_loops)
         return with_gradients(read, model)
 
     asked_of = [([3, 1, 2], [2, 5, 1]), ([16, 9, 4], [1, 1, 1]), ([17, 3, 2], [2, 2, 3]), ([9, 2, 2], [4, 4, 1], 2)]
@@ -137,10 +137,13 @@ def test_what_was_changed_is_not_compiled(change):
 
 def test_it_is_taken_only_where_it_is_asked_for():
     model, asked = RECIPE.build(), (Compiled, *cpu.RUNNERS)
-    assert cpu.described(model) == "PackedTransformer" and cpu.described(model, asked) == "Compiled"
+    assert cpu.describe_choice(model) == "PackedTransformer" and cpu.describe_choice(model, asked) == "Compiled"
     assert type(cpu.choose(model, asked)) is Compiled
     with lw.plain():
-        assert cpu.uncompiled(model).startswith("others than the plain runner") and cpu.described(model, asked)[:5]
+        assert (
+            cpu.why_not_compiled(model).startswith("others than the plain runner")
+            and cpu.describe_choice(model, asked)[:5]
+        )
         assert type(cpu.choose(model, asked)) is Plain
 
 
@@ -152,7 +155,7 @@ def test_it_is_taken_only_where_it_is_asked_for():
 )  # fmt: skip
 def test_what_would_not_equal_the_plain_runner_is_declined(spec, reason):
     model = spec.build(READS, WRITES, causal=True)
-    assert reason in cpu.uncompiled(model)
+    assert reason in cpu.why_not_compiled(model)
     assert type(cpu.choose(model, (Compiled, *cpu.RUNNERS))) in cpu.RUNNERS
 
 

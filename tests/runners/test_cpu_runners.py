@@ -96,13 +96,13 @@ def ways(request):
 
 
 def everything(runner, inputs, loops):
-    """What is read after the last loops, after each, and after the last with the first ones untracked; of some
+    """What is read after the last loops, after each, and after the last with the first ones no_grad_loops; of some
     positions, as a loss would ask."""
     position = torch.arange(inputs.tokens.shape[1])
     late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
     last = runner.last(inputs, torch.tensor(loops), late)
-    untracked = runner.last(inputs, torch.tensor(loops), some_, untracked=1)
-    return torch.cat([last, untracked, every_loop(runner, inputs, loops, some_)])
+    no_grad_loops = runner.last(inputs, torch.tensor(loops), some_, no_grad_loops=1)
+    return torch.cat([last, no_grad_loops, every_loop(runner, inputs, loops, some_)])
 
 
 @cache
@@ -138,7 +138,7 @@ def test_shipped_models_are_claimed(form):
     """Whoever breaks a claim makes everything slow, and nothing else would tell."""
     model = built(*form)
     assert len(claimed(model)) == 1
-    assert cpu.described(model) == type(cpu.choose(model)).__name__ != "Plain"
+    assert cpu.describe_choice(model) == type(cpu.choose(model)).__name__ != "Plain"
 
 
 FEW_FORMS = [
@@ -211,7 +211,7 @@ def test_the_switch_in_the_code():
     with lengthwise.plain():
         assert type(cpu.choose(model)) is Plain
         with lengthwise.plain():
-            assert cpu.described(model) == "Plain: others are turned off"
+            assert cpu.describe_choice(model) == "Plain: others are turned off"
         assert type(cpu.choose(model)) is Plain
     assert type(cpu.choose(model)) is not Plain
     with contextlib.suppress(RuntimeError), lengthwise.plain():
@@ -357,11 +357,13 @@ CHANGES = [
 def test_what_was_changed_is_run_plainly(change):
     """And it is said why; so training computes what evaluation does."""
     model = RECIPE.build()
-    assert cpu.described(model) == "PackedTransformer"
+    assert cpu.describe_choice(model) == "PackedTransformer"
     with contextlib.ExitStack() as stack:
         change(model, stack)
         assert type(cpu.choose(model)) is Plain
-        assert cpu.described(model).startswith("Plain: ") and len(cpu.described(model)) > len("Plain: ") + 10
+        assert (
+            cpu.describe_choice(model).startswith("Plain: ") and len(cpu.describe_choice(model)) > len("Plain: ") + 10
+        )
         assert torch.equal(loss_of(cpu.choose(model)), loss_of(Plain(model)))
     stack.close()
 
@@ -375,8 +377,8 @@ def test_a_patched_class_is_noticed_until_it_is_as_before(spec, kind, method):
     model = built(spec, True)
     with contextlib.ExitStack() as stack:
         patched(kind, method)(model, stack)
-        assert cpu.described(model).startswith("Plain: ")
-    assert not cpu.described(model).startswith("Plain")
+        assert cpu.describe_choice(model).startswith("Plain: ")
+    assert not cpu.describe_choice(model).startswith("Plain")
 
 
 def exchanged(part):
@@ -464,9 +466,9 @@ class OwnBias(type(Abacus().build(4, 1))):
 
 def test_an_encoding_of_ones_own_is_run_plainly():
     model = replace(BASE, positions=(Abacus(),)).build(READS, WRITES, causal=True)
-    assert not cpu.described(model).startswith("Plain")
+    assert not cpu.describe_choice(model).startswith("Plain")
     model.encodings[0].__class__ = OwnBias
-    assert cpu.described(model) == "Plain: encodings.0 is of an unknown type, OwnBias"
+    assert cpu.describe_choice(model) == "Plain: encodings.0 is of an unknown type, OwnBias"
 
 
 @pytest.mark.parametrize("spec", [BASE, ReTran(4, 5, 1, 2), LSTM(4, 5, 2)], ids=lambda spec: type(spec).__name__)
@@ -474,9 +476,9 @@ def test_a_hook_on_any_part_is_heeded(spec):
     model = spec.build(READS, WRITES, causal=True)
     for name, module in model.named_modules():
         handle = module.register_forward_hook(lambda *_: None)
-        assert cpu.described(model) == f"Plain: {name or 'the model'} has hooks or methods of its own"
+        assert cpu.describe_choice(model) == f"Plain: {name or 'the model'} has hooks or methods of its own"
         handle.remove()
-        assert not cpu.described(model).startswith("Plain")
+        assert not cpu.describe_choice(model).startswith("Plain")
 
 
 def test_hooks_fire_in_training_as_in_evaluation():

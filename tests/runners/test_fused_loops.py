@@ -92,9 +92,9 @@ def test_rows_in_groups(symbols, loss_mask, monkeypatch):
 
 def test_positions_that_cannot_be_told_apart_are_one():
     tokens = torch.tensor([[0, 1, 0, 2], [0, 1, 1, 2], [1, 1, 9, 9], [0, 1, 0, 9]])
-    found = fused_loops.alike(tokens, [4, 8, 10, 13], [4])
+    found = fused_loops.number_equal_rows(tokens, [4, 8, 10, 13], [4])
     assert found.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 0, 1, 2]
-    parts = fused_loops.alike(tokens, [4, 8, 10, 13], [2, 2])
+    parts = fused_loops.number_equal_rows(tokens, [4, 8, 10, 13], [2, 2])
     assert parts.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 8, 9, 10]
 
 
@@ -138,7 +138,7 @@ def test_other_models_run_loop_by_loop(changes, monkeypatch):
 
 def test_loops_without_gradients_run_one_by_one(monkeypatch):
     inputs = some([12, 3, 5])
-    assert not both(build(), inputs, [3, 2, 2], untracked=1)
+    assert not both(build(), inputs, [3, 2, 2], no_grad_loops=1)
     monkeypatch.setattr(fused_loops, "run", None)
     with torch.no_grad():
         PackedTransformer(build()).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)

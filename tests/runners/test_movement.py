@@ -6,7 +6,7 @@ from forms import EVERY, built, close, names, some
 
 from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.data import unseen
+from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import After, Settled
 from lengthwise.run import load
 from lengthwise.runners.cpu import choose
@@ -71,7 +71,7 @@ def test_settled_stops_where_the_state_that_answers_stands_still(name, size, per
     """``looped-parity`` alternates between two states; the clock of ``halting-parity`` never stands still."""
     weights = load(name)
     recipe = weights.recipe
-    batch = recipe.layout.write(unseen(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
+    batch = recipe.layout.write(evaluation_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
     (found,) = answers(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
     assert bool(found.stopped.all()) == settles and (found.loops <= 80).all()
     (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, most=80))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.position import rotate
 from lengthwise.runners.cpu import small
-from lengthwise.runners.cpu.pattern import PaddedGroups, mixed
+from lengthwise.runners.cpu.pattern import PaddedGroups, mix_values
 from lengthwise.runners.cpu.ragged import Ragged
 from lengthwise.runners.cpu.softmax import softmax
 
@@ -118,8 +118,8 @@ def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
     attend = small.attend
     monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
     projected = attention.project(x).unflatten(-1, (3, heads, -1)).flatten(0, 1)
-    sight = Sight(mask, False)
-    found = attention.out(mixed(attention, projected, PaddedGroups([(Ragged.of(mask), sight)])).flatten(1))
+    sight = AttentionContext(mask, False)
+    found = attention.out(mix_values(attention, projected, PaddedGroups([(Ragged.of(mask), sight)])).flatten(1))
     assert bool(seen) == used
     torch.testing.assert_close(attention(x, sight).flatten(0, 1), found)
 

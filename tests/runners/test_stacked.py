@@ -69,9 +69,9 @@ def test_a_stack_gives_what_each_model_gives(spec, causal):
     for seed in range(3):
         torch.manual_seed(seed)
         models.append(away(spec.build(READS, WRITES, causal=causal)).train())
-    for each, untracked in [(False, [0, 2, 1]), (False, [1, 1, 1]), (True, [0, 0, 0])]:
+    for each, no_grad_loops in [(False, [0, 2, 1]), (False, [1, 1, 1]), (True, [0, 0, 0])]:
         questions = [Query(rows, torch.tensor(loops), rows.padding_mask, first, each)
-                     for rows, loops, first in zip(ROWS, LOOPS, untracked, strict=True)]  # fmt: skip
+                     for rows, loops, first in zip(ROWS, LOOPS, no_grad_loops, strict=True)]  # fmt: skip
         found = answers(models, questions)
         for model, question, answer, loops in zip(models, questions, found, LOOPS, strict=True):
             told = Replayer(model, [question], [answer])
@@ -80,7 +80,7 @@ def test_a_stack_gives_what_each_model_gives(spec, causal):
                 both = [every_loop(runner, rows, loops, at) for runner in (told, Plain(model))]
             else:
                 given = rows, torch.tensor(loops), at
-                both = [runner.last(*given, untracked=question.untracked) for runner in (told, Plain(model))]
+                both = [runner.last(*given, no_grad_loops=question.no_grad_loops) for runner in (told, Plain(model))]
             all_close(*(gradients(read, model) for read in both))
 
 
@@ -132,8 +132,8 @@ def same(recipe, steps, batch=None):
             one.examine()
     for one, other in zip(alone, together, strict=True):
         assert one.passed == other.passed and one.sums.keys() == other.sums.keys()
-        for name, value in [*one.evaluated().state_dict().items(), *one.model.state_dict().items()]:
-            both = other.evaluated().state_dict(), other.model.state_dict()
+        for name, value in [*one.model_to_evaluate().state_dict().items(), *one.model.state_dict().items()]:
+            both = other.model_to_evaluate().state_dict(), other.model.state_dict()
             assert min(float((value - found[name]).abs().max()) for found in both) < 1e-5
         for name, value in one.sums.items():
             assert abs(float(value - other.sums[name])) < 1e-5

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lengthwise import catalog
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import console, entry
-from lengthwise.evaluation.anatomy import GROUPS, _grouped, anatomy
+from lengthwise.evaluation.anatomy import GROUPS, _group_values, anatomy
 from lengthwise.evaluation.answers import Predictions
 from lengthwise.evaluation.attack import prompts
 from lengthwise.evaluation.depth import depth
@@ -473,8 +473,8 @@ def test_depth_knows_the_own_rule_of_weights_that_stop_by_themselves(half, monke
     weights = half["copy"].weights()
     weights = replace(weights, recipe=replace(weights.recipe, stopping=own))
     row = depth(weights, 3, samples=40)
-    problems = data.unseen(weights.recipe, (3,), 40, seed=0)
-    monkeypatch.setattr("lengthwise.evaluation.scores.unseen", lambda *_, **__: problems)
+    problems = data.evaluation_problems(weights.recipe, (3,), 40, seed=0)
+    monkeypatch.setattr("lengthwise.evaluation.scores.evaluation_problems", lambda *_, **__: problems)
     for kind, rule in {"own": own, "example": MaxConfidence(), "batch": MaxConfidence(per="batch")}.items():
         (scored,) = evaluate(weights, [3], samples=40, stopping=[rule])
         found = row["chosen"][kind]
@@ -489,7 +489,7 @@ def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, mon
     weights, size, samples = half[name].weights(), 3, 40
     row = depth(weights, size, samples=samples, seed=seed)
     problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
-    monkeypatch.setattr("lengthwise.evaluation.scores.unseen", lambda *_, **__: problems)
+    monkeypatch.setattr("lengthwise.evaluation.scores.evaluation_problems", lambda *_, **__: problems)
 
     after = [After(k) for k in range(1, size + 21)]
     choosing = {"oracle": Oracle(), "example": MaxConfidence(), "batch": MaxConfidence(per="batch")}
@@ -520,8 +520,8 @@ def test_depth_looks_as_far_as_the_recipe_s_own_rule(half):
 class _Ones(Parity):
     """Parity with a round for each one."""
 
-    def solved(self, sizes, bits):
-        return replace(super().solved(sizes, bits), rounds=bits.sum(1).clamp(min=1))
+    def from_rows(self, sizes, bits):
+        return replace(super().from_rows(sizes, bits), rounds=bits.sum(1).clamp(min=1))
 
 
 def test_depth_of_what_has_no_one_curve(half):
@@ -554,7 +554,7 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
     weights = replace(weights, recipe=replace(weights.recipe, task=task))
     rows = ["100", "110", "111", "111", "111", "111"]
     problems = Problems.join([task.parse(row) for row in rows])
-    monkeypatch.setattr("lengthwise.evaluation.anatomy.unseen", lambda *_, **__: problems)
+    monkeypatch.setattr("lengthwise.evaluation.anatomy.evaluation_problems", lambda *_, **__: problems)
     answers = [
         [1, end, 0],  # right
         [0, 1, end],  # right
@@ -577,7 +577,7 @@ def test_anatomy_of_a_model_that_reads_its_own_answer_is_of_what_it_says():
     """Fed the right answer, it may go on, or end, where it would not by itself."""
     weights = load("lstm-small")
     row = anatomy(weights, 40, samples=40)
-    problems = data.unseen(weights.recipe, (40,), 40, seed=0)
+    problems = data.evaluation_problems(weights.recipe, (40,), 40, seed=0)
     solver = Solver(weights)
     said = [solver.solve(prompt) for prompt in prompts(weights.recipe.task, problems)]
     wrong = [(len(one.text), len(one.right)) for one in said if not one.correct]
@@ -604,7 +604,7 @@ def test_anatomy_looks_at_the_problems_that_evaluate_scores(half, name):
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=200))
 def test_groups_are_few_and_of_like_number(values):
     values = torch.tensor(values)
-    groups = _grouped(values, values % 2 == 0)
+    groups = _group_values(values, values % 2 == 0)
     assert 1 <= len(groups) <= GROUPS
     assert sum(part["count"] for part in groups) == len(values)
     most = int(values.unique(return_counts=True)[1].max())

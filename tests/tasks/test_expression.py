@@ -170,7 +170,7 @@ def test_values_of_a_pool_are_python_s(pooled):
     assert all(8 <= len(prompt) <= 30 for prompt in prompts)
     assert pooled.sizes[:, 0].tolist() == pooled.prompt_length.tolist() == [*map(len, prompts)]
     assert pooled.rounds.tolist() == [*map(operators, prompts)]
-    assert TASK.traits(pooled)["depth of parentheses"].tolist() == [*map(depth, prompts)]
+    assert TASK.difficulty_features(pooled)["depth of parentheses"].tolist() == [*map(depth, prompts)]
     assert max(map(len, answers)) == 5 and not any(re.search(r"--|\+-|-\+|\+\+", prompt) for prompt in prompts)
 
 

@@ -12,13 +12,13 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
-from lengthwise.experiment.data import unseen
+from lengthwise.experiment.data import evaluation_problems
 from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import COUNTS, BinarySum
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
-from lengthwise.tasks.family import Family, chosen, mixed
+from lengthwise.tasks.family import Family, choose_families, draw_mixture
 from lengthwise.tasks.grammar import structured
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.parity import Parity
@@ -27,7 +27,7 @@ from lengthwise.testing.laws_of_tasks import sizes_of_family
 
 
 def family_of(task, name):
-    (family,) = chosen(task.families, (name,), task.name)
+    (family,) = choose_families(task.families, (name,), task.name)
     return family
 
 
@@ -39,12 +39,12 @@ def test_every_task_of_the_package_has_eight_families_or_more(task):
 @pytest.mark.parametrize("task", TASKS, ids=repr)
 def test_every_problem_of_a_small_size_is_known(task):
     size = [task.smallest] * len(task.axes)
-    problems = task.every(size, 3000)
+    problems = task.enumerate(size, 3000)
     if isinstance(task, Maze):  # which are too many to list, even if they are small
         assert problems is None
         return
     assert problems.sizes.tolist() == [size] * len(problems)
-    assert task.every(size, len(problems) - 1) is None or type(task).__name__ == "Addition"
+    assert task.enumerate(size, len(problems) - 1) is None or type(task).__name__ == "Addition"
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if type(task).__name__ != "Sorting"], ids=repr)
@@ -53,14 +53,14 @@ def test_a_typed_problem_of_a_family_has_its_size(task):
     for family in task.families:
         sizes = sizes_of_family(task, family.name)
         prompts, _ = texts(task, family.sample(sizes, stream(1, family.name)))
-        parsed = [task.parse(task.typed(task.vocab.encode(prompt))) for prompt in prompts]
+        parsed = [task.parse(task.to_text(task.vocab.encode(prompt))) for prompt in prompts]
         assert [one.sizes[0].tolist() for one in parsed] == sizes.tolist()
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
 def test_a_mixture_has_all_families_about_as_often(task):
     sizes = torch.full((60 * len(task.families), len(task.axes)), 6)
-    problems = mixed(task.families, sizes, stream(0, "mixed"))
+    problems = draw_mixture(task.families, sizes, stream(0, "mixed"))
     prompts, answers = texts(task, problems)
     assert len(prompts) == len(sizes)
     assert answers == [task.reference(prompt) for prompt in prompts]
@@ -102,13 +102,15 @@ def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
     task, sizes = BinarySum(), torch.full((4000, 1), 6)
     fitting = [family for family in task.families if family.smallest <= 6]
     assert len(fitting) < len(task.families)
-    found = [mixed(families, sizes, stream(0, "mixed")).prompt.sum(1) == 6 for families in (task.families, fitting)]
+    found = [
+        draw_mixture(families, sizes, stream(0, "mixed")).prompt.sum(1) == 6 for families in (task.families, fitting)
+    ]
     assert found[0].float().mean() == pytest.approx(float(found[1].float().mean()), abs=0.03)
 
 
 def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
     with pytest.raises(UsageError, match=r"^binary-sum: problems called 31-ones start at size 31, not 30$"):
-        unseen(untrained.recipe, 30, 5, seed=0, kind="31-ones")
+        evaluation_problems(untrained.recipe, 30, 5, seed=0, kind="31-ones")
     with pytest.raises(UsageError, match=r"^family_names: these start at size 31, and training ends at 20$"):
         catalog.recipe("looped-binary-sum", ['family_names=["31-ones","63-ones"]'])
 
@@ -254,5 +256,5 @@ def test_short_lists_beside_long_ones_are_what_their_family_says(name, holds):
     (family,) = (one for one in task.families if one.name == name)
     problems = family.sample(torch.tensor([[3, 4], [20, 4], [5, 2]] * 50), stream(0, name))
     for row in range(len(problems)):
-        text = task.typed(problems.prompt[row, : problems.prompt_length[row]])
+        text = task.to_text(problems.prompt[row, : problems.prompt_length[row]])
         assert holds(sorted(int(part.split(":")[1]) for part in text.split(",")))

@@ -77,19 +77,19 @@ def test_training_validation_and_tests_share_no_prompt(bits, source):
     trained = data.fixed_set(bits, recipe.lengths, source) if source else None
     steps = [data._of_step(recipe, step, step) for step in range(60)] if not source else [trained]
     train = {prompt for problems in steps for prompt, _ in texts(bits, problems)}
-    validation = {p for p, _ in texts(bits, data.held_out(recipe, 200))}
-    validation |= {p for p, _ in texts(bits, data.unseen(recipe, 8, 100, seed=0, step=3))}
-    test = {p for size in (7, 8, 10) for p, _ in texts(bits, data.unseen(recipe, size, 100, seed=0))}
-    test |= {p for p, _ in texts(bits, data.unseen(recipe, 9, 100, seed=0, kind="natural"))}
+    validation = {p for p, _ in texts(bits, data.validation_problems(recipe, 200))}
+    validation |= {p for p, _ in texts(bits, data.evaluation_problems(recipe, 8, 100, seed=0, step=3))}
+    test = {p for size in (7, 8, 10) for p, _ in texts(bits, data.evaluation_problems(recipe, size, 100, seed=0))}
+    test |= {p for p, _ in texts(bits, data.evaluation_problems(recipe, 9, 100, seed=0, kind="natural"))}
     assert len(train) > 200 and len(validation) > 50 and len(test) > 50
     assert not train & validation and not train & test and not validation & test
 
 
 def test_measuring_draws_no_problem_again_before_all_others(bits):
-    there = len(bits.part("test").every([9], 1000))
-    problems = data.unseen(small(bits), 9, there, seed=0)
+    there = len(bits.part("test").enumerate([9], 1000))
+    problems = data.evaluation_problems(small(bits), 9, there, seed=0)
     assert len({p for p, _ in texts(bits, problems)}) == there
-    more = data.unseen(small(bits), 9, 3 * there, seed=0)
+    more = data.evaluation_problems(small(bits), 9, 3 * there, seed=0)
     assert len({p for p, _ in texts(bits, more)}) == there
 
 
@@ -108,7 +108,7 @@ def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_si
     recipe = small(task := File(str(written(tmp_path / "tens.jsonl", rows))), lengths=Uniform(top=60))
     assert default_sizes(recipe) == [60, 90]
     with pytest.raises(UsageError, match=r"no problems of size 8 left to measure; it has 50, 60, 70, 80, 90$"):
-        data.unseen(recipe, 8, 5, seed=0)
+        data.evaluation_problems(recipe, 8, 5, seed=0)
     with pytest.raises(UsageError, match="size 66"):
         rehearse(replace(recipe, watch=Watch(every=1, sizes=(66,))), CPU)
     rehearse(recipe, CPU)
@@ -158,7 +158,7 @@ def test_csv_and_json_lines_give_the_same_problems_and_rows_are_kept_from_memory
         writer.writeheader()
         writer.writerows(rows)
     table = File(str(tmp_path / "rows.csv"))
-    every = [task.every([3], 100) for task in (lines, table)]
+    every = [task.enumerate([3], 100) for task in (lines, table)]
     assert texts(lines, every[0]) == texts(table, every[1]) and every[1].rounds.tolist() == [7] * 24
     (tmp_path / "bad.csv").write_text("prompt,answer,size\n1,1,1\n0,0,x\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"bad.csv: line 3: size must be a whole number"):
@@ -172,7 +172,7 @@ def test_a_data_set_is_read_with_its_splits(tmp_path):
     one = datasets.Dataset.from_list(rows)
     one.save_to_disk(str(tmp_path / "one"))
     task = File(str(tmp_path / "one"))
-    assert len(task.every([5], 100)) == 32 and File.of(one, tmp_path / "kept.jsonl").every([5], 100) is not None
+    assert len(task.enumerate([5], 100)) == 32 and File.of(one, tmp_path / "kept.jsonl").enumerate([5], 100) is not None
     both = datasets.DatasetDict({"train": one.select(range(40)), "test": one.select(range(40, 48))})
     both.save_to_disk(str(tmp_path / "both"))
     split = File(str(tmp_path / "both"))
@@ -187,7 +187,7 @@ def test_symbols_of_layouts_and_spaces_stand_in_rows_as_others_and_are_read_as_w
     small(task)  # whose layout takes it
     for prompt in prompts:
         problems = task.parse(prompt)
-        assert task.typed(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
+        assert task.to_text(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
     with pytest.raises(UsageError, match="no prompt of the file"):
         task.parse("aaa")
 
@@ -213,7 +213,7 @@ def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count, source):
 def test_a_search_for_failures_tries_each_test_problem_once(bits):
     recipe = small(bits)
     found = attack(Weights("own", recipe, recipe.build()), tries=10_000)
-    tests = sum(len(bits.part("test").every([size], 1000)) for size in range(1, 11))
+    tests = sum(len(bits.part("test").enumerate([size], 1000)) for size in range(1, 11))
     assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
 
 

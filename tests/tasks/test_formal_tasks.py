@@ -12,7 +12,7 @@ from lengthwise.tasks.counted_blocks import CountedBlocks
 from lengthwise.tasks.cycle_navigation import CycleNavigation
 from lengthwise.tasks.dyck import Dyck
 from lengthwise.tasks.even_pairs import EvenPairs
-from lengthwise.tasks.family import chosen
+from lengthwise.tasks.family import choose_families
 from lengthwise.tasks.group_words import GroupWords
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
 from lengthwise.tasks.parity import Parity
@@ -26,7 +26,7 @@ FORMS += [CycleNavigation(3, each=True), ModularArithmetic(10), CountedBlocks(2)
 
 
 def drawn(task, name, size, count=50):
-    (family,) = chosen(task.families, [name], task.name)
+    (family,) = choose_families(task.families, [name], task.name)
     return texts(task, family.sample(torch.full((count, 1), size), stream(0, name)))
 
 
@@ -76,8 +76,8 @@ def test_words_over_two_elements_are_running_parities():
     problems = task.sample(torch.full((20, 1), 9), stream(0))
     bits = problems.prompt
     assert torch.equal(problems.answer, bits.cumsum(1) % 2)
-    last = GroupWords("Z2", each=False).solved(problems.sizes, bits)
-    assert torch.equal(last.answer, Parity().solved(problems.sizes, bits).answer)
+    last = GroupWords("Z2", each=False).from_rows(problems.sizes, bits)
+    assert torch.equal(last.answer, Parity().from_rows(problems.sizes, bits).answer)
     assert Tagged().accepts(task) and not Tagged().accepts(GroupWords("Z2", each=False))
     assert Labelled().accepts(GroupWords("Z2", each=False))
 

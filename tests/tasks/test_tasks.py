@@ -100,7 +100,7 @@ def test_a_person_writes_the_most_significant_digit_first(task):
     prompts, _ = texts(task, sample(task, every_size(task, times=2)))
     for prompt in prompts:
         turned = re.sub(r"\d+", lambda number: number[0][::-1], prompt)
-        assert task.typed(task.vocab.encode(prompt)) == (turned if task.order == "least" else prompt)
+        assert task.to_text(task.vocab.encode(prompt)) == (turned if task.order == "least" else prompt)
 
 
 def asked_by_default(about):
@@ -269,7 +269,7 @@ def test_the_hard_set_has_99_plus_1_and_both_sides():
 def test_the_longest_carry_is_known(task, hard):
     problems = sample(task, every_size(task, top=7), hard)
     wanted = [longest_carry(task, prompt) for prompt in texts(task, problems)[0]]
-    assert task.traits(problems)["longest carry"].tolist() == wanted
+    assert task.difficulty_features(problems)["longest carry"].tolist() == wanted
 
 
 TRAITS = {
@@ -285,8 +285,8 @@ TRAITS = {
 def test_what_makes_a_problem_hard_is_counted(task):
     problems = sample(task, every_size(task, top=7))
     (name, count), *_ = TRAITS[task].items()
-    assert task.traits(problems)[name].tolist() == list(map(count, texts(task, problems)[0]))
-    assert len(task.traits(problems)) == 1
+    assert task.difficulty_features(problems)[name].tolist() == list(map(count, texts(task, problems)[0]))
+    assert len(task.difficulty_features(problems)) == 1
 
 
 @pytest.mark.parametrize("order", ["least", "most"])

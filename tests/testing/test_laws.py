@@ -15,15 +15,15 @@ from torch import nn
 import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.experiment.loops import Constant
-from lengthwise.models.external import Given
+from lengthwise.models.external import ExternalModule
 from lengthwise.nn.window import Local
 from lengthwise.testing import laws, laws_of_recipes
 from lengthwise.testing.laws import Findings, check_part, laws_of
 from lengthwise.testing.laws_of_models import small
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# ``Given`` stands for a module that was given from Python, and is built from none.
-PARTS = [(kind, part) for kind in catalog.parts() for part in shipped(kind) if type(part) is not Given]
+# ``ExternalModule`` stands for a module that was given from Python, and is built from none.
+PARTS = [(kind, part) for kind in catalog.parts() for part in shipped(kind) if type(part) is not ExternalModule]
 
 
 @pytest.mark.parametrize(("kind", "part"), PARTS, ids=str)
@@ -38,12 +38,12 @@ def test_every_part_of_the_package_keeps_the_laws_of_its_kind(kind, part):
 
 
 @dataclass(frozen=True)
-class _Reverse(lw.Listed):
+class _Reverse(lw.SequenceTask):
     """Write these digits in reverse order."""
 
     symbols = tuple("0123456789")
 
-    def solved(self, sizes, row):
+    def from_rows(self, sizes, row):
         length, position = sizes[:, :1], torch.arange(row.shape[1])
         answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
         return lw.Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
@@ -66,8 +66,8 @@ class _Longer(_Reverse):
 
 
 class _Unpadded(_Reverse):
-    def solved(self, sizes, row):
-        found = super().solved(sizes, row)
+    def from_rows(self, sizes, row):
+        found = super().from_rows(sizes, row)
         return replace(found, answer=found.answer + (torch.arange(row.shape[1]) >= sizes[:, :1]))
 
 
@@ -86,14 +86,14 @@ class _Roomy(_Reverse):
 
 
 class _Wide(_Reverse):
-    def solved(self, sizes, row):
-        found = super().solved(sizes, row)
+    def from_rows(self, sizes, row):
+        found = super().from_rows(sizes, row)
         return replace(found, answer=nn.functional.pad(found.answer, (0, 1)))
 
 
 class _Silent(_Reverse):
-    def solved(self, sizes, row):
-        found = super().solved(sizes, row)
+    def from_rows(self, sizes, row):
+        found = super().from_rows(sizes, row)
         return replace(found, answer=found.answer * 0, answer_length=found.answer_length * 0)
 
 
@@ -104,13 +104,13 @@ class _Unary(_Reverse):
 
 
 class _Roundless(_Reverse):
-    def solved(self, sizes, row):
-        return replace(super().solved(sizes, row), rounds=sizes[:, 0] - 1)
+    def from_rows(self, sizes, row):
+        return replace(super().from_rows(sizes, row), rounds=sizes[:, 0] - 1)
 
 
 class _Global(_Reverse):
     def sample(self, sizes, generator):
-        return self.solved(sizes, torch.randint(1, 9, (len(sizes), int(sizes.max()))).tril(int(sizes.min()) - 1))
+        return self.from_rows(sizes, torch.randint(1, 9, (len(sizes), int(sizes.max()))).tril(int(sizes.min()) - 1))
 
 
 class _Misread(_Reverse):
@@ -139,8 +139,8 @@ class _Nameless(_Reverse):
 
 
 class _Twice(_Reverse):
-    def every(self, size, most):
-        return lw.Problems.join([super().every(size, most)] * 2)
+    def enumerate(self, size, most):
+        return lw.Problems.join([super().enumerate(size, most)] * 2)
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ def test_bf16_loops_without_gradients_leave_those_of_later_ones(loops):
     rows, _ = batch(recipe, 0)
     runner = Bf16(Plain(recipe.build()))
     many = torch.full((len(rows),), loops + 1)
-    runner.last(rows.inputs, many, rows.loss_mask, untracked=loops).square().sum().backward()
+    runner.last(rows.inputs, many, rows.loss_mask, no_grad_loops=loops).square().sum().backward()
     assert all(one.grad is not None and one.grad.any() for one in runner.model.blocks.parameters() if one.dim() > 1)
 
 

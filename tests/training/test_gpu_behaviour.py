@@ -21,7 +21,7 @@ from lengthwise.training import checkpoint, cost, micro_batches
 from lengthwise.training.arithmetic import computing, stepping
 from lengthwise.training.ema import EMA
 from lengthwise.training.micro_batches import MicroBatches
-from lengthwise.training.processes import joined
+from lengthwise.training.processes import join_processes
 from lengthwise.training.trainer import Trainer
 from lengthwise.verify import verification
 
@@ -136,7 +136,7 @@ def test_each_of_the_processes_has_its_own_gpu(monkeypatch):
         monkeypatch.setenv(name, value)
     assert choose_device("cuda") == choose_device("auto") == choose_device(CUDA) == torch.device("cuda:1")
     assert asked == [torch.device("cuda:1")] * 3  # no context on another
-    with pytest.raises(UsageError, match="leave the number of cuda:0 out"), joined(torch.device("cuda:0")):
+    with pytest.raises(UsageError, match="leave the number of cuda:0 out"), join_processes(torch.device("cuda:0")):
         pass
 
 
@@ -145,7 +145,7 @@ def test_what_processes_share_is_on_the_cpu_and_without_the_best_weights():
     first, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     first.advance()
     first.watching.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}
-    state = checkpoint.shared(first.state())
+    state = checkpoint.share_checkpoint(first.state())
     assert state["best"]["weights"] == {} and first.watching.best["weights"]
     other.adopt(state)
     assert all(map(torch.equal, first.model.parameters(), other.model.parameters()))

@@ -117,7 +117,7 @@ def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
         with pytest.raises(UsageError, match=told):
             go_on_from(parent.folder, BASE.change(changes))
     recipe = go_on_from(parent.folder, BASE.change(["steps=12"]))
-    other = train(BASE.seeded(3), device="cpu", keep_state=True)
+    other = train(BASE.with_seed(3), device="cpu", keep_state=True)
     (parent.folder / FINAL).write_bytes((other.folder / FINAL).read_bytes())
     with pytest.raises(UsageError, match="not the weights that this run goes on from: they have the digest"):
         train(recipe, device="cpu")

@@ -54,9 +54,9 @@ class Little(Plain):
         if len(loops) > 2:
             exhaust_memory()
 
-    def last(self, inputs, loops, at, *, untracked=0):
+    def last(self, inputs, loops, at, *, no_grad_loops=0):
         self._held(loops)
-        return super().last(inputs, loops, at, untracked=untracked)
+        return super().last(inputs, loops, at, no_grad_loops=no_grad_loops)
 
     def each(self, inputs, loops, at):
         self._held(loops)

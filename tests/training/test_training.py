@@ -246,7 +246,7 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     watch = Watch(every=RICH.steps, sizes=(2,), count=40, probes=("12+21",), validation=40)
     run = train(replace(RICH, keep="last", watch=watch))
     *_, row = run.rows("metrics")
-    held_out = data.held_out(run.recipe, watch.validation)
+    held_out = data.validation_problems(run.recipe, watch.validation)
     assert row["validation_loss"] == pytest.approx(likelihood.loss(run.model, run.recipe, held_out), rel=1e-5)
     raw = run.recipe.build()
     raw.load_state_dict(plain_training(run.recipe)[0])

@@ -23,7 +23,7 @@ from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import MaxConfidence
-from lengthwise.models import Once
+from lengthwise.models import SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned
 from lengthwise.run import Run, Weights, load
@@ -55,7 +55,7 @@ def exposed(*given, **named):
 
 
 def spoof(module, recipe=SPOKEN):
-    return Weights("spoof", recipe, Once(module))
+    return Weights("spoof", recipe, SinglePass(module))
 
 
 def claim(size, exact=1.0, recipe=SPOKEN, **more):

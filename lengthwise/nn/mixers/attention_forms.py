@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import without_decay
 from lengthwise.nn.position import rotate
@@ -34,7 +34,9 @@ class ScalableAttention(SoftmaxAttention):
         super().__init__(width, heads, dropout=dropout, biases=biases)
         self.scale = without_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # log₁₀ at first
 
-    def mix(self, projected: Float[Tensor, "b t 3 h e"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t h e"]:
+    def mix(
+        self, projected: Float[Tensor, "b t 3 h e"], sight: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t h e"]:
         query, key, value = projected.unbind(2)
         if sight.causal:
             before = 0 if cache is None else cache.length
@@ -66,7 +68,7 @@ class ForgettingMixer(SoftmaxAttention):
         self.forget = nn.Linear(width, heads, bias=False)
         self.forget_bias = without_decay(nn.Parameter(torch.linspace(2, 6, heads)))
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
         query, key, value = _positioned(self, x, sight)
         total = F.logsigmoid(self.forget(x) + self.forget_bias).transpose(1, 2).cumsum(-1)
         if cache is not None and (kept := cache.last()) is not None:
@@ -96,7 +98,7 @@ class StickBreaking(MixerSpec):
 class StickBreakingMixer(SoftmaxAttention):
     """The module of ``StickBreaking``. A hidden key takes nothing."""
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
         query, key, value = _positioned(self, x, sight)
         if cache is not None:
             key, value = cache.extend(key, value)
@@ -113,7 +115,7 @@ class StickBreakingMixer(SoftmaxAttention):
 
 
 def _positioned(
-    attention: SoftmaxAttention, x: Float[Tensor, "b t d"], sight: Sight
+    attention: SoftmaxAttention, x: Float[Tensor, "b t d"], sight: AttentionContext
 ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b h t e"], Float[Tensor, "b h t e"]]:
     """Queries, keys and values of heads, with the vectors and angles of positional encodings."""
     query, key, value = attention.project(x).unflatten(-1, (3, attention.heads, -1)).unbind(2)

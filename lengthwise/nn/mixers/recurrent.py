@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixer import Mixer
 
 
@@ -23,7 +23,7 @@ class RecurrentMixer(Mixer):
     def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
         """See ``Mixer.step``. The whole row is one step from the state None."""
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
         mixed, _ = self.step(x, None)
         if sight.causal:
             return mixed

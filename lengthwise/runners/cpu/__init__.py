@@ -51,7 +51,7 @@ def choose(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
     return next((kind(model) for kind in kinds if not _OFF.get() and kind.declines(model) is None), Plain(model))
 
 
-def described(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
+def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     """The name of the chosen runner; for the plain runner also the reason why no faster one was chosen."""
     if _OFF.get():
         return "Plain: others are turned off"
@@ -61,7 +61,7 @@ def described(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     return chosen or f"Plain: {next(meant, 'no faster one knows such a model')}"
 
 
-def uncompiled(model: Model) -> str | None:
+def why_not_compiled(model: Model) -> str | None:
     """The reason why a model is not compiled even if that is asked for; None if it is."""
     return "others than the plain runner are turned off" if _OFF.get() else Compiled.declines(model)
 

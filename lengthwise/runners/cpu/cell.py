@@ -40,7 +40,7 @@ class _Emit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, seen: Tensor, weight: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
         gates = weight @ seen.mT
-        i, f, o, new = _squashed(gates)
+        i, f, o, new = _apply_nonlinearities(gates)
         after = torch.addcmul(f * long, i, new)
         ctx.save_for_backward(seen, weight, gates, long, after)
         return o * after, after
@@ -79,7 +79,7 @@ class _CellAlongRows(torch.autograd.Function):
             if len(one[0]) > (count := len(read[0])):
                 short, long, one = (part[:, :count] for part in (short, long, one))
             seen = torch.cat([read, short, one])
-            i, f, o, new = _squashed(torch.mm(into, seen, out=gate))
+            i, f, o, new = _apply_nonlinearities(torch.mm(into, seen, out=gate))
             torch.mul(f, long, out=after).addcmul_(i, new)
             output, short = (out @ torch.mul(o, after, out=e)).split(sizes)
             outputs.append(output)
@@ -124,7 +124,7 @@ def _of_rows(state: Float[Tensor, " d"], rows: int) -> Float[Tensor, "d rows"]:
     return state[:, None].expand(-1, rows)
 
 
-def _squashed(gates: Tensor) -> tuple[Tensor, ...]:
+def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
     """Apply the nonlinearities to the four gates in place: σ to i, f and o, tanh to g."""
     parts = gates.chunk(4, -2)
     parts[3].mul_(2)  # tanh(x) = 2 σ(2 x) − 1 takes a third of torch.tanh's time

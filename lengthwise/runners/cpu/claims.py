@@ -48,7 +48,7 @@ class Claiming(Runner):
     @classmethod
     def declines(cls, model: Model) -> str | None:
         """The reason why the model is not claimed; None if it is."""
-        return declined(model, cls.parts, cls.devices)
+        return why_declined(model, cls.parts, cls.devices)
 
 
 _WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes before anybody could patch them
@@ -67,7 +67,7 @@ def _note(kind: type) -> None:
         _WRITTEN.setdefault(one, {name: part for name, part in vars(one).items() if inspect.isroutine(part)})
 
 
-def declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
+def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
     """The reason why a model on one of these kinds of devices is not claimed, in a few words; None if it is claimed.
 
     All encodings of the package are accepted, because runners call their methods. This runs once per training step.
@@ -76,7 +76,7 @@ def declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) 
         return "hooks are set on all modules"
     kinds: dict[type, None] = {}  # in order, so that the same reason is given again
     for module in model.modules():
-        if (reason := _changed(module, parts, devices)) is not None:
+        if (reason := _find_changes(module, parts, devices)) is not None:
             name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
         kinds[type(module)] = None
@@ -88,7 +88,7 @@ def declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) 
     return "autocast is on" if any(map(torch.is_autocast_enabled, devices)) else None
 
 
-def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
+def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
     """What a module itself, without its parts, has that the formulas do not know."""
     own, kind = vars(module), type(module)
     if kind in parts:
@@ -97,7 +97,7 @@ def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | N
         methods, slots = ENCODING, {}
     else:
         return f"is of an unknown type, {kind.__name__}"
-    if (reason := next(filter(None, (_filled(own, *slot) for slot in slots.items())), None)) is not None:
+    if (reason := next(filter(None, (_find_foreign_part(own, *slot) for slot in slots.items())), None)) is not None:
         return reason
     if isinstance(module, nn.GELU) and module.approximate != "tanh":
         return "is an exact GELU"
@@ -111,7 +111,7 @@ def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | N
     return None
 
 
-def _filled(own: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
+def _find_foreign_part(own: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
     """What a place of a module holds that is not meant for it."""
     if name in own:
         return f"has a {name} that is no module"

@@ -17,10 +17,10 @@ LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / LEVELS; kept v
 
 def dropout(x: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
     """Set each value to 0 with this probability, else divide it by 1 − probability (Srivastava et al. 2014)."""
-    return x * kept(x, probability) if probability else x
+    return x * dropout_factors(x, probability) if probability else x
 
 
-def kept(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
+def dropout_factors(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
     """The factors of ``dropout``: 0 with this probability, else 1 / (1 − probability)."""
     drawn = torch.empty(math.ceil(like.numel() / 4), dtype=torch.int64).random_(-(1 << 63), None)
     cut = min(round(probability * LEVELS), LEVELS - 1)

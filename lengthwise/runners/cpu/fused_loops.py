@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from lengthwise.nn.block import Block
 from lengthwise.runners.cpu import gelu, small
-from lengthwise.runners.cpu.pattern import attention_of, dropped
+from lengthwise.runners.cpu.pattern import attention_of, dropout_probability
 from lengthwise.runners.cpu.ragged import picked_once
 
 MOST_DISTINCT = 0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
@@ -50,7 +50,7 @@ def distinct(
     """
     if any(len(part.bias) > 1 for part in plans):
         return None  # rows may differ
-    which = alike(tokens, ends, [part.padded.rows for part in plans])
+    which = number_equal_rows(tokens, ends, [part.padded.rows for part in plans])
     first = _first(which)
     if len(first) > MOST_DISTINCT * len(which):
         return None
@@ -68,7 +68,7 @@ def newcomers(which: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
     return which.cummax(0).values.diff(prepend=which.new_tensor([-1])) > 0
 
 
-def alike(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int]) -> Int[Tensor, " n"]:
+def number_equal_rows(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int]) -> Int[Tensor, " n"]:
     """Number the positions of packed rows such that those with equal tokens and equal prefixes share a number.
 
     A causal model without positional vectors has equal states there. Numbers count up from 0 in order of first
@@ -153,7 +153,7 @@ def possible(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
     """Whether this module can run such blocks: they must differ in their weights alone, and all norms have one ε."""
     kinds = {(one.post, one.mlp.gated, type(one.mlp.act), attention_of(one).heads) for one in blocks}
     norms = [*(part for one in blocks for part in (one.norm_mixer, one.norm_mlp)), *([norm] if norm else [])]
-    drops = any((one.drop.training and one.drop.p) or dropped(attention_of(one)) for one in blocks)
+    drops = any((one.drop.training and one.drop.p) or dropout_probability(attention_of(one)) for one in blocks)
     same = len(kinds) == 1 and len({part.eps for part in norms}) == 1
     return same and not (blocks[0].post or blocks[0].mlp.gated or drops)
 
@@ -218,12 +218,12 @@ class _Layer(NamedTuple):
         attention, mlp = attention_of(block), block.mlp
         parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
         layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
-        bias = None if layer.project_bias is None else _turned(layer.project_bias, (3, attention.heads))
-        out = _turned(layer.out.T, (1, attention.heads)).T
-        return layer._replace(project=_turned(layer.project, (3, attention.heads)), project_bias=bias, out=out)
+        bias = None if layer.project_bias is None else _reorder_heads(layer.project_bias, (3, attention.heads))
+        out = _reorder_heads(layer.out.T, (1, attention.heads)).T
+        return layer._replace(project=_reorder_heads(layer.project, (3, attention.heads)), project_bias=bias, out=out)
 
 
-def _turned(x: Float[Tensor, "c ..."], parts: tuple[int, int]) -> Float[Tensor, "c ..."]:
+def _reorder_heads(x: Float[Tensor, "c ..."], parts: tuple[int, int]) -> Float[Tensor, "c ..."]:
     """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head)."""
     return x.unflatten(0, (*parts, -1)).transpose(1, 2).flatten(0, 2)
 

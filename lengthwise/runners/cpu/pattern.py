@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import Inputs
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import Block
 from lengthwise.nn.position import Encoding
 from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeadsEncoding
@@ -51,9 +51,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class PaddedGroups:
-    """Groups of rows of about equal length, each padded to its longest row, with its ``Sight``."""
+    """Groups of rows of about equal length, each padded to its longest row, with its ``AttentionContext``."""
 
-    each: list[tuple[Ragged, Sight]]
+    each: list[tuple[Ragged, AttentionContext]]
 
     def take(self, rows: slice) -> PaddedGroups:
         """Select the first rows."""
@@ -78,7 +78,7 @@ def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, atte
         return Band(_band(local.bias, inputs.padding_mask, ragged, causal=causal))
     width = attention.out.in_features // attention.heads
     if sparse_keys.pays(width) and not attention.dropout and _few_are_seen(encodings):
-        bias = Sight.of(encodings, inputs, causal=causal).bias
+        bias = AttentionContext.of(encodings, inputs, causal=causal).bias
         found = None if bias is None else Few.of(bias.expand(-1, attention.heads, -1, -1), ragged)
         if found is not None:
             return found
@@ -87,9 +87,9 @@ def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, atte
 
 def _part(
     encodings: Sequence[Encoding], inputs: Inputs, rows: slice, ragged: Ragged, causal: bool
-) -> tuple[Ragged, Sight]:
+) -> tuple[Ragged, AttentionContext]:
     own = inputs.take(rows).columns(0, ragged.longest(rows))
-    part, sight = Ragged.of(own.padding_mask), Sight.of(encodings, own, causal=causal)
+    part, sight = Ragged.of(own.padding_mask), AttentionContext.of(encodings, own, causal=causal)
     # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
     alone = part.full and not causal and not any(encoding.attends for encoding in encodings)
     return part, sight._replace(bias=None) if alone else sight
@@ -121,7 +121,7 @@ def _band(bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged:
     return Packed(bias.masked_fill(~ragged.pack(seen)[:, None], -torch.inf), ragged)
 
 
-def mixed(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
+def mix_values(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
     """Softmax attention "n h e" of every query over the keys it may see."""
     if isinstance(pattern, Few):
         return sparse_keys.attend(projected, pattern)
@@ -133,10 +133,10 @@ def mixed(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], patt
 
 
 def _by_part(
-    attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, sight: Sight
+    attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, sight: AttentionContext
 ) -> Float[Tensor, "n h e"]:
     heads, size = projected.shape[2:]
-    probability = dropped(attention)
+    probability = dropout_probability(attention)
     if sight.keys is None and small.pays((len(ragged.ends), ragged.width, heads, size), probability):
         bias = None if sight.bias is None else sight.bias.to(projected.dtype)
         causal = sight.causal and bias is None
@@ -164,7 +164,7 @@ def attention_of(block: Block) -> SoftmaxAttention:
     return cast(SoftmaxAttention, block.mixer)
 
 
-def dropped(attention: SoftmaxAttention) -> float:
+def dropout_probability(attention: SoftmaxAttention) -> float:
     """The probability of dropping an attention weight in the present mode; 0 at test."""
     return attention.dropout if attention.training else 0.0
 
@@ -179,6 +179,6 @@ def _local(
     reach = offsets // 2
     key, value = (F.pad(part, (0, 0, 0, 0, reach, reach)) for part in (key, value))
     scores = torch.stack([(query * key.narrow(0, i, positions)).sum(-1) for i in range(offsets)], -1)
-    weights = dropout(softmax(scores + band), dropped(attention))
+    weights = dropout(softmax(scores + band), dropout_probability(attention))
     found = [weights[..., i, None] * value.narrow(0, i, positions) for i in range(offsets)]
     return sum(found[1:], found[0])

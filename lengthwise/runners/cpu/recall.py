@@ -90,7 +90,7 @@ class _AttendSlots(torch.autograd.Function):
         if hidden is not None:
             scores.masked_fill_(hidden[:, :, None, None], -torch.inf)
         weights = scores.softmax(1)  # "l s h r"
-        dropout_mask = dropout.kept(weights, kept.probability) if kept.probability else None
+        dropout_mask = dropout.dropout_factors(weights, kept.probability) if kept.probability else None
         ctx.save_for_backward(query, weights, dropout_mask)
         mixed = (_times(weights, dropout_mask)[:, :, :, None] * values).sum(1)
         return mixed.flatten(1, 2).mT.contiguous()

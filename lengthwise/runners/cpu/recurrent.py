@@ -44,11 +44,11 @@ class Sequential(claims.Claiming):
         """Compute one loop at all real tokens; the result is packed."""
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
         # Several loops need states in the batch's order, padded; one loop can stay packed up to the logits.
-        if untracked or int(loops.max()) > 1:
-            return Plain(_FastLoops(self)).last(inputs, loops, at, untracked=untracked)
+        if no_grad_loops or int(loops.max()) > 1:
+            return Plain(_FastLoops(self)).last(inputs, loops, at, no_grad_loops=no_grad_loops)
         rows, logits = by_length(inputs, GROUP_POSITIONS), []
         for group in rows:
             part = inputs.take(group).narrow()

@@ -73,7 +73,7 @@ class Pass:
         heads = layers[0].heads
         self.seen = 0  # positions of earlier pieces
         self.depth, self.probability = len(layers), layers[0].dropout if layers[0].training else 0.0
-        self.maps, self.norms = _stacked_maps(layers, heads), _stacked_norms(layers)
+        self.maps, self.norms = _stack_maps(layers, heads), _stack_norms(layers)
         self.gates = torch.stack([into(layer.cell) for layer in layers])
         self.rates = model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
@@ -121,7 +121,7 @@ class Pass:
         # Layer l's keys begin at slot l; its earlier slots are empty.
         hidden = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
 
-        query = _turned(self._map("query", x, layers), turn)
+        query = _rotate(self._map("query", x, layers), turn)
         mixed = self._map("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
         h = self._norm("norm_attention", x + dropout(mixed, self.probability), layers)
         seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
@@ -129,7 +129,7 @@ class Pass:
         out, short = self._map("out_short", emitted.mT, layers).chunk(2, -1)
         y = self._norm("norm_cell", h + dropout(out, self.probability), layers)
         *keys, value = self._map("key_value", y, layers).split(x.shape[-1], -1)
-        self.recall.store(_turned(torch.cat(keys, -1), turn), value, first, wave + 1)
+        self.recall.store(_rotate(torch.cat(keys, -1), turn), value, first, wave + 1)
         return y, short, long
 
     def _of(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
@@ -145,7 +145,7 @@ class Pass:
         return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 
 
-def _turned(both: Float[Tensor, "l r dd"], turn: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
+def _rotate(both: Float[Tensor, "l r dd"], turn: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
     """Rotate queries or keys: x cos + x⊥ sin, given x and x⊥, the vector rotated by 90°, concatenated."""
     straight, on = both.chunk(2, -1)
     return torch.addcmul(straight * turn[0], on, turn[1])
@@ -162,7 +162,7 @@ def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
     return [_both(linear), (on(linear.weight), on(linear.bias))]
 
 
-def _stacked_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
+def _stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
         "query": [_quarter_turn(layer.query, heads) for layer in layers],
@@ -177,7 +177,7 @@ def _stacked_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Te
     return stacked
 
 
-def _stacked_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
+def _stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Weights and biases "l 1 d" of the layer norms."""
     stacked = {}
     for name in NORMS:

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lengthwise.nn.position import turned
-from lengthwise.runners.cpu.dropout import kept
+from lengthwise.nn.position import rotate_pairs
+from lengthwise.runners.cpu.dropout import dropout_factors
 from lengthwise.runners.cpu.ragged import Ragged
 
 # With wider heads, fewer heads over all rows, or fewer positions, torch is at least as fast.
@@ -168,10 +168,10 @@ def _attend_forward(
 ) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
     """Attention, and what its backward pass needs. Inside, r are the heads of all rows."""
     parts = padded.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
-    turns = turned(parts[:2], *turn, axis=-2) if turn else parts[:2]
+    turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
     query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
     weights, inverse_sums = attention_weights(query, key, bias)
-    dropout_mask = kept(weights, probability) if probability else None
+    dropout_mask = dropout_factors(weights, probability) if probability else None
     used = weights if dropout_mask is None else weights * dropout_mask
     found = torch.bmm(value, used.mT).mul_(inverse_sums)
     saved = query, key, value, weights, used, dropout_mask, inverse_sums, found, *turn
@@ -210,7 +210,7 @@ def _attend_backward(
     to_parts = to_parts.unflatten(1, (rows, heads))
     if turn:
         cos, sin = turn
-        to_parts[:2] = turned(to_parts[:2], cos, -sin, axis=-2)
+        to_parts[:2] = rotate_pairs(to_parts[:2], cos, -sin, axis=-2)
     to_bias = None if bias is None else scores.sum_to_size(bias) / LOG2E
     return to_parts.permute(1, 4, 0, 2, 3), to_bias
 

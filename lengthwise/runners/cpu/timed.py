@@ -37,13 +37,13 @@ class Twice(claims.Claiming):
     def _both(self, inputs: Inputs) -> Iterator[tuple[PackedTransformer, Inputs]]:
         """The runner of each of the two, and what it reads."""
         yield self.answers, inputs
-        yield self.clock, self.model.timed(inputs)
+        yield self.clock, self.model.clock_inputs(inputs)
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
-        answers, clock = (one.last(read, loops, at, untracked=untracked) for one, read in self._both(inputs))
-        return self.model.joined(answers, clock, self.model.firsts(inputs)[at])
+        answers, clock = (one.last(read, loops, at, no_grad_loops=no_grad_loops) for one, read in self._both(inputs))
+        return self.model.join_logits(answers, clock, self.model.firsts(inputs)[at])
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
@@ -57,4 +57,4 @@ class Twice(claims.Claiming):
                 _, _, done, _ = clock.send(stay)
             except StopIteration:
                 return
-            stay = yield Step(k, rows, self.model.joined(said, done, first[rows][at[rows]]), moved)
+            stay = yield Step(k, rows, self.model.join_logits(said, done, first[rows][at[rows]]), moved)

@@ -28,7 +28,15 @@ from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.gelu import gelu
 from lengthwise.runners.cpu.groups import by_length, in_order
-from lengthwise.runners.cpu.pattern import Band, Pattern, attention_of, attention_plans, dropped, mixed, pattern_of
+from lengthwise.runners.cpu.pattern import (
+    Band,
+    Pattern,
+    attention_of,
+    attention_plans,
+    dropout_probability,
+    mix_values,
+    pattern_of,
+)
 from lengthwise.runners.cpu.ragged import Packed, Ragged, picked_once
 from lengthwise.runners.movement import PERIODS, relative_movement
 
@@ -75,12 +83,14 @@ class PackedTransformer(claims.Claiming):
         return super().declines(model) or of_two_injections(model)
 
     def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
         rows, logits = [], []
         for group in by_length(inputs, GROUP_POSITIONS):
             part, wanted = inputs.take(group).narrow(), at[group]
-            order, state = _settled(self.model, part, loops[group], wanted[:, : part.tokens.shape[1]], untracked)
+            order, state = _final_states(
+                self.model, part, loops[group], wanted[:, : part.tokens.shape[1]], no_grad_loops
+            )
             rows.append(group[order])
             logits.append(self.model.readout(state))
         return in_order(torch.cat(logits), torch.cat(rows), at)
@@ -133,7 +143,7 @@ class _Prepared(NamedTuple):
         rows = (loops * (inputs.tokens.shape[1] + 1) + inputs.padding_mask.sum(1)).argsort(descending=True, stable=True)
         running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
         inputs = inputs.take(rows)
-        ragged, embedded = Ragged.of(inputs.padding_mask), model.embedded(inputs.tokens, model.vectors(inputs))
+        ragged, embedded = Ragged.of(inputs.padding_mask), model.embed_tokens(inputs.tokens, model.vectors(inputs))
         pattern = pattern_of(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
         return _Prepared(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
 
@@ -145,18 +155,18 @@ def _movement(now: Packed, earlier: Sequence[Packed]) -> Float[Tensor, "r t p"]:
     return now.ragged.unpack(moved[:, 0])
 
 
-def _settled(
-    model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], untracked: int
+def _final_states(
+    model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], no_grad_loops: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
     """Row indices in the order of halting, and their states at the positions ``at`` after their last loop."""
-    prepared = _Prepared.of(model, _filled(model, inputs), loops)
+    prepared = _Prepared.of(model, _drop_padding(model, inputs), loops)
     at = at[prepared.rows]
-    if not untracked and torch.is_grad_enabled() and (found := _in_one_step(model, prepared, at)) is not None:
+    if not no_grad_loops and torch.is_grad_enabled() and (found := _in_one_step(model, prepared, at)) is not None:
         finished = prepared.loops.argsort(stable=True)
         return prepared.rows[finished], found
     left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
-    for k, rows, state in _run(model, prepared, untracked, at):
+    for k, rows, state in _run(model, prepared, no_grad_loops, at):
         if left[k]:
             done = slice(len(rows) - left[k], None)
             ids.append(rows[done])
@@ -166,7 +176,7 @@ def _settled(
     return torch.cat(ids), states[0] if len(states) == 1 else torch.cat(states)
 
 
-def _filled(model: TransformerModel, inputs: Inputs) -> Inputs:
+def _drop_padding(model: TransformerModel, inputs: Inputs) -> Inputs:
     """Nearly full rows as if they were full: then no position has to be moved. No real token of a causal model sees the
     padding behind it, unless through an encoding that reads the mask."""
     mask, digits = inputs.padding_mask, inputs.digit_position
@@ -182,7 +192,7 @@ def _filled(model: TransformerModel, inputs: Inputs) -> Inputs:
 def _run(
     model: TransformerModel,
     prepared: _Prepared,
-    untracked: int,
+    no_grad_loops: int,
     at: Bool[Tensor, "b t"] | None,
     state: Packed | None = None,
 ) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
@@ -208,7 +218,7 @@ def _run(
         elif until is not None:
             wanted = (until.value >= k).nonzero()[:, 0]
             wanted = wanted if len(wanted) < MOST_NEEDED * len(until.value) else None
-        with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
             value = _advance(model, state.value, x.value, pattern, wanted)
         state = Packed(value, state.ragged if wanted is None else state.ragged.keep(wanted))
         yield k, rows, state
@@ -240,7 +250,7 @@ def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, 
     known = model.injection in ("add", "once") and not (model.noise and model.training)
     possible = known and fused_loops.possible(blocks, norm)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    if not possible or not small.pays(shape, dropped(attention), small.ONE_STEP_HEADS):
+    if not possible or not small.pays(shape, dropout_probability(attention), small.ONE_STEP_HEADS):
         return None
     each = []
     for rows in running:
@@ -276,7 +286,7 @@ def _through(
     attention, probability = attention_of(block), block.drop.p if block.drop.training else 0.0
     seen = _plus(x if block.post else block.norm_mixer(x), read)
     projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))
-    found = mixed(attention, projected, pattern).flatten(1)
+    found = mix_values(attention, projected, pattern).flatten(1)
     if at is not None:
         found, x, read = picked_once(found, at), picked_once(x, at), None if read is None else picked_once(read, at)
     x = x + dropout(attention.out(found), probability)

@@ -86,7 +86,7 @@ def nested_left(size: int, draw: Random) -> str:
         ends = "".join(f"){_sign(draw)}{_digit(draw)}" for _ in range(depth))
         return "(" * depth + f"{_digit(draw)}{_sign(draw)}{_digit(draw)}" + ends
 
-    return _filled(size, draw, core, 4)
+    return _fill_core(size, draw, core, 4)
 
 
 def nested_right(size: int, draw: Random) -> str:
@@ -96,7 +96,7 @@ def nested_right(size: int, draw: Random) -> str:
         starts = "".join(f"{_digit(draw)}{_sign(draw)}(" for _ in range(depth))
         return starts + f"{_digit(draw)}{_sign(draw)}{_digit(draw)}" + ")" * depth
 
-    return _filled(size, draw, core, 4)
+    return _fill_core(size, draw, core, 4)
 
 
 def side_by_side(size: int, draw: Random) -> str:
@@ -106,7 +106,7 @@ def side_by_side(size: int, draw: Random) -> str:
         groups = (f"({_digit(draw)}{_sign(draw)}{_digit(draw)})" for _ in range(count + 1))
         return draw.choice("+-").join(groups)
 
-    return _filled(size, draw, core, 6)
+    return _fill_core(size, draw, core, 6)
 
 
 def long_numbers(size: int, draw: Random) -> str:
@@ -152,7 +152,7 @@ def _chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | N
     return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
 
 
-def _filled(size: int, draw: Random, core: Callable[[int], str], unit: int) -> str:
+def _fill_core(size: int, draw: Random, core: Callable[[int], str], unit: int) -> str:
     """The largest core that leaves room for nothing or for a term, and terms behind it."""
     for count in range(size // unit, -1, -1):
         text = core(count)
