@@ -227,8 +227,8 @@ def cards(page: Drawing, x: int, top: int) -> None:
     ])  # fmt: skip
     y = card(page, x, y + 14, MATHS, "Seam 2: a block, and what mixes its positions", [
         ("Mixer", ""),
-        ("forward(x, sight, cache) → x", "added to the residual"),
-        ("sight", "who may see whom"),
+        ("forward(x, context, cache) → x", "added to the residual"),
+        ("context", "who may see whom"),
         ("Encoding, of positions", ""),
         ("vectors(inputs) → x", "added to the embedded input"),
         ("keys, angles, attention_bias", "act within attention"),

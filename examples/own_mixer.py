@@ -28,12 +28,12 @@ class Linear(lw.Mixer):
         self.project = nn.Linear(width, 3 * width, bias=biases)
         self.out = nn.Linear(width, width, bias=biases)  # what is added to the residual stream
 
-    def forward(self, x, sight, cache=None):  # (rows, positions, width) → the same
+    def forward(self, x, context, cache=None):  # (rows, positions, width) → the same
         query, key, value = self.project(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        real = sight.padding_mask[..., None, None].to(x.dtype)  # padding adds nothing
+        real = context.padding_mask[..., None, None].to(x.dtype)  # padding adds nothing
         query, key, value = 1 + F.elu(query), (1 + F.elu(key)) * real, value * real
         pairs, total = key[..., :, None] * value[..., None, :], key
-        if sight.causal:
+        if context.causal:
             pairs, total = pairs.cumsum(1), total.cumsum(1)
         else:
             pairs, total = pairs.sum(1, keepdim=True), total.sum(1, keepdim=True)

@@ -155,7 +155,7 @@ def test_rooms_are_few():
     assert len({folder(module) for module in modules()}) <= 26
 
 
-READ = {"models.transformer": 330, "models.retran": 150, "models.lstm": 80}  # lines of code of a model, at most
+READ = {"models.transformer": 340, "models.retran": 150, "models.lstm": 80}  # lines of code of a model, at most
 ASIDE = {"nn.position", "nn.digit_position", "nn.window"}  # positional encodings
 
 

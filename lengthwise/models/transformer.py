@@ -108,7 +108,7 @@ class TransformerContext(NamedTuple):
     """What is the same in every loop."""
 
     embedded: Float[Tensor, "b t d"]
-    sight: AttentionContext
+    attention: AttentionContext
     cache: Any = None  # a key–value cache, in decoding
 
 
@@ -134,14 +134,12 @@ class TransformerModel(Model):
     def embed(self, inputs: Inputs) -> TransformerContext:
         # Without attention there is no bias to compute, which has the square of a row's length.
         attends = any(block.mixer.attends for block in self.blocks)
-        sight = (
-            AttentionContext.of(self.encodings, inputs, causal=self.causal)
-            if attends
-            else AttentionContext(inputs.padding_mask, self.causal)
-        )
+        attention = AttentionContext(inputs.padding_mask, self.causal)
+        if attends:
+            attention = AttentionContext.of(self.encodings, inputs, causal=self.causal)
         if any(block.mixer.sees_cells for block in self.blocks):
-            sight = sight._replace(cells=neighbouring_cells(inputs, causal=self.causal))
-        return TransformerContext(self.embed_tokens(inputs.tokens, self.vectors(inputs)), sight)
+            attention = attention._replace(cells=neighbouring_cells(inputs, causal=self.causal))
+        return TransformerContext(self.embed_tokens(inputs.tokens, self.vectors(inputs)), attention)
 
     def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
         """The vectors that positional encodings add to the embedded tokens."""
@@ -160,12 +158,12 @@ class TransformerModel(Model):
         return torch.randn_like(x) * self.noise if self.noise and self.training else torch.zeros_like(x)
 
     def advance(self, state: Float[Tensor, "r t d"], context: TransformerContext) -> Float[Tensor, "r t d"]:
-        x, sight, cache = context
+        x, attention, cache = context
         state = self.inject(state, x)
         for block in self.blocks:
             if self.injection == "layers":
                 state = state + x
-            state = block(state, sight, x if self.injection == "reads" else None, cache)
+            state = block(state, attention, x if self.injection == "reads" else None, cache)
         return self.norm(state)
 
     def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:

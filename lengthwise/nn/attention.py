@@ -50,29 +50,29 @@ class SoftmaxAttention(Mixer):
         query, key, _ = self.project.weight.view(3, self.heads, -1, self.project.in_features)
         key[heads] = query[heads]
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
         projected = self.project(x).unflatten(-1, (3, self.heads, -1))
-        return self.out(self.mix(projected, sight, cache).flatten(2))
+        return self.out(self.mix(projected, context, cache).flatten(2))
 
     def mix(
-        self, projected: Float[Tensor, "b t 3 h e"], sight: AttentionContext, cache: Any = None
+        self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t h e"]:
         """Softmax attention of every query over the keys it may see; the heads' outputs, before ``out``."""
         query, key, value = projected.unbind(2)
-        if sight.keys is not None:
-            added = sight.keys.unflatten(-1, (self.heads, -1))
+        if context.keys is not None:
+            added = context.keys.unflatten(-1, (self.heads, -1))
             query, key = query + added, key + added
-        if sight.angles is not None:
-            query, key = rotate(query, sight.angles), rotate(key, sight.angles)
+        if context.angles is not None:
+            query, key = rotate(query, context.angles), rotate(key, context.angles)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         if cache is not None:  # keys are cached after rotation, which depends on their own position only
             key, value = cache.extend(key, value)
-        bias = None if sight.bias is None else sight.bias.to(query.dtype)
-        if (
-            bias is not None and bias.shape[-1] > key.shape[2]
-        ):  # the bias has a column for the blank key, see AttentionContext
+        bias = None if context.bias is None else context.bias.to(query.dtype)
+        if bias is not None and bias.shape[-1] > key.shape[2]:  # the last column is the blank key's
             key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
         found = F.scaled_dot_product_attention(
-            query, key, value, bias, self.dropout if self.training else 0.0, is_causal=sight.causal and bias is None
+            query, key, value, bias, self.dropout if self.training else 0.0, is_causal=context.causal and bias is None
         )
         return found.transpose(1, 2)

@@ -50,19 +50,19 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "b t d"], sight: AttentionContext, read: Tensor | None = None, cache: Any = None
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, read: Tensor | None = None, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
         """Apply the block. ``read`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
         if self.post:
-            x = self.norm_mixer(x + self.drop(self._mix(_plus(x, read), sight, cache)))
+            x = self.norm_mixer(x + self.drop(self._mix(_plus(x, read), context, cache)))
             return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
-        x = x + self.drop(self._mix(_plus(self.norm_mixer(x), read), sight, cache))
+        x = x + self.drop(self._mix(_plus(self.norm_mixer(x), read), context, cache))
         return x if self.mlp is None else x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
 
-    def _mix(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any) -> Float[Tensor, "b t d"]:
+    def _mix(self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any) -> Float[Tensor, "b t d"]:
         """Apply the mixer; in decoding, one that does not use the cache goes on from its own state, kept there."""
         if cache is None or self.mixer.caches:
-            return self.mixer(x, sight, cache)
+            return self.mixer(x, context, cache)
         return cache.step(self.mixer, x)
 
     def initialise(self, std: float, layers: int, *, mlp_too: bool = True) -> None:

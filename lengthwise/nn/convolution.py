@@ -35,11 +35,13 @@ class ConvolutionMixer(Mixer):
         self.reach = reach
         self.out = nn.Linear((2 * reach + 1) * width, width, bias=biases)
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
-        real = x.masked_fill(~sight.padding_mask[..., None], 0)
+    def forward(
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
+        real = x.masked_fill(~context.padding_mask[..., None], 0)
         padded = F.pad(real, (0, 0, self.reach, self.reach))
         seen = [padded[:, i : i + x.shape[1]] for i in range(2 * self.reach + 1)]
-        if sight.causal:
+        if context.causal:
             seen[self.reach + 1 :] = [torch.zeros_like(x)] * self.reach
         return self.out(torch.cat(seen, -1))
 
@@ -63,10 +65,12 @@ class GridConvolutionMixer(Mixer):
         super().__init__()
         self.out = nn.Linear(5 * width, width, bias=biases)
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
-        assert sight.cells is not None
+    def forward(
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
+        assert context.cells is not None
         rows, count = x.shape[:2]
         padded = F.pad(x, (0, 0, 0, 1))  # the last position holds zeros, for cells that are not there
         first = torch.arange(rows, device=x.device)[:, None, None] * (count + 1)
-        near = F.embedding(sight.cells + first, padded.flatten(0, 1))
+        near = F.embedding(context.cells + first, padded.flatten(0, 1))
         return self.out(torch.cat([x, near.flatten(2)], -1))

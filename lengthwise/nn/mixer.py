@@ -23,8 +23,10 @@ class Mixer(nn.Module, ABC):
     caches: ClassVar[bool] = False  # True if ``forward`` keeps its keys and values in the cache that it is given
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
-        """Mix every position with those that ``sight`` lets it see. In decoding, a mixer that ``caches`` gets the new
+    def forward(
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
+        """Mix every position with those that ``context`` lets it see. In decoding, a mixer that ``caches`` gets the new
         positions alone, and a key–value ``cache``."""
 
     def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
@@ -94,8 +96,10 @@ class PlainMixer(Mixer):
                 f"{type(module).__name__}.forward takes no padding_mask: it fits a causal layout, e.g. NextToken"
             )
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
-        mixed = self.module(x, padding_mask=sight.padding_mask) if self.masked else self.module(x)
+    def forward(
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
+        mixed = self.module(x, padding_mask=context.padding_mask) if self.masked else self.module(x)
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
             found = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a {type(mixed).__name__}"
             name = type(self.module).__name__

@@ -98,7 +98,7 @@ class CachedTransformer(Reader):
 
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
-        self.sight = AttentionContext.of(model.encodings, inputs, causal=True)
+        self.attention = AttentionContext.of(model.encodings, inputs, causal=True)
         self.vectors, self.cache = model.vectors(inputs), Cache()
 
     def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
@@ -106,25 +106,25 @@ class CachedTransformer(Reader):
         stop = start + inputs.tokens.shape[1]
         self.cache.rewind()
         embedded = model.embed_tokens(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
-        self.context = TransformerContext(embedded, piece(self.sight, start, stop), self.cache)
+        self.context = TransformerContext(embedded, piece(self.attention, start, stop), self.cache)
         return model.start(self.context)
 
     def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
         return self.model.advance(state, self.context)
 
 
-def piece(sight: AttentionContext, start: int, stop: int) -> AttentionContext:
-    """The sight of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
-    angles, keys = (None if part is None else part[:, start:stop] for part in (sight.angles, sight.keys))
-    device = sight.padding_mask.device
+def piece(context: AttentionContext, start: int, stop: int) -> AttentionContext:
+    """The context of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
+    angles, keys = (None if part is None else part[:, start:stop] for part in (context.angles, context.keys))
+    device = context.padding_mask.device
     seen = torch.arange(stop, device=device)
-    if sight.bias is None:
+    if context.bias is None:
         bias = torch.zeros(1, 1, stop - start, stop, device=device).masked_fill(seen > seen[start:, None], -torch.inf)
     else:
-        if sight.bias.shape[-1] > sight.bias.shape[-2]:  # the blank is the last column
-            seen = torch.cat([seen, seen.new_tensor([sight.bias.shape[-1] - 1])])
-        bias = sight.bias[..., start:stop, :][..., seen]
-    return AttentionContext(sight.padding_mask[:, start:stop], True, bias, angles, keys)
+        if context.bias.shape[-1] > context.bias.shape[-2]:  # the blank is the last column
+            seen = torch.cat([seen, seen.new_tensor([context.bias.shape[-1] - 1])])
+        bias = context.bias[..., start:stop, :][..., seen]
+    return AttentionContext(context.padding_mask[:, start:stop], True, bias, angles, keys)
 
 
 class CachedLSTM(Reader):

@@ -93,8 +93,8 @@ def verify(
     checks, rows, left_out = [*_static(weights, claims, asked, parameters)], [], []
     found, refused = {}, "its rule looks at many problems at once, an attack at one"
     problems = _as_trained(recipe, seed)
-    checks += [_steady(weights, problems), sight := _sight(weights)]
-    if sight.verdict == "passed":  # scores mean nothing if the model sees its answer
+    checks += [_steady(weights, problems), context := _sight(weights)]
+    if context.verdict == "passed":  # scores mean nothing if the model sees its answer
         line.show(0, "changing weights")
         checks += _behaviour(weights, problems, seed)
         rows, left_out = _scores(weights, asked, seed, samples, minutes, line)

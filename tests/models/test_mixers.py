@@ -160,7 +160,7 @@ class Sum(Mixer):
         super().__init__()
         self.scale, self.wrong = nn.Parameter(torch.ones(8)), wrong
 
-    def forward(self, x, sight, cache=None):
+    def forward(self, x, context, cache=None):
         return (x * self.scale).cumsum(1)
 
     def step(self, x, state):

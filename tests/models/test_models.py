@@ -497,7 +497,7 @@ def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
     p = model.encodings[0].table.weight[inputs.digit_position[0]].view(6, 2, 4)
     scores = torch.einsum("ihe,jhe->hij", query + p, key + p) / 2
     mixed = torch.einsum("hij,jhe->ihe", scores.softmax(-1), value).reshape(6, 8)
-    close(attention(x, context.sight)[0], attention.out(mixed))
+    close(attention(x, context.attention)[0], attention.out(mixed))
 
 
 def relative(index):
@@ -637,37 +637,37 @@ def plain_mlp(mlp, x):
     return x @ mlp.narrow.weight.T + (0 if mlp.narrow.bias is None else mlp.narrow.bias)
 
 
-def plain_attention(attention, x, sight):
-    """Every score written out. Keys that are not seen, a blank and rotations as a batch's sight has them."""
+def plain_attention(attention, x, context):
+    """Every score written out. Keys that are not seen, a blank and rotations as a batch's context has them."""
     b, t, d = x.shape
     query, key, value = attention.project(x).view(b, t, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
-    if sight.keys is not None:
-        added = sight.keys.view(b, t, attention.heads, -1).transpose(1, 2)
+    if context.keys is not None:
+        added = context.keys.view(b, t, attention.heads, -1).transpose(1, 2)
         query, key = query + added, key + added
-    if sight.angles is not None:
-        turn = torch.polar(torch.ones_like(sight.angles), sight.angles)[:, None]
+    if context.angles is not None:
+        turn = torch.polar(torch.ones_like(context.angles), context.angles)[:, None]
         query, key = (
             torch.view_as_real(torch.complex(*part.chunk(2, -1)) * turn).mT.flatten(-2) for part in (query, key)
         )
     scores = query @ key.mT / math.sqrt(d // attention.heads)
-    if sight.bias is None:
+    if context.bias is None:
         scores = scores.masked_fill(torch.ones(t, t).triu(1) > 0, -torch.inf)
     else:
-        blanks = sight.bias.shape[-1] - t
-        scores = nn.functional.pad(scores, (0, blanks)) + sight.bias
+        blanks = context.bias.shape[-1] - t
+        scores = nn.functional.pad(scores, (0, blanks)) + context.bias
         value = nn.functional.pad(value, (0, 0, 0, blanks))
     weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
     return attention.out((weights @ value).transpose(1, 2).reshape(b, t, d))
 
 
-def plain_block(spec, block, h, x, sight):
+def plain_block(spec, block, h, x, context):
     read = x if spec.injection == "reads" else 0
     if spec.injection == "layers":
         h = h + x
     if spec.norm == "post":
-        h = block.norm_mixer(h + plain_attention(block.mixer, h + read, sight))
+        h = block.norm_mixer(h + plain_attention(block.mixer, h + read, context))
         return block.norm_mlp(h + plain_mlp(block.mlp, h + read))
-    h = h + plain_attention(block.mixer, block.norm_mixer(h) + read, sight)
+    h = h + plain_attention(block.mixer, block.norm_mixer(h) + read, context)
     return h + plain_mlp(block.mlp, block.norm_mlp(h) + read)
 
 
@@ -688,12 +688,12 @@ INJECTED = {
 def test_looping_is_the_formula(spec, causal):
     """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
     model, inputs = built(spec, causal), some()
-    x, sight, _ = model.embed(inputs)
+    x, context, _ = model.embed(inputs)
     state = x if spec.injection in ("once", "reads") else torch.zeros_like(x)
     for k, rows, found in unroll(model, inputs, torch.full((len(LENGTHS),), 3)):
         state = INJECTED[spec.injection](model, state, x)
         for block in model.blocks:
-            state = plain_block(spec, block, state, x, sight)
+            state = plain_block(spec, block, state, x, context)
         if spec.final_norm == "loop":
             state = model.norm(state)
         close(found[inputs.padding_mask], state[inputs.padding_mask])
@@ -898,12 +898,12 @@ def test_a_batch_costs_its_rows_own_loops(loops):
 
 def test_the_first_rows_leave_what_all_rows_share():
     shared = torch.arange(3)[None]
-    tensor, (kept, nothing), sight = first(
+    tensor, (kept, nothing), context = first(
         (torch.arange(4), (shared, None), AttentionContext(torch.ones(4, 2) > 0, True)), 2
     )
     assert tensor.tolist() == [0, 1]
     assert kept is shared and nothing is None
-    assert isinstance(sight, AttentionContext) and sight.padding_mask.shape == (2, 2) and sight.causal
+    assert isinstance(context, AttentionContext) and context.padding_mask.shape == (2, 2) and context.causal
 
 
 class Patient(Runner):

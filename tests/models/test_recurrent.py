@@ -248,7 +248,7 @@ def test_a_model_is_what_is_written_by_hand(spec, kind, by_hand, loops):
 
 
 def test_a_second_backward_pass_is_as_the_first():
-    """Gradients of keys and values are gathered outside autograd's sight: nothing of one pass may reach the next."""
+    """Gradients of keys and values are gathered outside autograd's context: nothing of one pass may reach the next."""
     model, inputs = build(ReTran(dropout=0.0), grown=True), rows()
     outputs = read(Wave(model), inputs)
     passes = [torch.autograd.grad(outputs.sum(), model.embedding.weight, retain_graph=True)[0] for _ in range(2)]

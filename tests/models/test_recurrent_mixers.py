@@ -135,18 +135,18 @@ def heads_of(mixer, x):
 
 
 def test_forgetting_attention_adds_what_is_forgotten_between():
-    mixer, x, sight = attending(ForgettingMixer)
+    mixer, x, context = attending(ForgettingMixer)
     query, key, value = heads_of(mixer, x)
     log_forget = F.logsigmoid(mixer.forget(x) + mixer.forget_bias)
     score = query @ key.mT / 2
     for i in range(6):
         for j in range(6):
             score[..., i, j] += -torch.inf if j > i else log_forget[:, j + 1 : i + 1].sum(1)
-    torch.testing.assert_close(mixer(x, sight), mixer.out((score.softmax(-1) @ value).transpose(1, 2).flatten(2)))
+    torch.testing.assert_close(mixer(x, context), mixer.out((score.softmax(-1) @ value).transpose(1, 2).flatten(2)))
 
 
 def test_stick_breaking_gives_later_keys_first():
-    mixer, x, sight = attending(StickBreakingMixer)
+    mixer, x, context = attending(StickBreakingMixer)
     query, key, value = heads_of(mixer, x)
     share, weight = (query @ key.mT / 2).sigmoid(), torch.zeros(2, 2, 6, 6, dtype=torch.double)
     for i in range(6):
@@ -154,15 +154,15 @@ def test_stick_breaking_gives_later_keys_first():
         for j in range(i, -1, -1):
             weight[..., i, j] = share[..., i, j] * left
             left = left * (1 - share[..., i, j])
-    torch.testing.assert_close(mixer(x, sight), mixer.out((weight @ value).transpose(1, 2).flatten(2)))
+    torch.testing.assert_close(mixer(x, context), mixer.out((weight @ value).transpose(1, 2).flatten(2)))
 
 
 def test_scalable_softmax_multiplies_scores_by_the_logarithm_of_their_number():
-    mixer, x, sight = attending(ScalableAttention, dropout=0.0)
+    mixer, x, context = attending(ScalableAttention, dropout=0.0)
     query, key, value = heads_of(mixer, x)
     logs = torch.arange(2, 8, dtype=torch.double).log()[:, None]
     score = (0.43 * logs * (query @ key.mT) / 2).masked_fill(torch.ones(6, 6).triu(1) > 0, -torch.inf)
-    torch.testing.assert_close(mixer(x, sight), mixer.out((score.softmax(-1) @ value).transpose(1, 2).flatten(2)))
+    torch.testing.assert_close(mixer(x, context), mixer.out((score.softmax(-1) @ value).transpose(1, 2).flatten(2)))
     assert isinstance(mixer, SoftmaxAttention)
 
 

@@ -235,14 +235,14 @@ def loss_of(runner):
 class DoubledBlock(Block):
     """Its MLP says twice as much."""
 
-    def forward(self, x, sight, read=None, cache=None):
-        middle = x + self.mixer(self.norm_mixer(x), sight, cache)
+    def forward(self, x, context, read=None, cache=None):
+        middle = x + self.mixer(self.norm_mixer(x), context, cache)
         return middle + 2 * self.mlp(self.norm_mlp(middle))
 
 
 class OwnAttention(SoftmaxAttention):
-    def mix(self, projected, sight, cache=None):
-        return -super().mix(projected, sight, cache)
+    def mix(self, projected, context, cache=None):
+        return -super().mix(projected, context, cache)
 
 
 class OwnMLP(MLP):

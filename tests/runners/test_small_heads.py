@@ -118,10 +118,10 @@ def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
     attend = small.attend
     monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
     projected = attention.project(x).unflatten(-1, (3, heads, -1)).flatten(0, 1)
-    sight = AttentionContext(mask, False)
-    found = attention.out(mix_values(attention, projected, PaddedGroups([(Ragged.of(mask), sight)])).flatten(1))
+    context = AttentionContext(mask, False)
+    found = attention.out(mix_values(attention, projected, PaddedGroups([(Ragged.of(mask), context)])).flatten(1))
     assert bool(seen) == used
-    torch.testing.assert_close(attention(x, sight).flatten(0, 1), found)
+    torch.testing.assert_close(attention(x, context).flatten(0, 1), found)
 
 
 @given(st.integers(1, 40), st.integers(0, 9))

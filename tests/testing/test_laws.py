@@ -401,7 +401,7 @@ class Sum(lw.Mixer):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(8))
 
-    def forward(self, x, sight, cache=None):
+    def forward(self, x, context, cache=None):
         return (x * self.scale).cumsum(1)
 
     def step(self, x, state):

@@ -35,16 +35,16 @@ class ScalableAttention(SoftmaxAttention):
         self.scale = without_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # log₁₀ at first
 
     def mix(
-        self, projected: Float[Tensor, "b t 3 h e"], sight: AttentionContext, cache: Any = None
+        self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t h e"]:
         query, key, value = projected.unbind(2)
-        if sight.causal:
+        if context.causal:
             before = 0 if cache is None else cache.length
             count = torch.arange(before + 1, before + query.shape[1] + 1, device=query.device)[None]
         else:
-            count = sight.padding_mask.sum(1, keepdim=True)
+            count = context.padding_mask.sum(1, keepdim=True)
         query = query * self.scale * (1 + count).to(query.dtype).log()[..., None, None]  # of one key, too, not zero
-        return super().mix(torch.stack([query, key, value], 2), sight, cache)
+        return super().mix(torch.stack([query, key, value], 2), context, cache)
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,10 @@ class ForgettingMixer(SoftmaxAttention):
         self.forget = nn.Linear(width, heads, bias=False)
         self.forget_bias = without_decay(nn.Parameter(torch.linspace(2, 6, heads)))
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
-        query, key, value = _positioned(self, x, sight)
+    def forward(
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
+        query, key, value = _positioned(self, x, context)
         total = F.logsigmoid(self.forget(x) + self.forget_bias).transpose(1, 2).cumsum(-1)
         if cache is not None and (kept := cache.last()) is not None:
             total = total - kept[0][:, :, -1:, -1]  # that of the last key so far, with its sign
@@ -78,7 +80,7 @@ class ForgettingMixer(SoftmaxAttention):
         key = torch.cat([key, one, -total[..., None]], -1)
         if cache is not None:
             key, value = cache.extend(key, value)
-        bias = None if sight.bias is None else sight.bias.to(query.dtype)
+        bias = None if context.bias is None else context.bias.to(query.dtype)
         if bias is not None and bias.shape[-1] > key.shape[2]:
             raise UsageError("ForgettingAttention has no blank key: leave out Blank and EarlierHeads")
         found = F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None, scale=width**-0.5)
@@ -98,16 +100,18 @@ class StickBreaking(MixerSpec):
 class StickBreakingMixer(SoftmaxAttention):
     """The module of ``StickBreaking``. A hidden key takes nothing."""
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
-        query, key, value = _positioned(self, x, sight)
+    def forward(
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
+        query, key, value = _positioned(self, x, context)
         if cache is not None:
             key, value = cache.extend(key, value)
         score = query @ key.mT / query.shape[-1] ** 0.5
         hidden = torch.ones(score.shape[-2:], dtype=torch.bool, device=x.device).triu(1 + score.shape[-1] - x.shape[1])
-        if sight.bias is not None:
-            if sight.bias.shape[-1] > key.shape[2]:
+        if context.bias is not None:
+            if context.bias.shape[-1] > key.shape[2]:
                 raise UsageError("StickBreaking has no blank key: leave out Blank and EarlierHeads")
-            score = score + sight.bias.to(score.dtype)
+            score = score + context.bias.to(score.dtype)
         left = F.logsigmoid(-score).masked_fill(hidden, 0.0)  # what a key leaves, as a logarithm
         # log β = score + log(1 − β), so the sum from key j on has the share of j too.
         weight = (score + left.flip(-1).cumsum(-1).flip(-1)).exp().masked_fill(hidden, 0.0)
@@ -115,15 +119,15 @@ class StickBreakingMixer(SoftmaxAttention):
 
 
 def _positioned(
-    attention: SoftmaxAttention, x: Float[Tensor, "b t d"], sight: AttentionContext
+    attention: SoftmaxAttention, x: Float[Tensor, "b t d"], context: AttentionContext
 ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b h t e"], Float[Tensor, "b h t e"]]:
     """Queries, keys and values of heads, with the vectors and angles of positional encodings."""
     query, key, value = attention.project(x).unflatten(-1, (3, attention.heads, -1)).unbind(2)
-    if sight.keys is not None:
-        added = sight.keys.unflatten(-1, (attention.heads, -1))
+    if context.keys is not None:
+        added = context.keys.unflatten(-1, (attention.heads, -1))
         query, key = query + added, key + added
-    if sight.angles is not None:
-        query, key = rotate(query, sight.angles), rotate(key, sight.angles)
+    if context.angles is not None:
+        query, key = rotate(query, context.angles), rotate(key, context.angles)
     return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
 

@@ -23,12 +23,14 @@ class RecurrentMixer(Mixer):
     def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
         """See ``Mixer.step``. The whole row is one step from the state None."""
 
-    def forward(self, x: Float[Tensor, "b t d"], sight: AttentionContext, cache: Any = None) -> Float[Tensor, "b t d"]:
+    def forward(
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
         mixed, _ = self.step(x, None)
-        if sight.causal:
+        if context.causal:
             return mixed
-        turned = reversed_rows(x, sight.padding_mask)
-        return mixed + reversed_rows(self.step(turned, None)[0], sight.padding_mask)
+        turned = reversed_rows(x, context.padding_mask)
+        return mixed + reversed_rows(self.step(turned, None)[0], context.padding_mask)
 
 
 def reversed_rows(x: Float[Tensor, "b t d"], padding_mask: Tensor) -> Float[Tensor, "b t d"]:

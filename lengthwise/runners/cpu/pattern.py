@@ -58,10 +58,10 @@ class PaddedGroups:
     def take(self, rows: slice) -> PaddedGroups:
         """Select the first rows."""
         left, parts = rows.stop, []
-        for ragged, sight in self.each:
+        for ragged, context in self.each:
             count = min(left, len(ragged.ends))
             if count:
-                parts.append((ragged.take(slice(count)), first(sight, count)))
+                parts.append((ragged.take(slice(count)), first(context, count)))
             left -= count
         return PaddedGroups(parts)
 
@@ -89,10 +89,10 @@ def _part(
     encodings: Sequence[Encoding], inputs: Inputs, rows: slice, ragged: Ragged, causal: bool
 ) -> tuple[Ragged, AttentionContext]:
     own = inputs.take(rows).columns(0, ragged.longest(rows))
-    part, sight = Ragged.of(own.padding_mask), AttentionContext.of(encodings, own, causal=causal)
+    part, context = Ragged.of(own.padding_mask), AttentionContext.of(encodings, own, causal=causal)
     # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
     alone = part.full and not causal and not any(encoding.attends for encoding in encodings)
-    return part, sight._replace(bias=None) if alone else sight
+    return part, context._replace(bias=None) if alone else context
 
 
 def _few_are_seen(encodings: Sequence[Encoding]) -> bool:
@@ -133,15 +133,15 @@ def mix_values(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"],
 
 
 def _by_part(
-    attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, sight: AttentionContext
+    attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, context: AttentionContext
 ) -> Float[Tensor, "n h e"]:
     heads, size = projected.shape[2:]
     probability = dropout_probability(attention)
-    if sight.keys is None and small.pays((len(ragged.ends), ragged.width, heads, size), probability):
-        bias = None if sight.bias is None else sight.bias.to(projected.dtype)
-        causal = sight.causal and bias is None
-        return small.attend(projected, bias, sight.angles, causal=causal, probability=probability, ragged=ragged)
-    return ragged.pack(attention.mix(ragged.unpack(projected), sight))
+    if context.keys is None and small.pays((len(ragged.ends), ragged.width, heads, size), probability):
+        bias = None if context.bias is None else context.bias.to(projected.dtype)
+        causal = context.causal and bias is None
+        return small.attend(projected, bias, context.angles, causal=causal, probability=probability, ragged=ragged)
+    return ragged.pack(attention.mix(ragged.unpack(projected), context))
 
 
 def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[small.AttentionPlan] | None:
