@@ -27,7 +27,7 @@ import torch
 from common import QUICK, print_result
 from plain import final_loss
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.evaluation import scores
 from lengthwise.experiment import data

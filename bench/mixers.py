@@ -8,7 +8,7 @@ import time
 import torch
 from common import QUICK, print_result
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.types import Inputs
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec

@@ -15,7 +15,7 @@ from common import QUICK, print_result
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs
 from lengthwise.experiment import data

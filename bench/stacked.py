@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from common import QUICK, print_result
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.runners import cpu

@@ -26,7 +26,7 @@ from plain import final_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.types import Batch
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Uniform

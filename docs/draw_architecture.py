@@ -43,7 +43,6 @@ CAPTIONS = {
     "testing": (RESULTS, "the laws that every part keeps"),
     "recipes": (RECIPE, "functions that return a recipe"),
     "studies": (RECIPE, "several recipes and their pictures"),
-    "catalog": (RECIPE, "finds every part by looking into its folder"),
     "api": (EDGE, "import lengthwise as lw: lw.train, lw.evaluate, …"),
     "cli": (EDGE, "one file, one verb: train, evaluate, solve, …"),
 }

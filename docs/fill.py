@@ -34,7 +34,7 @@ from fillers.runs import card, chosen, code, command, families, shipped, time
 from fillers.sources import claims, headline
 from fillers.stopping import loops
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.registry import sources
 from lengthwise.report.records import RECORDS
 

@@ -6,7 +6,7 @@ again, delete `lengthwise/training/costs.json` first.
 
 import inspect
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.progress import Progress
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import of_training

@@ -28,7 +28,7 @@ FLOORS = [
     {"hub", "tracking"},
     {"run", "studies"},
     {"evaluation"},
-    {"training", "catalog", "viewer"},
+    {"training", "viewer"},
     {"jobs", "verify", "testing"},
     {"api"},
     {"cli"},
@@ -202,7 +202,7 @@ def test_a_task_is_one_new_file(tmp_path, monkeypatch):
     code = f"""
 import sys, lengthwise.tasks
 lengthwise.tasks.__path__.append({str(tmp_path)!r})
-from lengthwise import catalog
+from lengthwise.api import catalog
 assert catalog.task("oddness").reference("111") == "1"
 recipe = catalog.recipe("looped-parity", ["task=Oddness"])
 assert type(recipe.task).__name__ == "Oddness" and type(recipe).read(recipe.json()) == recipe
@@ -212,7 +212,7 @@ assert type(recipe.task).__name__ == "Oddness" and type(recipe).read(recipe.json
 
 
 def test_a_run_is_read_by_whoever_imports_only_what_reads_it(tmp_path):
-    from lengthwise import catalog
+    from lengthwise.api import catalog
 
     (tmp_path / "config.json").write_text(catalog.recipe("looped-pairs").json())
     code = f"from lengthwise.run import Run; assert Run.open({str(tmp_path)!r}).recipe.name == 'looped-pairs'"

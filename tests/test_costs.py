@@ -7,7 +7,7 @@ import time
 import pytest
 from conftest import command
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.experiment.resources import parameters
 from lengthwise.training import cost
 from lengthwise.training.trainer import Trainer

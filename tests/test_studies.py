@@ -6,7 +6,7 @@ import pytest
 from conftest import command
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 
 TINY = replace(lw.find("looped-parity"), name="tiny", lengths=lw.Uniform(3), steps=2, batch=4, watch=lw.Watch())

@@ -21,7 +21,7 @@ from fillers.rows import (
     unfitted,
 )
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.score_rows import share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, variation
 from lengthwise.studies.looped import TESTED, test_length

@@ -12,7 +12,7 @@ from functools import cache
 
 from fillers.rows import ROOT, exact_by_seed, numbers, table_of, unfitted
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.score_rows import size_text
 from lengthwise.report.published import read_published
 

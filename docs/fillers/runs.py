@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from fillers.rows import ROOT, unfitted
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import Row, latest, share_text, size_text, uniform_in, worst_rows
 from lengthwise.experiment.recipe import Recipe

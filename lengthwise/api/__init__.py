@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 
 from torch import nn
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.api.arguments import (
     outline_of,
     recipe_from,

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.results import AnySize, RunOutline

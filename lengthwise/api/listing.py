@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.api.arguments import texts_from
 from lengthwise.base import fields
 from lengthwise.base.formatting import Listing

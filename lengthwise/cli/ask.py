@@ -12,7 +12,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.ask.asking import Manner, Outcome, collect
 from lengthwise.ask.client import client_library
 from lengthwise.ask.folder import Asked

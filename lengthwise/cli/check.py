@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.files import path_of
 from lengthwise.base.quantities import spans
 from lengthwise.base.types import UsageError

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.files import inside, json_text
 from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     study = catalog.study("pairs")
     (panel,) = study.panels
     seed = args.seed or 0
-    recipes = [recipe.seeded(seed) for recipe in study.recipes]
+    recipes = [recipe.with_seed(seed) for recipe in study.recipes]
     if args.steps is not None:
         recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
     folder = Path(args.out) if args.out else inside(runs_folder(), "demo")

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """List recipes, studies, weights, runs and parts; with words, those that match every word."""
     systems, studies = _recipes(), sources.studies()
     if vars(args)["import"]:
-        from lengthwise import catalog  # imports torch, as the user's module has done
+        from lengthwise.api import catalog  # imports torch, as the user's module has done
 
         systems.append(sources.System("yours", "Recipes of what was imported", catalog.own_recipes()))
         studies |= catalog.own_studies()
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 def _recipes() -> list[sources.System]:
     """Return shipped recipes by system."""
     if (found := sources.systems()) is None:  # their files have changed: import them
-        from lengthwise import catalog
+        from lengthwise.api import catalog
 
         found = sources.systems(catalog.members())
     return found or []

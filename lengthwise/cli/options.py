@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import NotImported, quote_value
 from lengthwise.base.extras import library

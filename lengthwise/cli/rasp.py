@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import clean
 from lengthwise.base.progress import Progress

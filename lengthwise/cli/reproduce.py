@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.files import inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.score_rows import Row

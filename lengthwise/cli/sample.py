@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import streams
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text

@@ -92,7 +92,7 @@ def _check(args: argparse.Namespace) -> None:
 def _add(name: str, asked: str) -> None:
     """Import a user's module; ``asked`` is the text before its name, for errors. Raises UsageError if the import fails
     for any reason."""
-    from lengthwise import catalog
+    from lengthwise.api import catalog
 
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or name.endswith(".py"):
         stem = Path(name.partition(",")[0]).stem

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from torch import nn
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.results import Score
 from lengthwise.cli.entry import main
 from lengthwise.report.scored import newcombe

@@ -13,7 +13,7 @@ import torch
 from conftest import command
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.ask.scoring import lenient
@@ -313,6 +313,6 @@ def test_scores_from_python_are_where_and_of_what_they_are_asked():
 
 def test_the_last_of_a_stack_is_still_one_of_it(runs):
     recipe = catalog.recipe("looped-parity", ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"])
-    train(recipe.seeded(0))
-    lone = train_stacked([recipe.seeded(0), recipe.seeded(1)])[1]
+    train(recipe.with_seed(0))
+    lone = train_stacked([recipe.with_seed(0), recipe.with_seed(1)])[1]
     assert (lone.about()["runner"], lone.about()["stacked"]) == ("Stacked", 1)

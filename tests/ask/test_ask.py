@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from lengthwise import ask, catalog
+from lengthwise import ask
+from lengthwise.api import catalog
 from lengthwise.ask import asking, client
 from lengthwise.ask.client import read_reply
 from lengthwise.ask.folder import Asked

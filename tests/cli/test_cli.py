@@ -16,7 +16,7 @@ from jaxtyping import config
 from safetensors.torch import load_file, save_file
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.errors import Diverged
 from lengthwise.cli import console, evaluate
 from lengthwise.cli.entry import parse

@@ -11,7 +11,7 @@ import argcomplete
 import pytest
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.ranges import describe_type
 from lengthwise.cli import console, entry
 from lengthwise.cli.completion import add_completers

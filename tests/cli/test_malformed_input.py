@@ -18,7 +18,7 @@ from forms import shipped
 from torture import damage, fuzz
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import hints, validate_arguments

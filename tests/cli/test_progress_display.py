@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import progress
 from lengthwise.base.progress import Line, Progress, as_bar
 from lengthwise.base.quantities import duration

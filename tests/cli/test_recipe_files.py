@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.cli.options import recipe_of

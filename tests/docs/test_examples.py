@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import lengthwise.api
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.cli import entry
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.studies import Study

@@ -12,7 +12,8 @@ import pytest
 from fillers.rows import scores_of
 from fillers.stopping import stopped
 
-from lengthwise import api, catalog
+from lengthwise import api
+from lengthwise.api import catalog
 from lengthwise.cli import entry
 from lengthwise.cli.verbs import is_problem_file
 from lengthwise.training import loop

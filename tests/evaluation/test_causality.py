@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.scores import evaluate

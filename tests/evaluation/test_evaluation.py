@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.results import trials
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson

@@ -16,7 +16,7 @@ from test_evaluation import NEXT, PAIRS, PARITY, SUMS, half_trained
 from test_report import recipe, scored
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import latest
 from lengthwise.base.types import UsageError

@@ -6,7 +6,7 @@ import pytest
 import torch
 from forms import shipped
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.fields import text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError

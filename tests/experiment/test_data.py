@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation import likelihood

@@ -14,7 +14,7 @@ from conftest import command
 from torch import nn
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.cli.entry import parse
 from lengthwise.cli.verbs import load as verb
@@ -109,7 +109,7 @@ def test_what_changes_nothing_is_no_change(write, old, new):
 @pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
 def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
     one = recipe(write(SOURCE))
-    run = train_stacked([one.seeded(0), one.seeded(1)])[0] if stacked else train(one)
+    run = train_stacked([one.with_seed(0), one.with_seed(1)])[0] if stacked else train(one)
     before = own_code(one, run.model)
     assert json.loads((run.folder / "code.json").read_text()) == before
     train(one)  # it is done

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.experiment import resources
 from lengthwise.training.cost import operations
 

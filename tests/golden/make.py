@@ -60,7 +60,7 @@ def shipped_names() -> list[str]:
 
 def recipe_names() -> list[str]:
     """Return the names of all recipes."""
-    from lengthwise import catalog
+    from lengthwise.api import catalog
 
     return list(catalog.recipes())
 

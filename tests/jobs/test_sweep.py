@@ -10,7 +10,7 @@ from conftest import command
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import sweep as verb
 from lengthwise.experiment.axes import Axis, change_recipe, check_sizes, furthest, grid, parse

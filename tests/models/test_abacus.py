@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.cli.entry import main

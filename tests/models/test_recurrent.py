@@ -9,7 +9,7 @@ import torch
 from conftest import LONG
 from forms import with_gradients
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.schemas import Trained
 from lengthwise.base.types import Inputs, UsageError

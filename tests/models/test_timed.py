@@ -6,7 +6,7 @@ import pytest
 import torch
 from forms import BASE, away, some
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import END, EQUALS, Vocab

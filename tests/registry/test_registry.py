@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
@@ -113,7 +113,7 @@ def test_a_choice_that_a_study_does_not_have_is_answered_with_those_it_has():
 
 FAMILY = '''
 from dataclasses import replace
-from lengthwise.catalog import recipe
+from lengthwise.api.catalog import recipe
 from lengthwise.experiment.recipe import Recipe
 
 def ours() -> dict[str, Recipe]:

@@ -10,7 +10,7 @@ from jaxtyping import config
 from test_report import TOP, logged, recipe, scored
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
 from lengthwise.cli.entry import main

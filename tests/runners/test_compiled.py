@@ -18,7 +18,7 @@ from test_device_reads import FEW, Reads, gradient_by, on_meta, small
 from test_training import PLAIN, outcome, stop_at
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.cli.options import training_options

@@ -21,7 +21,7 @@ from torch.nn.modules import module as hooks
 from torch.nn.utils import parametrizations, parametrize
 
 import lengthwise
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation import likelihood
@@ -190,7 +190,7 @@ def test_frozen_and_shared_weights_are_as_in_the_plain_runner(ways):
 
 def test_the_switch_in_the_environment():
     code = """
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.runners import cpu
 model = catalog.recipe("looped-parity").build()
 print(type(cpu.choose(model)).__name__, "|", cpu.described(model))

@@ -8,7 +8,7 @@ from forms import all_close, close, every_loop, with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs
 from lengthwise.base.vocab import Vocab

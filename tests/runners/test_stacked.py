@@ -16,7 +16,7 @@ from test_training import LARGE, PLAIN, RICH, outcome, stop_at
 from torch import nn
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.base.types import Loss
 from lengthwise.cli import reproduce

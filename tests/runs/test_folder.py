@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.files import read_rows

@@ -11,9 +11,9 @@ import pytest
 from conftest import command
 
 from lengthwise import hub
+from lengthwise.api.catalog import recipe
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
-from lengthwise.catalog import recipe
 from lengthwise.hub import fetch, place, push
 from lengthwise.report.model_card import model_card
 from lengthwise.run import Run, load

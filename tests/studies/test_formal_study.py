@@ -3,7 +3,7 @@
 import pytest
 from conftest import command
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.recipes.formal import ARCHITECTURES, TASKS, formal_recipe
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import console, entry
 from lengthwise.evaluation.anatomy import GROUPS, _group_values, anatomy

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.fields import text
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_tasks import TASKS, texts
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack

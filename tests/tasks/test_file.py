@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise.api.catalog import recipe as find
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
-from lengthwise.catalog import recipe as find
 from lengthwise.cli import entry
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.scores import evaluate

@@ -13,7 +13,7 @@ from forms import shipped
 from torch import nn
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.experiment.loops import Constant
 from lengthwise.models.external import ExternalModule
 from lengthwise.nn.window import Local

@@ -17,7 +17,7 @@ from test_cpu_runners import FORMS, shrunk
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError, to_device

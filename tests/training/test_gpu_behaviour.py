@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import UsageError, to_device
 from lengthwise.cli.options import local_device

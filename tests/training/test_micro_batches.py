@@ -15,7 +15,7 @@ from test_processes import RECIPES
 from test_training import PLAIN, outcome, stop_at
 from torch.autograd.graph import saved_tensors_hooks
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry

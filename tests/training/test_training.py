@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lengthwise
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation import likelihood, scores

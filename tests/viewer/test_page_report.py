@@ -11,7 +11,7 @@ import pytest
 from conftest import command
 
 import lengthwise as lw
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry, items
 from lengthwise.ask.scoring import judge, scores
@@ -242,7 +242,7 @@ def test_runs_that_differ_in_the_seed_of_their_problems_have_lines_of_their_own(
 
 
 def test_a_page_of_results_has_the_traits_of_every_seed(tmp_path):
-    runs = [Run.of(catalog.recipe("looped-parity").seeded(seed)) for seed in range(3)]
+    runs = [Run.of(catalog.recipe("looped-parity").with_seed(seed)) for seed in range(3)]
     for seed, run in enumerate(runs):
         row = {"task": "parity", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [8], "seed": 0}
         by = {"ones": [{"low": 0, "high": 2, "exact": 0.1 * seed, "count": 10}]}

@@ -15,7 +15,7 @@ import thinking
 import torch
 from conftest import LONG, command
 
-from lengthwise import catalog
+from lengthwise.api import catalog
 from lengthwise.base.fields import encode
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.evaluation.sealed import digest
