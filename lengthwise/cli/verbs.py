@@ -104,8 +104,10 @@ def _add(name: str, asked: str) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add(importlib.import_module(name))
     except BaseException as error:  # Ctrl-C does not get here: see `signals.leaving`
+        from lengthwise.experiment.own_code import is_packaged
+
         frames = traceback.extract_tb(error.__traceback__)
-        foreign = [frame for frame in frames if not _is_packaged(frame.filename)]
+        foreign = [frame for frame in frames if not is_packaged(Path(frame.filename))]
         if isinstance(error, UsageError) and not foreign:
             raise  # the module names something that does not exist; the message suffices
         last = [*frames, *foreign][-1]
@@ -127,8 +129,3 @@ def _check_hidden(name: str, asked: str) -> None:
             f"{asked}{name}: Python has another module of this name ({spec.origin or top}), which hides your {own}: "
             "rename yours"
         )
-
-
-def _is_packaged(file: str) -> bool:
-    """Return True for the package's own files."""
-    return Path(file).is_relative_to(Path(__file__).parents[1])

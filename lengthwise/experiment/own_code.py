@@ -72,12 +72,13 @@ def running_foreign_code(recipe: Recipe) -> Iterator[None]:
 
 def describe_user_error(error: BaseException) -> str:
     """An error in a line, and where it came from in code that is no package's."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_packaged(Path(frame.filename))]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_packaged(Path(frame.filename))]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}: {one_line(error)}"
 
 
-def _is_packaged(path: Path) -> bool:
+def is_packaged(path: Path) -> bool:
+    """Whether a file is one of this package, of Python or of an installed library, and not a user's own."""
     ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
     return ours or "site-packages" in path.parts or not path.is_file()
 
