@@ -6,10 +6,13 @@ import gc
 import io
 import itertools
 import os
+import pickle
 import subprocess
 import sys
+import traceback
 import types
 import typing
+import warnings
 
 import pytest
 import torch
@@ -97,6 +100,30 @@ def command(*words, stdin="", env=None):
         with pytest.raises(SystemExit) as left:
             entry.main([str(word) for word in words])
     return subprocess.CompletedProcess(words, left.value.code, out.getvalue(), err.getvalue())
+
+
+def forked(*words, folder=None, env=None):
+    """A command in a fork of this process that works in ``folder``: what it imports and defines ends with it. Types are
+    not checked, as for a user."""
+    reads, writes = os.pipe()
+    with warnings.catch_warnings(action="ignore"):  # of other threads, which the fork does not need
+        child = os.fork()
+    if not child:
+        try:
+            config.update("jaxtyping_disable", True)
+            os.chdir(folder or ".")
+            done = pickle.dumps(command(*words, env=env))
+            with open(writes, "wb") as file:
+                file.write(done)
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with open(reads, "rb") as file:
+        done = file.read()
+    os.waitpid(child, 0)
+    return pickle.loads(done)
 
 
 @pytest.fixture

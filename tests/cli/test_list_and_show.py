@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
 
 import argcomplete
 import pytest
+from conftest import forked
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -222,9 +222,7 @@ def own(folder, words, **modules):
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
     named = [word for name in modules for word in ("--import", name)]
-    command = [sys.executable, "-P", "-m", "lengthwise", *words.split(), *named]
-    env = os.environ | {"PYTHONPATH": str(sources.PACKAGE.parent)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    return forked(*words.split(), *named, folder=folder)
 
 
 @pytest.mark.parametrize("words", WAYS)

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import command
+from conftest import command, forked
 from torch import nn
 
 import lengthwise as lw
@@ -227,7 +226,7 @@ def test_a_slip_in_ones_own_code_is_said_in_one_line(text, message, tmp_path):
     (tmp_path / "my_slip.py").write_text(f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{text}")
     name = "looped-parity" if "looped_parity" in text else "my-parity"
     words = ["train", name, "steps=2", "--import", "my_slip"]
-    done = subprocess.run([sys.executable, "-m", "lengthwise", *words], cwd=tmp_path, capture_output=True, text=True)
+    done = forked(*words, folder=tmp_path)
     *_, last = done.stderr.splitlines()  # before it may stand how long it would take
     assert done.returncode == 2 and message in last and "Traceback" not in done.stderr
     assert not runs_folder().exists()
@@ -241,7 +240,7 @@ def test_a_helper_may_name_what_a_type_checker_alone_imports(tmp_path):
         "def my_parity(path: Path = None) -> lw.Recipe:\n    return lw.find('looped-parity', 'name=my-parity')\n"
     )
     words = ["show", "my-parity", "--import", "my_helped", "--json"]
-    done = subprocess.run([sys.executable, "-m", "lengthwise", *words], cwd=tmp_path, capture_output=True, text=True)
+    done = forked(*words, folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["recipe"]["name"] == "my-parity"
 
@@ -273,13 +272,7 @@ def test_an_own_module_may_be_written_in_any_encoding_that_it_names(tmp_path):
     model = '"""Ein größeres Modell."""\n\n    gain: float = 1.0  # Verstärkung\n'
     source = "# -*- coding: latin-1 -*-" + SOURCE.replace('"""A model."""\n', model)
     (tmp_path / "latin_model.py").write_bytes(source.encode("latin-1"))
-    shown = subprocess.run(
-        [sys.executable, "-m", "lengthwise", "show", "Scaled", "--import", "latin_model"],
-        capture_output=True,
-        encoding="utf-8",
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(lw.__file__).parents[1]), "PYTHONIOENCODING": "utf-8"},
-    )
+    shown = forked("show", "Scaled", "--import", "latin_model", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "Ein größeres Modell." in shown.stdout
     assert "Verstärkung" in shown.stdout

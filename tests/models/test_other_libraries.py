@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+from conftest import forked
 from torch import nn
 
 import lengthwise as lw
@@ -174,12 +175,6 @@ def test_masks_are_passed_by_the_name_that_forward_has():
     ]  # fmt: skip
 
 
-def shell(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "lengthwise", *words], cwd=folder, capture_output=True, text=True, timeout=250
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path, runs, dtype):
     """Its configuration and the type of its weights are kept in the run; they are no part of its name, or its id."""
@@ -187,7 +182,7 @@ def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path, r
     kept = json.loads(json.loads((run.folder / "config.json").read_text())["model"]["config"])
     assert kept["config"]["n_embd"] == 16 and kept["dtype"] == str(dtype).removeprefix("torch.")
     assert "n_embd" not in str(run.recipe)
-    there = shell(tmp_path, "evaluate", str(run.folder), "--lengths", "5,9", "--samples", "50", "--json")
+    there = forked("evaluate", str(run.folder), "--lengths", "5,9", "--samples", "50", "--json", folder=tmp_path)
     assert there.returncode == 0, there.stderr
     here = lw.evaluate(run, [5, 9], samples=50)
     rows = [row for row in json.loads(there.stdout) if row["problems"] == "uniform"]
@@ -220,11 +215,17 @@ def test_a_run_of_a_module_of_one_s_own_is_loaded_with_a_function_that_builds_it
     import own_sums
 
     run = trained(own_sums.wide(), NTP)
+
+    def shell(*words):
+        """A process that knows nothing of what was imported here."""
+        line = [sys.executable, "-m", "lengthwise", *words]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+
     asked = "evaluate", str(run.folder), "--lengths", "5", "--samples", "20"
-    there = shell(tmp_path, *asked, "--import", "own_sums", "--json")
+    there = shell(*asked, "--import", "own_sums", "--json")
     assert there.returncode == 0, there.stderr
-    missing = shell(tmp_path, *asked)
+    missing = shell(*asked)
     assert missing.returncode == 2 and "def build() -> Sums" in missing.stderr and missing.stderr.count("\n") == 1
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN).replace("Sums(16)", "Sums(16, 2)"))
-    other = shell(tmp_path, *asked, "--import", "own_sums")
+    other = shell(*asked, "--import", "own_sums")
     assert other.returncode == 2 and "narrow, wide" in other.stderr and "other layers or settings" in other.stderr

@@ -1,11 +1,10 @@
 """Weights as ONNX and as programs of torch.export: the same logits, for any batch, length and number of loops."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
+from conftest import forked
 
 import lengthwise as lw
 from lengthwise.cli.export import traced
@@ -37,16 +36,12 @@ def assert_equal(weights, run, *, further=2):
         assert (wanted - found).abs().max() <= CLOSE * (1 + wanted.abs().max())
 
 
-def shell(*words):
-    return subprocess.run([sys.executable, "-m", "lengthwise", *words], capture_output=True, text=True, timeout=280)
-
-
 def test_onnx_equals_the_model(tmp_path):
     """From the command line, run by onnxruntime; the file says which symbols its ids stand for."""
     import onnxruntime
 
     file = tmp_path / "pairs.onnx"
-    done = shell("export", "looped-pairs", "--onnx", str(file), "--quiet", "--json")
+    done = forked("export", "looped-pairs", "--onnx", str(file), "--quiet", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["inputs"] == list(NAMES)
     session = onnxruntime.InferenceSession(file.read_bytes())
@@ -63,7 +58,7 @@ def test_onnx_equals_the_model(tmp_path):
 
 def test_a_program_of_torch_equals_the_model(tmp_path):
     file = tmp_path / "parity.pt2"
-    done = shell("export", "looped-parity", "--program", str(file), "--quiet")
+    done = forked("export", "looped-parity", "--program", str(file), "--quiet")
     assert done.returncode == 0, done.stderr
     program, weights = torch.export.load(file).module(), load("looped-parity")
     with torch.no_grad():
@@ -89,7 +84,7 @@ def test_recurrences_over_positions_equal_the_model(name):
 
 
 def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
-    done = shell("export", "looped-pairs")
+    done = forked("export", "looped-pairs")
     assert done.returncode == 2 and "name a file to write" in done.stderr and done.stderr.count("\n") == 1
     recurrent = lw.find("looped-parity").change(model=lw.LSTM(), layout=lw.NextToken())
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):

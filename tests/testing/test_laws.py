@@ -1,14 +1,13 @@
 """Laws hold for all parts of the package, and each of them catches who breaks it."""
 
 import json
-import subprocess
-import sys
 import typing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import forked
 from forms import shipped
 from torch import nn
 
@@ -570,9 +569,7 @@ def test_what_is_found_prints_as_a_table():
 
 
 def command(*words, here=EXAMPLES):
-    return subprocess.run(
-        [sys.executable, "-m", "lengthwise", "check", *words], cwd=here, capture_output=True, text=True, timeout=300
-    )
+    return forked("check", *words, folder=here)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "own_figure"))
