@@ -4,11 +4,8 @@
 <!-- fill: table results/pairs uniform -->    exact match from a study's scores.csv, on one of its sets of problems
 <!-- fill: table results/… uniform 10 20 -->  the same of some of the sizes
 <!-- fill: table results/… uniform 10 RECIPE … -->  and of some of the recipes, in this order
-<!-- fill: time results/pairs -->             its runs' parameters and training times, from runs.json
-<!-- fill: card results/… results/… -->      score cards: how far each recipe carries, how surely, at what cost
 <!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst
 <!-- fill: kept results/abacus/splits 6 12 --> the mean of such a map after each number of loops that was asked for
-<!-- fill: families addition parity -->      what families of structured problems tasks have
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
 <!-- fill: shipped lengthwise/weights -->     what shipped weights score, families too, and what attacks found
@@ -30,7 +27,7 @@ import sys
 from fillers.exact import arms, grid, kept, squares, table
 from fillers.records import packaged, records, tally
 from fillers.rows import ROOT
-from fillers.runs import card, chosen, code, command, families, shipped, time
+from fillers.runs import chosen, code, command, shipped
 from fillers.sources import claims, headline
 from fillers.stopping import loops
 
@@ -44,12 +41,10 @@ SPOT = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOT
 
 FILLERS = {
     "arms": arms,
-    "card": card,
     "chosen": chosen,
     "claims": claims,
     "command": command,
     "code": code,
-    "families": families,
     "grid": grid,
     "headline": headline,
     "kept": kept,
@@ -59,7 +54,6 @@ FILLERS = {
     "shipped": shipped,
     "table": table,
     "tally": tally,
-    "time": time,
 }
 
 

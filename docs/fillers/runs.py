@@ -1,22 +1,16 @@
-"""What runs are, took, and were chosen on; what families are; code."""
+"""What runs were chosen on, what weights score, how figures were made; code."""
 
 from __future__ import annotations
 
 import json
 import re
-import statistics
-from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-import torch
-from fillers.rows import ROOT, unfitted
+from fillers.rows import ROOT
 
-from lengthwise.api import catalog
-from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import Row, latest, share_text, size_text, uniform_in, worst_rows
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.report.card import card_cells
 from lengthwise.run import load
 from lengthwise.runs.folder import RunFolder
 
@@ -26,21 +20,6 @@ SHORT = 20  # words of a command that a page shows in full
 def code(name: str) -> str:
     """A file, as a block of Python."""
     return f"```python\n{(ROOT / name).read_text()}```\n"
-
-
-def time(folder: str) -> str:
-    """What the runs cost, from runs.json."""
-    runs = json.loads((ROOT / folder / "runs.json").read_text())
-    by_name = defaultdict(list)
-    for run in runs:
-        by_name[run["recipe_name"]].append(run)
-    lines = ["| recipe | parameters | steps | processor time, median | commit |\n| --- | ---: | ---: | ---: | --- |\n"]
-    for name, group in by_name.items():
-        seconds = statistics.median(run["cpu_s"] for run in group)
-        commits = ", ".join(sorted({run["commit"] for run in group}))
-        first = group[0]
-        lines.append(f"| `{name}` | {first['parameters']:,} | {first['steps']:,} | {seconds:.0f} s | {commits} |\n")
-    return "".join(lines)
 
 
 def command(folder: str) -> str:
@@ -58,42 +37,6 @@ def command(folder: str) -> str:
     if len(how.split()) > SHORT and (first := re.search("`lengthwise [^`]*`", how)):
         how = f"{first[0]}; [in full](../results/README.md)"
     return f"Made by: {how}\n"
-
-
-def card(*folders: str) -> str:
-    """The score cards of several folders, one below the other."""
-    lines = ["| recipe | trained to | chosen on | longest, per seed | of uniform ones | worst family "]
-    lines[0] += "| seeds beyond | parameters | operations | CPU min |\n"
-    lines.append("| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n")
-    for folder in folders:
-        unfit = unfitted(folder)
-        for row in json.loads((ROOT / folder / "card.json").read_text()):
-            _, *cells = card_cells(row)
-            lines.append(f"| `{row['recipe']}`{unfit.get(row['recipe'], '')} | {' | '.join(cells)} |\n")
-    return "".join(lines)
-
-
-def families(*tasks: str) -> str:
-    """Write a list for each task: its families, with a problem of each; those of tasks before it by their names."""
-    parts, shown = [], dict[tuple[str, str], str]()
-    for name in tasks:
-        task = catalog.task(name)
-        rows, known = [], defaultdict[str, list[str]](list)
-        for family in task.families:
-            if (first := shown.setdefault((family.name, family.about), name)) != name:
-                known[first].append(family.name)
-                continue
-            size = max(5, family.smallest + 1)
-            drawn = family.sample(torch.tensor([[size] * len(task.axes)]), stream(0, "page", family.name))
-            text = task.to_text(drawn.prompt[0, : int(drawn.prompt_length)])
-            example = "" if re.search(r"\d\d", family.about) else f" `{text}`"
-            rows.append(f"- `{family.name}`: {family.about}{example}\n")
-        parts.append(f"### `{name}`\n\n")
-        for first, names in known.items():
-            whole = len(names) == sum(owner == first for owner in shown.values())
-            parts.append(f"All families of `{first}`.\n\n" if whole else f"Of `{first}`: {', '.join(names)}.\n\n")
-        parts.append("".join(rows) + "\n" * bool(rows))
-    return "".join(parts)
 
 
 def chosen(folder: str) -> str:
