@@ -102,17 +102,17 @@ def command(*words, stdin="", env=None):
     return subprocess.CompletedProcess(words, left.value.code, out.getvalue(), err.getvalue())
 
 
-def forked(*words, folder=None, env=None):
-    """A command in a fork of this process that works in ``folder``: what it imports and defines ends with it. Types are
-    not checked, as for a user."""
+def in_fork(act, folder="."):
+    """What comes of an act in a fork of this process that works in ``folder``: what it imports and defines ends with
+    it. Types are not checked, as for a user."""
     reads, writes = os.pipe()
     with warnings.catch_warnings(action="ignore"):  # of other threads, which the fork does not need
         child = os.fork()
     if not child:
         try:
             config.update("jaxtyping_disable", True)
-            os.chdir(folder or ".")
-            done = pickle.dumps(command(*words, env=env))
+            os.chdir(folder)
+            done = pickle.dumps(act())
             with open(writes, "wb") as file:
                 file.write(done)
         except BaseException:
@@ -124,6 +124,11 @@ def forked(*words, folder=None, env=None):
         done = file.read()
     os.waitpid(child, 0)
     return pickle.loads(done)
+
+
+def forked(*words, folder="."):
+    """A command in such a fork."""
+    return in_fork(lambda: command(*words), folder)
 
 
 @pytest.fixture

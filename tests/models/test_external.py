@@ -259,7 +259,7 @@ def test_a_class_of_a_notebook_has_one_digest_in_every_process():
         subprocess.run(
             [sys.executable, "-"], input=NOTEBOOK, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(said) == 1 and said != {""}
 
@@ -309,11 +309,8 @@ class Smooth(lw.Objective):
 
 @pytest.mark.parametrize("name", ["looped-parity", "lstm-small", "retran-small"])
 def test_an_objective_may_differentiate_twice_plainly(name):
-    recipe = (
-        lw.find(name)
-        .change(["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound"])
-        .change(objective=Smooth(), stopping=Oracle(), name="smooth")
-    )
+    few = ["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound", "source=Fresh"]
+    recipe = lw.find(name).change(few).change(objective=Smooth(), stopping=Oracle(), name="smooth")
     with pytest.raises(lw.UsageError, match=r"gradients of gradients.* lw\.plain\(\)"):
         train(recipe)
     with lw.plain():

@@ -1,14 +1,13 @@
 """Modules of transformers, x-transformers and nanoGPT, as they are: trained, measured, loaded again, refused."""
 
+import importlib
 import json
-import subprocess
-import sys
 import textwrap
 import warnings
 
 import pytest
 import torch
-from conftest import forked
+from conftest import forked, in_fork
 from torch import nn
 
 import lengthwise as lw
@@ -211,21 +210,17 @@ OWN = """
 def test_a_run_of_a_module_of_one_s_own_is_loaded_with_a_function_that_builds_it(tmp_path, runs, monkeypatch):
     """The one of the imported functions whose module is built as the run's was; one of other settings is refused."""
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN))
-    monkeypatch.syspath_prepend(tmp_path)
-    import own_sums
 
-    run = trained(own_sums.wide(), NTP)
+    def train():
+        monkeypatch.syspath_prepend(tmp_path)
+        return str(trained(importlib.import_module("own_sums").wide(), NTP).folder)
 
-    def shell(*words):
-        """A process that knows nothing of what was imported here."""
-        line = [sys.executable, "-m", "lengthwise", *words]
-        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=250)
-
-    asked = "evaluate", str(run.folder), "--lengths", "5", "--samples", "20"
-    there = shell(*asked, "--import", "own_sums", "--json")
+    run = in_fork(train)
+    asked = "evaluate", run, "--lengths", "5", "--samples", "20"
+    there = forked(*asked, "--import", "own_sums", "--json", folder=tmp_path)
     assert there.returncode == 0, there.stderr
-    missing = shell(*asked)
+    missing = forked(*asked, folder=tmp_path)
     assert missing.returncode == 2 and "def build() -> Sums" in missing.stderr and missing.stderr.count("\n") == 1
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN).replace("Sums(16)", "Sums(16, 2)"))
-    other = shell(*asked, "--import", "own_sums")
+    other = forked(*asked, "--import", "own_sums", folder=tmp_path)
     assert other.returncode == 2 and "narrow, wide" in other.stderr and "other layers or settings" in other.stderr
