@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from conftest import LONG
 from forms import EVERY, built, close, names, shipped, some
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,9 @@ RULES = [
 WEIGHTS = ["looped-pairs", "looped-parity", "looped-multiplication", "looped-unique-set", "halting-parity"]
 
 
+LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows go
+
+
 def by_row(runner, inputs, at, leave, movement):
     """Logits and movement by loop and row; ``leave`` has the loop after which each row goes."""
     found, stay = {}, None
@@ -48,8 +52,7 @@ def test_the_other_rows_go_on_as_if_none_had_left(spec, causal, movement):
     model, inputs = built(spec, causal).eval(), some(width=10)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
     whole = by_row(Plain(model), inputs, at, LOOPS, movement)
-    for leave in ([1, 9, 3], [3, 1, 9], [9, 9, 2], [2, 2, 2], [9, 1, 1], [4, 9, 4]):
-        leave = torch.tensor(leave)
+    for leave in map(torch.tensor, LEAVE if LONG else LEAVE[:3]):
         wanted = {key: pair for key, pair in whole.items() if key[0] <= leave[key[1]]}
         for runner in (Plain(model), choose(model)):
             found = by_row(runner, inputs, at, leave, movement)
@@ -65,18 +68,21 @@ def batch_of(recipe, sizes, each=6):
     return recipe.layout.write(Problems.join(problems), recipe.task)
 
 
-@pytest.mark.parametrize("together", [1, 10**9])
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_answers_are_those_of_the_full_trace(name, together, monkeypatch):
-    monkeypatch.setattr(answering, "LEAVE_TOGETHER", together)
+def test_answers_are_those_of_the_full_trace(name, monkeypatch):
+    """Whether rows leave one by one or together."""
     model, recipe = (weights := load(name)).model.double(), weights.recipe
     batch, end = batch_of(recipe, [2, 5, 9]), recipe.layout.end(recipe.task)
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(18)
     rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
+    limits = [limit_of(rule, planned) for rule in rules]
+    traces = {str(limit): trace(model, batch, limit, end, movement=True) for limit in limits}
+    monkeypatch.setattr(answering, "LEAVE_TOGETHER", 1)
     alone = [answers(model, recipe, batch, [rule])[0] for rule in rules]
-    for rule, found, beside in zip(rules, alone, answers(model, recipe, batch, [*rules, Oracle()]), strict=False):
-        limit = limit_of(rule, planned)
-        traced = trace(model, batch, limit, end, movement=rule.needs_movement)
+    monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
+    together = answers(model, recipe, batch, [*rules, Oracle()])
+    for rule, limit, found, beside in zip(rules, limits, alone, together, strict=False):
+        traced = traces[str(limit)]
         chosen, stopped = first_done(rule, traced, planned)
         assert torch.equal(found.symbols, traced.predictions[chosen - 1, row]), rule
         assert torch.equal(found.loops, chosen) and torch.equal(found.stopped, stopped), rule

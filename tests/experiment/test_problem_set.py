@@ -102,7 +102,7 @@ def test_what_does_not_go_together_is_said(words, told, capsys):
 @pytest.mark.parametrize(("weights", "sizes"), [("looped-parity", "20,40"), ("looped-addition", "4,30")])
 def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path, capsys):
     """By what the harness does with such a task: texts in, generated text out, filters, exact match."""
-    solver, count = lw.load(weights), 40
+    solver, count = lw.load(weights), 12
     task = solver.weights.recipe.task
     changes = [f"{name}={value}" for name, value in fields.lines(task)]
     said(capsys, "sample", task.name, *changes, "--lengths", sizes, "--count", count, "--lm-eval", tmp_path)

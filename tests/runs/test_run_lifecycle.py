@@ -83,12 +83,13 @@ def test_a_number_that_is_none_is_null_in_json():
 
 
 def test_other_threads_are_said_and_noted(capsys):
-    run = Run.of(SMALL)
-    trainee = Trainer(SMALL, torch.device("cpu"))
+    recipe = replace(SMALL, steps=2)  # threads wait for each other
+    run = Run.of(recipe)
+    trainee = Trainer(recipe, torch.device("cpu"))
     trainee.advance()
     run.save_state(trainee.state())
     threads = torch.get_num_threads()
-    train(SMALL, threads=threads + 1)
+    train(recipe, threads=threads + 1)
     assert f"threads {threads + 1} and not {threads}" in capsys.readouterr().err
     assert run.about()["resumed"] == [{"step": 1, "threads": str(threads)}]
 

@@ -66,7 +66,7 @@ class Little(Plain):
 @pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small", "looped-pairs", "abacus-addition"])
 def test_the_runners_for_a_cpu_run_in_parts(name):
     """As a checkpoint from a GPU, which was too small for a batch, goes on here."""
-    recipe = catalog.recipe(name, ["batch=4", "watch.every=0", "keep=last", "model.dropout=0"])
+    recipe = catalog.recipe(name, ["batch=4", "source=Fresh", "watch.every=0", "keep=last", "model.dropout=0"])
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     parted.parts = 2
     for trainee in (whole, parted):
@@ -140,7 +140,6 @@ def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
         together.advance()
 
 
-@pytest.mark.parametrize("exhausted", EXHAUSTED)
 @pytest.mark.parametrize(
     ("words", "reduce"),
     [
@@ -154,8 +153,8 @@ def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
         ("verify looped-parity --lengths 4 --samples 2", "--lengths, --samples"),
     ],
 )
-def test_a_verb_that_runs_out_of_memory_says_what_to_reduce(words, reduce, exhausted, monkeypatch, capsys, runs):
-    for module in ("answers", "scores", "attack"):
+def test_a_verb_that_runs_out_of_memory_says_what_to_reduce(words, reduce, monkeypatch, capsys, runs):
+    for module, exhausted in zip(("answers", "scores", "attack"), EXHAUSTED, strict=True):
         monkeypatch.setattr(f"lengthwise.evaluation.{module}.answers", exhausted)
     assert entry._run(entry.parse(words.split())) == 2
     kept = "; the same command goes on from here" if words.startswith("train") else ""
