@@ -72,8 +72,7 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.registry import sources
-from lengthwise.report.pooled import PooledComparison
-from lengthwise.report.scored import Comparison, Scores
+from lengthwise.report.scored import Comparison, PooledComparison, Scores
 from lengthwise.run import Run, Weights
 from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain

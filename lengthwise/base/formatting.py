@@ -18,13 +18,6 @@ def as_text(title: str, rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join([title, *lines])
 
 
-def as_grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Format right-aligned columns under their heads."""
-    cells = [list(heads), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells)
-
-
 def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
     """Format a table for a notebook; all text is escaped."""
     top = "".join(f"<th>{html.escape(head)}</th>" for head in heads)
@@ -34,6 +27,32 @@ def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()
     )
     head = f"<thead><tr>{top}</tr></thead>" if heads else ""
     return f"<p><b>{html.escape(title)}</b></p><table>{head}<tbody>{body}</tbody></table>"
+
+
+class Grid:
+    """A mixin for results that print as a table, in a notebook too."""
+
+    title_above = True  # in text; in a notebook it always is
+
+    def title(self) -> str:
+        """Return the table's title."""
+        raise NotImplementedError
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """Return the table's heads and its rows of cells."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        heads, rows = self.table()
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        lines = ["  ".join(map(str.rjust, cells, widths)) for cells in (heads, *rows)]
+        return "\n".join([self.title(), *lines] if self.title_above else [*lines, self.title()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        heads, rows = self.table()
+        return as_html(self.title(), rows, heads)
 
 
 class Listing(dict[str, str]):

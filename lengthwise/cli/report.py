@@ -20,9 +20,9 @@ from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table
 from lengthwise.report.matrix_figure import publish_matrix
-from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import inquiries, is_published, read_figures_json, read_published
+from lengthwise.report.scored import PooledComparison
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.runs.folder import (

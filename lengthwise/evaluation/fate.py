@@ -17,8 +17,7 @@ from lengthwise.base.types import Batch, UsageError, to_device
 from lengthwise.evaluation.answers import answer_mask, slots
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.models import Model, device_of
-from lengthwise.report.fate_table import Fates
-from lengthwise.report.fates import Fate
+from lengthwise.report.fates import Fate, Fates
 from lengthwise.run import Run, Weights, load
 from lengthwise.runners.movement import PERIODS, flat_state, relative_movement
 from lengthwise.runners.plain import rows_of, unroll

@@ -1,4 +1,4 @@
-"""Scores in the Python API: a list of rows to print, plot, compare and convert to a data frame."""
+"""Scores in the Python API, to print, plot, compare and convert to a data frame."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.formatting import as_grid, as_html
+from lengthwise.base.extras import library
+from lengthwise.base.files import path_of
+from lengthwise.base.formatting import Grid
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import (
     Row,
+    Sizes,
     count_text,
     interval_notes,
     loops_notes,
@@ -22,6 +25,7 @@ from lengthwise.base.score_rows import (
     share_text,
     size_text,
 )
+from lengthwise.report import TRAINED, WORST, Point, curves, fits_of, lost, not_fitted
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ HEADS = ("size", "problems", "exact match", "95 % interval", "loops", "count")
 RULE = "stopping"  # an extra column if there are several rules
 
 
-class Scores(list[Score]):
+class Scores(Grid, list[Score]):
     """Score rows, in the order of the requested lengths; ``outline`` describes their recipe."""
 
     def __init__(self, scores: Iterable[Score], outline: RunOutline, answers: Sequence[Row] = ()) -> None:
@@ -67,7 +71,7 @@ class Scores(list[Score]):
         """The stopping rules of these scores."""
         return list(dict.fromkeys(score.stopping for score in self))
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def table(self) -> tuple[list[str], list[list[str]]]:
         several, scaled = len(self.rules) > 1, any(score.scaled is not None for score in self)
         rows = [
             [size_text(s.sizes), s.problems, *[s.stopping] * several, share_text(s.exact, 3),
@@ -76,23 +80,14 @@ class Scores(list[Score]):
         ]  # fmt: skip
         return [*HEADS[:2], *[RULE] * several, *HEADS[2:4], *["scaled"] * scaled, *HEADS[4:]], rows
 
-    def _title(self) -> str:
+    def title(self) -> str:
         """Return the recipe's name, its training length if known, and notes on intervals and loops."""
         trained = [f"trained up to {size_text(self.outline.tops)}"] if self.outline.top else []
         rows = self.rows()
         return "; ".join([", ".join([self.outline.name, *trained]), *interval_notes(rows), *loops_notes(rows)])
 
-    def __str__(self) -> str:
-        return f"{self._title()}\n{as_grid(*self._table())}"
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        heads, rows = self._table()
-        return as_html(self._title(), rows, heads)
-
-
-class Comparison:
+class Comparison(Grid):
     """Several scores side by side, at the sizes and on the problems that all were measured on. For scores under several
     stopping rules, the recipe's own rule counts.
 
@@ -101,6 +96,8 @@ class Comparison:
     ``difference`` is the last one's exact match minus the first one's, with Newcombe's 95 % interval (see
     ``newcombe``). The interval covers the sampling of problems; seeds of training are another source of spread.
     """
+
+    title_above = False
 
     def __init__(self, scores: Sequence[Scores]) -> None:
         if len(scores) < 2:
@@ -138,7 +135,7 @@ class Comparison:
         """Draw exact match against length, a line for each."""
         return _draw(self.scores, self.names, title)
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def table(self) -> tuple[list[str], list[list[str]]]:
         heads = ["size", "problems", *self.names, "difference", "95 % interval"]
         rows = [
             [row["size"], row["problems"], *(share_text(row[name], 3) for name in self.names),
@@ -146,19 +143,10 @@ class Comparison:
         ]  # fmt: skip
         return heads, rows
 
-    def _note(self) -> str:
+    def title(self) -> str:
         used = {row["pairing"] for row in self.rows()}
         pairings = "; ".join(text for pairing, text in PAIRINGS.items() if pairing in used)
         return f"difference: the last less the first. {pairings}. Other seeds of training are another source of spread."
-
-    def __str__(self) -> str:
-        return f"{as_grid(*self._table())}\n{self._note()}"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        heads, rows = self._table()
-        return as_html(f"exact match; {self._note()}", rows, heads)
 
 
 Pairing = Literal["paired", "independent", "unknown"]
@@ -259,8 +247,105 @@ def _rule(scores: Scores) -> str:
 
 def frame_of(rows: Sequence[Row]) -> Any:
     """Return rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
-    try:
-        import pandas
-    except ImportError:
-        raise UsageError("frame() needs pandas, which is not installed: pip install pandas") from None
-    return pandas.DataFrame(rows)
+    return library("pandas", "frame", "frame() needs pandas, which is not installed").DataFrame(rows)
+
+
+SHOWN = ("uniform", WORST)
+MOST = 8  # maximum number of size columns of a pooled comparison
+_ESCAPES = str.maketrans(
+    {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"–": "--", ">": "$>$", "<": "$<$", "\\": r"\textbackslash{}"}
+)
+
+
+class PooledComparison(Grid):
+    """Mean exact match of several recipes over their seeds, on uniform problems and on the worst family.
+
+    A band spans the worst to the best seed, or the 95 % interval of a single seed. Raises UsageError without scores, or
+    for runs of different tasks.
+    """
+
+    title_above = False
+
+    def __init__(self, runs: Sequence[RunFolder]) -> None:
+        if len(tasks := dict.fromkeys(run.outline.task for run in runs)) > 1:
+            raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
+        self.runs = list(runs)
+        own = {run.outline.stopping for run in runs}
+        self.curves = [one for one in curves(runs) if one.problems in SHOWN and one.stopping in own]
+        if not self.curves:
+            raise UsageError("compare: no uniform problems were measured; lw.evaluate(run, …, save=True) measures them")
+
+    @property
+    def sizes(self) -> list[Sizes]:
+        """The sizes at which every recipe was measured on uniform problems; all measured sizes if they share none."""
+        measured = [{point.sizes for point in curve.points()} for curve in self.curves if curve.problems == "uniform"]
+        shared = set.intersection(*measured) if measured else set()
+        return sorted(shared or set().union(*measured))
+
+    def rows(self) -> list[Row]:
+        """Return a row per recipe, set of problems and size: the mean over seeds, its band, and the number of seeds."""
+        return [
+            {"recipe": curve.label, "problems": curve.problems, "size": size_text(point.sizes), "exact": point.mean,
+             "low": point.low, "high": point.high, "seeds": point.seeds, "count": point.count}
+            for curve in self.curves for point in curve.points()
+        ]  # fmt: skip
+
+    def frame(self) -> Any:
+        """Return the rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
+        return frame_of(self.rows())
+
+    def plot(self, title: str | None = None, *, width: str = "page") -> Figure:
+        """Draw exact match against length, a line per recipe and set of problems, with bands."""
+        from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
+
+        return score_figure(self.runs, title, width=width)  # type: ignore[arg-type]
+
+    def savefig(self, path: str | Path, title: str | None = None, *, width: str = "page") -> Path:
+        """Save the figure in the format of the file's extension, .png, .svg or .pdf; return its path."""
+        from lengthwise.report.style import KNOWN_FORMATS, save
+
+        target = path_of(path)
+        kind = target.suffix.lstrip(".").lower()
+        if kind not in KNOWN_FORMATS:
+            raise UsageError(f"{target}: a figure's file ends in .{', .'.join(KNOWN_FORMATS)}")
+        save(self.plot(title, width=width), target.with_suffix(""), [kind])
+        return target
+
+    def to_latex(self, caption: str = "") -> str:
+        """Return a LaTeX table (package booktabs): a row per recipe and set of problems, a column per size."""
+        heads, rows = self.table()
+        columns = "lll" + "r" * (len(heads) - 3)
+        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_line(heads), r"\midrule"]
+        lines += [*map(_latex_line, rows), r"\bottomrule", r"\end{tabular}"]
+        return "\n".join([*lines, f"% {caption or self.title()}"]) + "\n"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        sizes = self.sizes if len(self.sizes) <= MOST else [*self.sizes[: MOST - 1], self.sizes[-1]]
+        tops = {curve.tops for curve in self.curves}
+        marked = [size_text(size) + TRAINED * all(max(size) <= max(top) for top in tops) for size in sizes]
+        rows, fits = [], fits_of(self.curves)
+        for curve in self.curves:
+            points = {point.sizes: point for point in curve.points()}
+            seeds = str(max((point.seeds for point in points.values()), default=0))
+            name = [curve.label, not_fitted(fits.get(curve.label), curve.top), lost(curve.diverged)]
+            cells = (_pooled_cell(points.get(size)) for size in sizes)
+            rows.append([", ".join(filter(None, name)), curve.problems, seeds, *cells])
+        return ["exact match", "problems", "seeds", *marked], rows
+
+    def title(self) -> str:
+        """Return a note on means, bands and the training range."""
+        trained = " and ".join(sorted({size_text(curve.tops) for curve in self.curves}))
+        return (
+            "Mean over seeds; in brackets the worst and the best seed, of one seed the 95 % interval. Trained on up "
+            f"to {trained}."
+        )
+
+
+def _pooled_cell(point: Point | None) -> str:
+    if point is None:
+        return "–"
+    return f"{share_text(point.mean, 3)} ({share_text(point.low)}–{share_text(point.high)})"
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    return " & ".join(cell.replace(TRAINED, "").translate(_ESCAPES) for cell in cells) + r" \\"

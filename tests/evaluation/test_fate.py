@@ -13,8 +13,7 @@ from lengthwise.cli import entry
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.stopping import Oracle
-from lengthwise.report.fate_table import Fates
-from lengthwise.report.fates import Fate
+from lengthwise.report.fates import Fate, Fates
 from lengthwise.run import load
 
 
