@@ -10,8 +10,7 @@ from lengthwise.cli.console import doing, say
 from lengthwise.cli.options import parse_sizes
 from lengthwise.evaluation.fate import depth
 from lengthwise.report.csv_files import write_csv
-from lengthwise.report.fate_table import HEADS, Fates, values
-from lengthwise.report.fates import RULE
+from lengthwise.report.fates import HEADS, RULE, Fates, values
 from lengthwise.report.sheet import Sheet
 from lengthwise.report.style import save
 from lengthwise.run import choose_device, load
@@ -29,12 +28,9 @@ def run(args: argparse.Namespace) -> int:
             with doing(f"{name}: T(n) + {args.more} loops"):
                 weights = load(name, choose_device(args.device))
                 fates += depth(weights, sizes[0], more=args.more, samples=args.samples, seed=args.seed or 0)
-    table = Sheet(ornament=len(HEADS) - 2)
-    for heading in HEADS:
-        table.add_column(heading, justify="left" if heading in ("weights", "fate") else "right")
-    for cells in fates.table():
+    table = Sheet(*HEADS, left=("weights", "fate"), ornament=len(HEADS) - 2, caption=RULE)
+    for cells in fates.table()[1]:
         table.add_row(*cells)
-    table.caption = RULE
     said = []
     if args.out:
         out = Path(args.out)

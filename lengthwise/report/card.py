@@ -132,13 +132,11 @@ def _fit(runs: Iterable[Sequence[Row]], tops: Sizes) -> float | None:
 
 def card_table(rows: Sequence[Row]) -> Table:
     """Return the score card as a terminal table."""
-    table = Sheet()
-    table.caption = (
+    caption = (
         f"longest: where exact match is surely {SOLVED} or more (95 % interval; it takes {SURE} problems), per "
         f"seed, and {SOLVED} on every family; seeds beyond: those that solve a size longer than they were trained on"
     )
-    for heading in HEADINGS:
-        table.add_column(heading)
+    table = Sheet(*HEADINGS, caption=caption)
     for row in rows:
         table.add_row(*card_cells(row))
     return table

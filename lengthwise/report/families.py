@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
@@ -28,7 +29,11 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     rows = latest(rows)
     uniform = uniform_in(rows)
     structured = families_in(rows)
-    table = _table(("size", "uniform", "worst family", "", "families below"))
+    counts = sorted({row["count"] for found in structured.values() for row in found if row["problems"] != "every"})
+    drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
+    headings = ("size", "uniform", "worst family", "", "families below")
+    caption = f"families below: with exact match under {SOLVED}{drawn}"
+    table = Sheet(*headings, left=("size", "worst family"), unbroken=headings, caption=caption)
     short = [sizes for sizes in structured if _only_every(structured[sizes]) and sizes not in uniform]
     for within in (True, False):
         if part := [sizes for sizes in short if trained_on(sizes, tops) == within]:
@@ -45,9 +50,6 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
             _share(low),
             f"{below} of {len(found)}" if found else "–",
         )
-    counts = sorted({row["count"] for found in structured.values() for row in found if row["problems"] != "every"})
-    drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
-    table.caption = Text(f"families below: with exact match under {SOLVED}{drawn}")
     return table
 
 
@@ -59,14 +61,12 @@ def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     for at in sizes:
         for row in structured[at]:
             by_name.setdefault(row["problems"], {})[at] = row
-    table = _table(("family", *(f"{TRAINED if trained_on(at, tops) else ''}{size_text(at)}" for at in sizes)))
-    for name, cells in sorted(by_name.items(), key=lambda item: _mean(item[1])):
+    headings = ["family", *(f"{TRAINED if trained_on(at, tops) else ''}{size_text(at)}" for at in sizes)]
+    table = Sheet(*headings, left=("family",), unbroken=headings)
+    means = {name: statistics.fmean(row["exact"] for row in cells.values()) for name, cells in by_name.items()}
+    for name, cells in sorted(by_name.items(), key=lambda item: means[item[0]]):
         table.add_row(name, *(_share(cells.get(at)) for at in sizes))
     return table
-
-
-def _mean(cells: Mapping[Sizes, Row]) -> float:
-    return sum(row["exact"] for row in cells.values()) / len(cells)
 
 
 def _only_every(rows: Sequence[Row]) -> bool:
@@ -88,11 +88,3 @@ def _share(row: Row | None) -> Text:
         return Text("–", "dim")
     exact = row["exact"]
     return Text(share_text(exact, 3), "bold green" if exact >= SOLVED else "red")
-
-
-def _table(headings: Sequence[str]) -> Table:
-    table = Sheet()
-    for number, heading in enumerate(headings):
-        left = number in (0, 2) if "uniform" in headings else number == 0
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
-    return table

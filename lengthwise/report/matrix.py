@@ -147,19 +147,16 @@ def matrix_table(rows: Sequence[Row]) -> Table:
     """Return a table with a row per architecture and a column per task: uniform/worst family at each size; cells that
     are not fitted are in brackets."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    table = Sheet()
-    for name in ("architecture", *tasks):
-        table.add_column(name, justify="left", no_wrap=True)
-    cells: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        cells.setdefault((row["architecture"], row["task"]), []).append(row)
-    for architecture in dict.fromkeys(row["architecture"] for row in rows):
-        table.add_row(architecture, *(_text(cells.get((architecture, task), [])) for task in tasks))
+    headings = ("architecture", *tasks)
     sizes = sorted({max(row["sizes"]) for row in rows})
-    table.caption = Text(
+    caption = (
         f"uniform/worst family at {', '.join(map(str, sizes))}; in brackets: not fitted, below {SOLVED} at the training"
         " length; means over seeds"
     )
+    table = Sheet(*headings, unbroken=headings, caption=caption)
+    for architecture in dict.fromkeys(row["architecture"] for row in rows):
+        mine = [row for row in rows if row["architecture"] == architecture]
+        table.add_row(architecture, *(_text([row for row in mine if row["task"] == task]) for task in tasks))
     return table
 
 

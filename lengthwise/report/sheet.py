@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -24,9 +24,21 @@ class Sheet(Table):
     hyphen. If that does not fit, the decorative column (number ``ornament``) is dropped. If it still does not fit, each
     row is written as a paragraph: its first cell, then the others with their headings."""
 
-    def __init__(self, *headings: str, title: str | None = None, ornament: int | None = None) -> None:
-        super().__init__(*headings, title=title, caption_justify="left")
+    def __init__(
+        self,
+        *headings: str,
+        title: str | None = None,
+        caption: str | Text | None = None,
+        left: Container[str] | None = None,
+        unbroken: Container[str] = (),
+        ornament: int | None = None,
+    ) -> None:
+        """All columns are left-aligned or, with ``left``, those of its headings; ``unbroken`` ones are not wrapped."""
+        super().__init__(title=title, caption=Text(caption) if isinstance(caption, str) else caption)
         self.ornament = ornament
+        for heading in headings:
+            justify = "left" if left is None or heading in left else "right"
+            self.add_column(heading, justify=justify, no_wrap=heading in unbroken)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         if self.title:

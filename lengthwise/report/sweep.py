@@ -60,23 +60,23 @@ def _group_scores(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str
 def trials_table(trials: Sequence[Row]) -> Table:
     """Return a table of the best trials."""
     paths = list(trials[0]["values"])
-    table = Sheet(*paths, "exact match", "worst seed", "seeds", "parameters", title="Trials, the best first")
+    further = f"{len(trials) - SHOWN} further ones in trials.csv" if len(trials) > SHOWN else None
+    headings = (*paths, "exact match", "worst seed", "seeds", "parameters")
+    table = Sheet(*headings, title="Trials, the best first", caption=further)
     for row in rank_trials(trials)[:SHOWN]:
         size = f"{row['parameters']:,}" if row["parameters"] else "–"
         numbers = (share_text(row["exact"], 3), share_text(row["worst"], 3), str(row["seeds"]), size)
         table.add_row(*(row["values"][path] for path in paths), *numbers)
-    if len(trials) > SHOWN:
-        table.caption = f"{len(trials) - SHOWN} further ones in trials.csv"
     return table
 
 
 def importance_table(rows: Sequence[Row]) -> Table:
     """Return a table of the importance of each field, largest first."""
-    table = Sheet("field", "explains", "exact match by value", title="Importance of fields")
+    caption = "explains: of the variance of exact match between trials; the rest is fields together, and chance"
+    table = Sheet("field", "explains", "exact match by value", title="Importance of fields", caption=caption)
     for row in rows:
         by_value = ", ".join(f"{value}: {share_text(mean, 3)}" for value, mean in row["exact"].items())
         table.add_row(row["field"], share_text(row["explains"]), by_value)
-    table.caption = "explains: of the variance of exact match between trials; the rest is fields together, and chance"
     return table
 
 

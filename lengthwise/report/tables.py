@@ -54,11 +54,8 @@ def score_table(curves: Sequence[Curve]) -> Table:
     room = COLUMNS - len(own)
     columns = sizes if len(sizes) <= room else [size for size in sizes if size in line] or sizes
     shown = _selection(columns, {curve.top for curve in curves}, room)
-    table = Sheet()
-    table.caption = _caption(curves, points, len(shown), len(sizes))
-    table.add_column("exact match at")
-    for heading in [*own, *map(size_text, shown)]:
-        table.add_column(heading, justify="right")
+    caption = _caption(curves, [point for row in points for point in row.values()], len(shown), len(sizes))
+    table = Sheet("exact match at", *own, *map(size_text, shown), left=("exact match at",), caption=caption)
     for number, (curve, name) in enumerate(zip(curves, names(curves), strict=True)):
         cells = [_cell(points[number].get(size), trained=curve.trained_at(size)) for size in shown]
         table.add_row(Text(name), *(column[number] for column in own.values()), *cells)
@@ -73,14 +70,8 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     # Values that all rows share go into the caption, so that the table fits 80 characters.
     own = [name for name in ("problems", "stopping") if len({row[name] for row in rows}) > 1]
-    table = Sheet(ornament=1 + len(own))
     scaled = ["scaled"] * any("scaled" in row for row in rows)
-    for heading in ("size", *own, "", "exact match", "95 % interval", "per token", *scaled, "loops", "count"):
-        table.add_column(heading, justify="left" if heading in (*own, "") else "right", no_wrap=heading not in own)
-    for row in rows:
-        size, *rest, loops, count = _details(row, trained=tops is not None and trained_on(row["sizes"], tops))
-        above_chance = [scaled_text(row.get("scaled"))] if scaled else []
-        table.add_row(size, *(row[name] for name in own), *rest, *above_chance, loops, count)
+    fixed = ["exact match", "95 % interval", "per token", *scaled, "loops", "count"]
     notes = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     notes += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
     notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] if scaled else []
@@ -89,7 +80,17 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     early = sorted({row["precision"] for row in rows if "precision" in row})
     notes += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]
     notes += interval_notes(rows)
-    table.caption = Text("; ".join(notes))
+    table = Sheet(
+        *("size", *own, "", *fixed),
+        left=(*own, ""),
+        unbroken=("size", "", *fixed),
+        ornament=1 + len(own),
+        caption="; ".join(notes),
+    )
+    for row in rows:
+        size, *rest, loops, count = _details(row, trained=tops is not None and trained_on(row["sizes"], tops))
+        above_chance = [scaled_text(row.get("scaled"))] if scaled else []
+        table.add_row(size, *(row[name] for name in own), *rest, *above_chance, loops, count)
     return table
 
 
@@ -98,110 +99,95 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     side."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     downs, acrosses = (_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
-    table = Sheet()
-    for heading in ("", *map(_span, acrosses)):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for down in downs:
-        shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses]
-        table.add_row(_span(down), *(share_text(statistics.fmean(found)) if found else "" for found in shares))
     worst = min(cells, key=cells.__getitem__)
     within = [share for size, share in cells.items() if trained_on(size, tops)]
     notes = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
-    notes += (
-        [f"{share_text(statistics.fmean(within), 4)} of the {len(within)} trained, up to {size_text(tops)}"]
-        if within
-        else []
-    )
+    if within:
+        mean = share_text(statistics.fmean(within), 4)
+        notes += [f"{mean} of the {len(within)} trained, up to {size_text(tops)}"]
     notes += [f"worst {share_text(cells[worst], 3)} at {size_text(worst)}"]
     notes += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
-    table.caption = Text("\n".join(notes))
+    headings = ["", *acrosses]
+    table = Sheet(*headings, left=(), unbroken=headings, caption="\n".join(notes))
+    for span, down in downs.items():
+        shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses.values()]
+        table.add_row(span, *(share_text(statistics.fmean(found)) if found else "" for found in shares))
     return table
 
 
-def _blocks(side: Sequence[int]) -> list[Sequence[int]]:
+def _blocks(side: Sequence[int]) -> dict[str, Sequence[int]]:
+    """Return consecutive sizes in blocks of equal count, by their span as text."""
     step = -(-len(side) // BLOCKS)
-    return [side[start : start + step] for start in range(0, len(side), step)]
-
-
-def _span(block: Sequence[int]) -> str:
-    return str(block[0]) if len(block) == 1 else f"{block[0]}–{block[-1]}"
+    blocks = [side[start : start + step] for start in range(0, len(side), step)]
+    return {"–".join(map(str, dict.fromkeys((block[0], block[-1])))): block for block in blocks}
 
 
 def language_model_table(rows: Iterable[Row]) -> Table:
     """Return a language model's scores, a row per size; if replies are missing, ``count`` says how many were asked
     for."""
     rows = list(rows)
-    table = Sheet(ornament=1)
-    for heading in ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    headings = ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count")
+    caption = (
+        f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; "
+        "lenient: the reply ends in the right answer; chatter: it is not an answer alone"
+    )
+    table = Sheet(*headings, left=("",), unbroken=headings, ornament=1, caption=caption)
     for row in rows:
         *cells, tokens, _, count = _details(row, trained=False)
         count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
         lenient = Text(share_text(row["lenient"], 3) if "lenient" in row else "–")
         table.add_row(*cells, lenient, tokens, str(row["chatter"]), count)
-    note = (
-        f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; "
-        "lenient: the reply ends in the right answer; chatter: it is not an answer alone"
-    )
-    table.caption = Text(note)
     return table
 
 
 def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()) -> list[Row]:
     """Return a row per curve and size, with mean, standard error over seeds and the number of seeds that solve it; and
     a row per claim. ``fit`` is exact match at the training length, if measured."""
-    rows: list[Row] = []
     fits = fits_of(curves)
-    for curve in curves:
-        fit = fits.get(curve.label)
-        for point in curve.points():
-            if max(point.sizes) in sizes:
-                rows.append(
-                    {
-                        "panel": panel,
-                        "who": curve.label,
-                        "stopping": curve.stopping,
-                        "problems": curve.problems,
-                        "size": size_text(point.sizes),
-                        "exact": round(point.mean, 5),
-                        "error": None if point.error is None else round(point.error, 5),
-                        "solved": point.solved,
-                        "seeds": point.seeds,
-                        "count": point.count,
-                        "fit": None if fit is None else round(fit, 5),
-                        "trained_to": curve.top,
-                        **({"diverged": curve.diverged} if curve.diverged else {}),
-                    }
-                )
-    rows += [
-        {"panel": panel, "who": c.who, "size": c.size, "published": c.figure, "standing": c.standing} for c in claims
+    rows = [
+        {
+            "panel": panel,
+            "who": curve.label,
+            "stopping": curve.stopping,
+            "problems": curve.problems,
+            "size": size_text(point.sizes),
+            "exact": round(point.mean, 5),
+            "error": None if point.error is None else round(point.error, 5),
+            "solved": point.solved,
+            "seeds": point.seeds,
+            "count": point.count,
+            "fit": round(fits[curve.label], 5) if curve.label in fits else None,
+            "trained_to": curve.top,
+            **({"diverged": curve.diverged} if curve.diverged else {}),
+        }
+        for curve in curves
+        for point in curve.points()
+        if point.length in sizes
     ]
-    return rows
+    published = [{"who": c.who, "size": c.size, "published": c.figure, "standing": c.standing} for c in claims]
+    return [*rows, *({"panel": panel} | row for row in published)]
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
     """Return the summary as a terminal table."""
-    table = Sheet()
-    for heading in ("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing"):
-        table.add_column(heading)
-    if any(row.get("error") is not None for row in rows):
-        table.caption = Text("±: the standard error of the mean over seeds")
+    note = "±: the standard error of the mean over seeds"
+    caption = note if any(row.get("error") is not None for row in rows) else None
+    table = Sheet("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing", caption=caption)
     panel = None
     for row in rows:
         if row["panel"] != panel:
             panel = row["panel"]
             table.add_row(Text(panel, "bold"))
         if "published" in row:
-            table.add_row(
-                row["who"], str(row["size"]), row["published"], "", Text(f"published: {row['standing']}", "dim")
-            )
-        else:
-            error = "" if row["error"] is None else f" ± {share_text(row['error'], 3)}"
-            seeds = f"{row['solved']} of {row['seeds']}"
-            kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
-            unfit = not_fitted(row["fit"], row["trained_to"])
-            note = ", ".join(filter(None, [f"{row['stopping']}{kind}", unfit, lost(row.get("diverged", 0))]))
-            table.add_row(row["who"], row["size"], f"{share_text(row['exact'], 3)}{error}", seeds, note)
+            standing = Text(f"published: {row['standing']}", "dim")
+            table.add_row(row["who"], str(row["size"]), row["published"], "", standing)
+            continue
+        error = "" if row["error"] is None else f" ± {share_text(row['error'], 3)}"
+        kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
+        notes = [f"{row['stopping']}{kind}", not_fitted(row["fit"], row["trained_to"]), lost(row.get("diverged", 0))]
+        seeds = f"{row['solved']} of {row['seeds']}"
+        exact = f"{share_text(row['exact'], 3)}{error}"
+        table.add_row(row["who"], row["size"], exact, seeds, ", ".join(filter(None, notes)))
     return table
 
 
@@ -223,10 +209,8 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
 
 def anatomy_table(rows: Sequence[Row]) -> Table:
     """Return an error analysis: a line per size, then one per group of problems in order of difficulty."""
-    table = Sheet()
-    for heading in ("size", "exact match", "wrong", "end early", "end late", "a wrong symbol", "first wrong at"):
-        justify = "left" if heading in ("size", "first wrong at") else "right"
-        table.add_column(heading, justify=justify, no_wrap=heading == "size")
+    headings = ("size", "exact match", "wrong", "end early", "end late", "a wrong symbol", "first wrong at")
+    table = Sheet(*headings, left=("size", "first wrong at"), unbroken=("size",))
     for row in rows:
         wrong, positions = sum(row["ends"].values()), row["first_wrong"]
         often = sorted(positions, key=lambda position: -positions[position])[:3]
@@ -314,64 +298,45 @@ def _selection(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]
     return sorted(chosen)
 
 
-def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], shown: int, sizes: int) -> Text:
-    every = [point for row in points for point in row.values()]
-    seeds = {point.seeds for point in every}
+def _caption(curves: Sequence[Curve], points: Sequence[Point], shown: int, sizes: int) -> str:
+    """Describe the training range, the problems and seeds, the bands, how recipes were selected, and worst families."""
+    seeds = {point.seeds for point in points}
+    # Seeds share their problems, unless these are sealed.
+    same = "" if seeds == {1} or any(curve.sealed() for curve in curves) else ", the same for all seeds"
     bands = (["worst–best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
     tops = sorted({curve.tops for curve in curves if curve.top})
     upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
-    return Text(
-        (f"{TRAINED} within the training range, up to {upto}\n" if tops else "")
-        + f"{_range({point.count for point in every})} problems per size{_same_for_seeds(curves, seeds)}, "
-        + f"{_range(seeds)} seed{'s' * (seeds != {1})}; "
+    problems = f"{_range({point.count for point in points})} problems per size{same}"
+    lines = [f"{TRAINED} within the training range, up to {upto}"] if tops else []
+    lines += [
+        f"{problems}, {_range(seeds)} seed{'s' * (seeds != {1})}; "
         f"beside exact match: {', of a single seed the '.join(bands)}"
-        + (f"\n{shown} of {sizes} sizes are shown" if shown < sizes else "")
-        + _protocol(curves)
-        + _worst_families([curve for curve in curves if curve.problems == WORST])
-    )
-
-
-def _same_for_seeds(curves: Sequence[Curve], seeds: set[int]) -> str:
-    """Note that seeds share their problems; sealed problems are different for each seed."""
-    return "" if seeds == {1} or any(curve.sealed() for curve in curves) else ", the same for all seeds"
-
-
-def _protocol(curves: Sequence[Curve]) -> str:
-    """Note the sizes that recipes were selected on, and whether problems are sealed."""
-    by_sizes: dict[tuple[int, ...], list[str]] = {}
-    for curve in curves:
-        by_sizes.setdefault(curve.looked_at, []).append(curve.label)
-    lines = [
-        f"chosen on {', '.join(map(str, sizes))}"
-        + (f": {', '.join(dict.fromkeys(labels))}" if len(by_sizes) > 1 else "")
-        for sizes, labels in by_sizes.items()
-        if sizes
     ]
+    lines += [f"{shown} of {sizes} sizes are shown"] if shown < sizes else []
+    by_looked_at: dict[tuple[int, ...], list[str]] = {}
+    for curve in curves:
+        by_looked_at.setdefault(curve.looked_at, []).append(curve.label)
+    for looked_at, labels in by_looked_at.items():
+        whose = f": {', '.join(dict.fromkeys(labels))}" if len(by_looked_at) > 1 else ""
+        lines += [f"chosen on {', '.join(map(str, looked_at))}{whose}"] if looked_at else []
     lines += ["final: on sealed problems"] if all(curve.sealed() for curve in curves) else []
-    return "".join(f"\n{text}" for text in lines)
+    worst = [curve for curve in curves if curve.problems == WORST]
+    several = len({curve.stopping for curve in worst}) > 1
+    lines += [f"{one.label}{f', {one.stopping}' * several}: {_worst_families(one)}" for one in worst]
+    return "\n".join(lines)
 
 
-def _worst_families(curves: Sequence[Curve]) -> str:
-    """Return a line per curve naming its worst family, with the stopping rule if there are several."""
-    several = len({curve.stopping for curve in curves}) > 1
-    return "".join(f"\n{curve.label}{f', {curve.stopping}' * several}: {_worst_text(curve)}" for curve in curves)
-
-
-def _worst_text(curve: Curve) -> str:
+def _worst_families(curve: Curve) -> str:
     """Name the worst family of each size; if all families are right, name the sizes measured."""
     sizes: dict[str, list[str]] = {}
     for point in curve.points():
         if point.mean < 1:
-            sizes.setdefault(_some(point.families), []).append(size_text(point.sizes))
+            named, others = point.families[:NAMED], len(point.families) - NAMED
+            family = " or ".join([*named, *([f"{others} others"] if others > 0 else [])])
+            sizes.setdefault(family, []).append(size_text(point.sizes))
     if not sizes:
         return f"every family is right at {', '.join(size_text(point.sizes) for point in curve.points())}"
     return "worst family " + "; ".join(f"{name} at {', '.join(found)}" for name, found in sizes.items())
-
-
-def _some(names: Sequence[str]) -> str:
-    """Name the first families, and count the others."""
-    others = len(names) - NAMED
-    return " or ".join([*names[:NAMED], *([f"{others} others"] if others > 0 else [])])
 
 
 def _range(values: set[int]) -> str:
