@@ -1,9 +1,11 @@
-"""Figure of exact match against length, a line per curve."""
+"""Figures of exact match against length, a line per curve: of some recipes, or of a whole study."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,13 +14,13 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import size_text
-from lengthwise.report import WORST, Curve, Point, all_curves, curves
-from lengthwise.report.lines import MARKS, Look, legend, name_lines
+from lengthwise.report import WORST, Curve, Point, all_curves, curves, fits_of, lost, not_fitted, rule_text
+from lengthwise.report.lines import MARKS, Look, legend, look, name_lines, short
 from lengthwise.report.map_figure import cells_of, heat_map
-from lengthwise.report.plots import plots
 from lengthwise.report.style import (
     ACROSS,
     COLOURS,
+    DASHES,
     FAINT,
     SHADE,
     Drawing,
@@ -30,6 +32,24 @@ from lengthwise.report.style import (
     wrap_title,
 )
 from lengthwise.runs.folder import InquiryFolder, RunFolder
+
+Aspect = Literal["label", "stopping", "problems"]  # fields that together identify a curve
+ASPECTS: tuple[Aspect, ...] = ("label", "stopping", "problems")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One panel with its curves; ``strong`` if it is highlighted."""
+
+    title: str
+    curves: list[Curve]
+    looks: list[Look]
+    strong: bool = False
+    seeds_only: bool = False  # bands are drawn for curves of several seeds only
+
+    def banded(self, curve: Curve) -> bool:
+        """Return True if a curve's band is drawn."""
+        return len(curve.rows_by_seed) > 1 if self.seeds_only else len(self.curves) <= len(COLOURS)
 
 
 def score_figure(
@@ -85,26 +105,83 @@ def length_figure(
     if not curves:
         raise UsageError("no scores along a length to draw: evaluate a run first (pairs of sizes make a heat map)")
     parts, heading = plots(curves, strong)
-    figure, grid = panel_grid(len(parts), len(curves), width)
-    longest = max(curve.diagonal()[-1].length for curve in curves)
+    if len(parts) > 1:
+        longest = max(curve.diagonal()[-1].length for curve in curves)
+        return _draw_panels(parts, title, width, longest=longest, columns=5)
+    figure, (axes,) = panel_grid(1, len(curves), width)
+    _draw_plot(axes, parts[0])
+    ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
+    name_lines(axes, parts[0].looks, ends, width, heading)
+    if title:
+        axes.set_title(wrap_title(title, width), pad=15)
+    return fix_layout(figure)
+
+
+@style()
+def overview_figure(
+    groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, strong: str = "", width: Width = "page"
+) -> Drawing:
+    """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's name without
+    what all names of its panel share is its method, which has the same style in every panel; a panel of few recipes
+    uses the method names of the fullest panel. ``strong`` is the method to highlight. Each recipe is stopped by its own
+    rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
+    drawn = {name: found for name, group in groups.items() if (found := _by_recipe(group))}
+    if not drawn:
+        raise UsageError("no scores along a length to draw: evaluate a run first")
+    methods_known = short(list(max(drawn.values(), key=len)))[1]
+    panels = {name: _by_method(found, methods_known) for name, found in drawn.items()}
+    methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
+    first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
+    looks = {method: look(first.index(method), name=method, strong=method == strong) for method in methods}
+    parts = [
+        Plot(name, [*panel.values()], [looks[method] for method in panel], strong=True, seeds_only=True)
+        for name, panel in panels.items()
+    ]
+    return _draw_panels(parts, title, width, columns=4)
+
+
+def _by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
+    """Return the curve of each recipe that has one, by its name."""
+    measured = [run for run in group if run.rows("scores")]
+    found: dict[str, Curve] = {}
+    for curve in curves(measured) if measured else []:
+        if curve.problems == "uniform" and curve.diagonal():
+            found.setdefault(curve.label, curve)  # curves() puts its own rule first
+    return found
+
+
+def _by_method(found: Mapping[str, Curve], known: Sequence[str]) -> dict[str, Curve]:
+    """Return curves by method: the longest of the known methods that is part of a recipe's name. If these are not
+    unique, use the shortened names."""
+    rests = short(list(found))[1]
+    names = [
+        max((method for method in known if f"-{method}-" in f"-{label}-"), key=len, default=rest)
+        for label, rest in zip(found, rests, strict=True)
+    ]
+    return dict(zip(names if len({*names}) == len(names) else rests, found.values(), strict=True))
+
+
+def _draw_panels(
+    parts: Sequence[Plot], title: str | None, width: Width, *, longest: int | None = None, columns: int
+) -> Drawing:
+    """Draw several panels, up to the same length ``longest`` if given, and one legend."""
+    looks = dict.fromkeys(look for part in parts for look in part.looks)
+    figure, grid = panel_grid(len(parts), len(looks), width, sharex=longest is not None)
     for axes, part in zip(grid, parts, strict=True):
-        length_axes(axes, part.curves, longest)
-        for look, curve in zip(part.looks, part.curves, strict=True):
-            draw_curve(axes, look, curve.diagonal(), banded=len(part.curves) <= len(COLOURS))
-        explain_bands(axes, part.curves)
-    if len(parts) == 1:
-        ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
-        name_lines(grid[0], parts[0].looks, ends, width, heading)
-        if title:
-            grid[0].set_title(wrap_title(title, width), pad=15)
-        return fix_layout(figure)
-    for axes, part in zip(grid, parts, strict=True):
+        _draw_plot(axes, part, longest)
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.strong else "normal")
-    together = dict.fromkeys(look for part in parts for look in part.looks)
-    legend(figure, list(together), columns=2 if width == "column" else 5)
+    legend(figure, list(looks), columns=2 if width == "column" else columns)
     if title:
         add_heading(figure, title, width)
     return fix_layout(figure)
+
+
+def _draw_plot(axes: Axes, part: Plot, longest: int | None = None) -> None:
+    """Draw a panel's curves, up to ``longest`` or the largest size of theirs, and describe their bands."""
+    length_axes(axes, part.curves, longest or max(curve.diagonal()[-1].length for curve in part.curves))
+    for own, curve in zip(part.looks, part.curves, strict=True):
+        draw_curve(axes, own, curve.diagonal(), banded=part.banded(curve))
+    explain_bands(axes, part.curves)
 
 
 def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
@@ -184,3 +261,75 @@ def draw_curve(axes: Axes, look: Look, points: Sequence[Point], *, banded: bool)
         return
     low, high = [point.low for point in points], [point.high for point in points]
     axes.fill_between(sizes, low, high, alpha=0.18, color=look.colour, linewidth=0, zorder=2)
+
+
+# Distribution of curves over panels
+
+
+def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
+    """Return the panels, and what the names of all recipes have in common. ``strong`` is the recipe to highlight.
+
+    There is one panel unless there are more recipes and rules than colours: then one per recipe if recipes have several
+    stopping rules, otherwise one per set of problems if there are several.
+    """
+    heading, labels = short([curve.label for curve in curves])
+    brief = dict(zip((curve.label for curve in curves), labels, strict=True))
+    split = _choose_aspect(curves)
+    looks = _looks(curves, split, brief, strong)
+    groups: dict[str, list[int]] = {}
+    for number, curve in enumerate(curves):
+        groups.setdefault(str(getattr(curve, split)) if split else "", []).append(number)
+    titles = brief if split == "label" else {key: f"{key} problems" for key in groups if split}
+    panels = [
+        Plot(titles.get(key, key), [curves[i] for i in group], [looks[i] for i in group], key == strong)
+        for key, group in groups.items()
+    ]
+    return panels, heading
+
+
+def _choose_aspect(curves: Sequence[Curve]) -> Aspect | None:
+    kinds = {(curve.label, curve.stopping) for curve in curves}
+    if len(kinds) <= len(COLOURS):
+        return None
+    if 1 < len({label for label, _ in kinds}) < len(kinds):
+        return "label"
+    return "problems" if len({curve.problems for curve in curves}) > 1 else None
+
+
+def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None) -> list[Look]:
+    """Return a style per curve. Within a panel the colour identifies the curve and the dash its set of problems; if
+    there are too few colours or dashes, each curve is numbered instead."""
+
+    def identity(curve: Curve, *but: str | None) -> tuple[Any, ...]:
+        return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *but))
+
+    first = sorted(curves, key=lambda curve: curve.label != strong)  # the order of colours
+    colours = list(dict.fromkeys(identity(curve, "problems") for curve in first))
+    numbers = list(dict.fromkeys(identity(curve) for curve in first))
+    sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
+    twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
+    fits = fits_of(curves)
+    return [
+        look(
+            colours.index(identity(curve, "problems")) if twins else numbers.index(identity(curve)),
+            sets.index(curve.problems) if twins else None,
+            name=_name(curve, curves, split, brief),
+            strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
+            note=_note(curve, fits.get(curve.label)) if curve.problems == "uniform" and not split else "",
+        )
+        for curve in curves
+    ]
+
+
+def _note(curve: Curve, fit: float | None) -> str:
+    return ", ".join(filter(None, [not_fitted(fit, curve.top), lost(curve.diverged)]))
+
+
+def _name(curve: Curve, curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str]) -> str:
+    rules = {other.stopping for other in curves if other.label == curve.label}
+    parts = [
+        *([brief[curve.label]] if split != "label" else []),
+        *([rule_text(curve.stopping)] if curve.stopping and (split == "label" or len(rules) > 1) else []),
+        *([curve.problems] if curve.problems != "uniform" and split != "problems" else []),
+    ]
+    return ", ".join(parts)

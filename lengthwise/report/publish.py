@@ -10,19 +10,18 @@ from matplotlib.figure import Figure
 from lengthwise.base.fields import encode
 from lengthwise.base.files import remove, write_json
 from lengthwise.base.schemas import Depth, Distribution, Trained
-from lengthwise.base.score_rows import ALONE, Row, Sizes
+from lengthwise.base.score_rows import ALONE, Row
 from lengthwise.report import Claim, all_curves, by_recipe, drop_repeats
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.csv_files import write_csv
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import length_figure, usual_title, worth_drawing
+from lengthwise.report.length_figure import length_figure, overview_figure, usual_title, worth_drawing
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
-from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.published import inquiries, read_figures_json, read_json, read_published, read_table
-from lengthwise.report.style import FORMATS, Width, save
+from lengthwise.report.style import FORMATS, KNOWN_FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
 LARGE = 500_000  # bytes; larger CSV files are compressed
@@ -64,16 +63,10 @@ def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> Non
     """Remove files of an earlier publication that these recipes would have overwritten but did not: they would be
     mistaken for results of these runs."""
     figures = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels)]
-    names = [
-        "inquiries.json",
-        "scores.csv",
-        "scores.csv.gz",
-        "metrics.csv",
-        "metrics.csv.gz",
-        "card.json",
-        *(f"anatomy-{label}.json" for label in labels),
-    ]
-    for name in [*names, *(f"{figure}.{kind}" for figure in figures for kind in ("png", "svg", "pdf"))]:
+    names = [f"{figure}.{kind}" for figure in figures for kind in KNOWN_FORMATS]
+    names += ["inquiries.json", "card.json", *(f"anatomy-{label}.json" for label in labels)]
+    names += [f"{table}.csv{packed}" for table in ("scores", "metrics") for packed in ("", ".gz")]
+    for name in names:
         if (path := folder / name) not in written:
             remove(path)
 
@@ -83,10 +76,10 @@ def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequen
     about, runs, asked = read_figures_json(source), read_published(source), inquiries(source)
     figures = _figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
     for path in sorted(source.glob("stopping-*.json")):
-        figures[path.stem] = depth_figure(read_json(path, tuple[Depth, ...]), _depth_title(path.stem), width=width)
+        figures[path.stem] = _depth(path.stem, read_json(path, tuple[Depth, ...]), width)
     if (path := source / "distribution.json").exists():
         counts = {int(size): count for size, count in read_json(path, Distribution).items()}
-        figures["distribution"] = distribution_figure(counts, _distribution_title(counts), width=width)
+        figures["distribution"] = _distribution(counts, width)
     if rows := read_table(source / "parameters.csv", Trained):
         claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]
         figures["parameters"] = parameter_figure(rows, claims, width=width)
@@ -110,19 +103,15 @@ def _figures(
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
         cells = [row for row in cells_of(group) if row["problems"] in ALONE]
-        if all(len({sizes[axis] for sizes in _unequal_sizes(cells)}) > 1 for axis in (0, 1)):
+        unequal = [row["sizes"] for row in cells if len(set(row["sizes"])) == 2]
+        if all(len({sizes[axis] for sizes in unequal}) > 1 for axis in (0, 1)):  # a map needs several on both axes
             figures[f"map-{label}"] = heat_map(cells, group[0].outline.tops, label, width=width)
-    if any(row.get("loss") is not None for row in _rows(runs, "metrics")):
+    if any(row.get("loss") is not None for run in runs for row in run.rows("metrics")):
         figures["loss"] = loss_figure(runs, title, strong=strong, width=width)
     for label, group in groups.items():
         if anatomies := anatomies_of(group):
             figures[f"anatomy-{label}"] = anatomy_figure(anatomies, f"{label}: how answers go wrong", width=width)
     return figures
-
-
-def _unequal_sizes(rows: Sequence[Row]) -> set[Sizes]:
-    """Return the pairs of two different sizes; a map needs several on both axes."""
-    return {tuple(row["sizes"]) for row in rows if len(set(row["sizes"])) == 2}
 
 
 def anatomies_of(runs: Sequence[RunFolder]) -> list[Row]:
@@ -142,7 +131,10 @@ def _write_data(
     operations: Mapping[str, float] | None,
 ) -> list[Path]:
     """Write the rows behind the figures, with recipes and versions."""
-    entries = [run_of(run) | _about(run) | {"outline": encode(run.outline), "recipe": run.config()} for run in runs]
+    entries = []
+    for run in runs:
+        verdict = {"verdict": DIVERGED} if run.diverged else {}
+        entries.append(run_of(run) | run.about() | verdict | {"outline": encode(run.outline), "recipe": run.config()})
     files = [_write(folder, "runs", entries)]
     if asked:
         entries = [_inquiry_of(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
@@ -151,7 +143,7 @@ def _write_data(
         files.append(write_csv(folder / "scores.csv", rows, packed_above=LARGE))
     if metrics := metrics_of(runs):
         files.append(write_csv(folder / "metrics.csv", metrics, packed_above=LARGE))
-    if _rows(runs, "scores"):
+    if any(run.rows("scores") for run in runs):
         files.append(_write(folder, "card", score_card(runs, operations)))
     for label, group in (by_recipe(runs) if runs else {}).items():
         if anatomies := anatomies_of(group):
@@ -166,17 +158,18 @@ def scores_of(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list
 
 
 def metrics_of(runs: Sequence[RunFolder]) -> list[Row]:
-    """Return the course of training, each row with the columns that identify its run."""
-    named = [(run_of(run), run) for run in runs]
-    return [whose | row for whose, run in named for row in map(_course, run.rows("metrics")) if row]
-
-
-def _course(row: Row) -> Row:
-    """Return the fields of a metrics row that figures use, losses rounded to five digits; empty if it has none."""
-    drawn = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
-    if isinstance(drawn.get("loss"), float):
-        drawn["loss"] = float(f"{drawn['loss']:.5g}")
-    return {"step": row["step"], **drawn} if drawn else {}
+    """Return the course of training: the fields that figures use, losses rounded to five digits, each row with the
+    columns that identify its run."""
+    found = []
+    for run in runs:
+        whose = run_of(run)
+        for row in run.rows("metrics"):
+            drawn = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
+            if isinstance(drawn.get("loss"), float):
+                drawn["loss"] = float(f"{drawn['loss']:.5g}")
+            if drawn:
+                found.append(whose | {"step": row["step"]} | drawn)
+    return found
 
 
 def _write(folder: Path, name: str, tree: object) -> Path:
@@ -185,17 +178,9 @@ def _write(folder: Path, name: str, tree: object) -> Path:
     return folder / f"{name}.json"
 
 
-def _rows(folders: Sequence[RunFolder | InquiryFolder], name: str) -> list[Row]:
-    return [row for folder in folders for row in folder.rows(name)]
-
-
 def run_of(run: RunFolder) -> Row:
     """Return the columns that identify a run in a folder of results."""
     return {"recipe_name": run.outline.name, "id": run.outline.id, "train_seed": run.outline.seed}
-
-
-def _about(run: RunFolder) -> Row:
-    return run.about() | ({"verdict": DIVERGED} if run.diverged else {})
 
 
 def _inquiry_of(asked: InquiryFolder) -> Row:
@@ -209,12 +194,12 @@ def publish_depth(
     rows: Sequence[Row], path: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS
 ) -> list[Path]:
     """Write accuracy and confidence against loops, as rows and as a figure. ``path`` is ``stopping-<run>``."""
-    figure = depth_figure(rows, _depth_title(path.name), width=width)
+    figure = _depth(path.name, rows, width)
     return [_write(path.parent, path.name, rows), *save(figure, path, formats)]
 
 
-def _depth_title(name: str) -> str:
-    return f"{name.removeprefix('stopping-')}: after each loop"
+def _depth(name: str, rows: Sequence[Row], width: Width) -> Figure:
+    return depth_figure(rows, f"{name.removeprefix('stopping-')}: after each loop", width=width)
 
 
 def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:
@@ -251,9 +236,8 @@ def _overview(folder: Path, about: Row, width: Width = "page") -> Figure:
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:
     """Write the number of problems of each length, as data and as a figure."""
-    figure = distribution_figure(counts, _distribution_title(counts))
-    return [_write(path.parent, path.name, dict(counts)), *save(figure, path)]
+    return [_write(path.parent, path.name, dict(counts)), *save(_distribution(counts, "page"), path)]
 
 
-def _distribution_title(counts: Mapping[int, int]) -> str:
-    return f"{sum(counts.values()):,} problems to train on"
+def _distribution(counts: Mapping[int, int], width: Width) -> Figure:
+    return distribution_figure(counts, f"{sum(counts.values()):,} problems to train on", width=width)

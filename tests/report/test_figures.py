@@ -17,12 +17,10 @@ from lengthwise.cli.entry import main
 from lengthwise.report import WORST, Curve, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import length_figure, score_figure
+from lengthwise.report.length_figure import length_figure, overview_figure, plots, score_figure
 from lengthwise.report.lines import look, short
 from lengthwise.report.loss_figure import loss_figure, running_mean
-from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import parameter_figure
-from lengthwise.report.plots import plots
 from lengthwise.report.publish import publish, publish_overview
 from lengthwise.report.published import read_published
 from lengthwise.report.style import WIDTHS, drawing, save
