@@ -6,7 +6,6 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
@@ -17,7 +16,7 @@ from matplotlib.patches import Rectangle
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, latest, share_text, size_text
 from lengthwise.report import rule_text
-from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, fix_layout, style
+from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, add_heading, drawing, fix_layout, style
 from lengthwise.runs.folder import RunFolder
 
 TICKS = 9  # maximum number of sizes labelled per side
@@ -45,80 +44,37 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     sides = _sides({sizes for cells in panels.values() for sizes in cells})
     panels = {name: cells for name, cells in panels.items() if any(one != other for one, other in cells)} or panels
     reach = f"trained to {' x '.join(map(str, tops))} (outlined)" if any(tops) else None  # None if unknown
-    heading = [*filter(None, [title, reach])]
-    grid = _Grid.of(len(panels), width)
-    figure = grid.figure(width, ("\n" if width == "column" else ": ").join(heading))
+    across = min(len(panels), ACROSS[width])
+    down = math.ceil(len(panels) / across)
+    side = min(3.0, (WIDTHS[width] - 1.35 - 0.3 * (across - 1)) / across)  # inches, beside labels and the colour bar
+    figure = drawing(width, 0.35 + down * (side + 0.8))
+    figure.set_figwidth(1.35 + across * side + 0.3 * (across - 1))
+    figure.set_layout_engine("compressed")
+    grid = figure.subplots(down, across, squeeze=False).ravel()
     for number, (name, cells) in enumerate(panels.items()):
-        axes = grid.panel(figure, number)
-        mesh = _draw_map(axes, cells, sides, tops, grid.side)
+        axes = grid[number]
+        mesh = _draw_map(axes, cells, sides, tops, side)
         axes.set_title(name, fontsize=7.5, pad=21)
-        size = 6 if grid.side > 1.2 else 5
+        size = 6 if side > 1.2 else 5
         axes.annotate(_summary(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=size)
-        axes.set_xlabel(_side_label(pairs, "first") if grid.lowest(number) else "")
-        axes.set_ylabel(_side_label(pairs, "second") if number % grid.across == 0 else "")
-    bar = figure.colorbar(mesh, cax=grid.bar(figure), label="exact match", ticks=np.linspace(0, 1, 6))
+        axes.set_xlabel(_side_label(pairs, "first") if number + across >= len(panels) else "")
+        axes.set_ylabel(_side_label(pairs, "second") if number % across == 0 else "")
+    for axes in grid[len(panels) :]:
+        axes.remove()
+    bar = figure.colorbar(mesh, ax=figure.axes, label="exact match", ticks=np.linspace(0, 1, 6), aspect=25, shrink=0.8)
     bar.outline.set_visible(False)
+    add_heading(figure, ": ".join(filter(None, [title, reach])), width)
     return fix_layout(figure)
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """The positions of square panels, in inches. matplotlib's own layouts leave gaps next to axes of fixed aspect."""
-
-    count: int
-    across: int
-    side: float  # of a panel
-    head: float  # of the title
-
-    LEFT, RIGHT, ABOVE, BELOW, GAP = 0.55, 0.8, 0.48, 0.42, 0.3
-
-    @staticmethod
-    def of(count: int, width: Width) -> _Grid:
-        across = min(count, ACROSS[width])
-        room = WIDTHS[width] - _Grid.LEFT - _Grid.RIGHT - _Grid.GAP * (across - 1)
-        return _Grid(count, across, min(3.0, room / across), 0.28 if width == "page" else 0.42)
-
-    @property
-    def size(self) -> tuple[float, float]:
-        down = math.ceil(self.count / self.across)
-        high = self.head + down * (self.ABOVE + self.side + self.BELOW)
-        return self.LEFT + self.across * (self.side + self.GAP) - self.GAP + self.RIGHT, high
-
-    def figure(self, width: Width, title: str) -> Drawing:
-        figure = drawing(width, self.size[1])
-        figure.set_layout_engine("none")
-        figure.set_figwidth(self.size[0])
-        figure.text(0.1 / self.size[0], 1 - 0.08 / self.size[1], title, va="top", fontsize=9, fontweight="bold")
-        return figure
-
-    def panel(self, figure: Drawing, number: int) -> Axes:
-        row, column = divmod(number, self.across)
-        low = self.size[1] - self.head - (row + 1) * (self.ABOVE + self.side) - row * self.BELOW
-        return figure.add_axes(self._share(self.LEFT + column * (self.side + self.GAP), low, self.side, self.side))
-
-    def lowest(self, number: int) -> bool:
-        """Return True if no panel is below this one."""
-        return number + self.across >= self.count
-
-    def bar(self, figure: Drawing) -> Axes:
-        """Add the axes of the colour bar, at the right."""
-        high = min(2.2, self.size[1] - self.head - self.ABOVE - self.BELOW)
-        return figure.add_axes(self._share(self.size[0] - self.RIGHT + 0.2, self.BELOW, 0.09, high))
-
-    def _share(self, left: float, low: float, wide: float, high: float) -> tuple[float, float, float, float]:
-        return left / self.size[0], low / self.size[1], wide / self.size[0], high / self.size[1]
 
 
 def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
     """Return mean exact match over weights, by panel name and size. Names give the stopping rule and the problems where
     these vary."""
-    by_weights: dict[str, list[Row]] = {}
-    for row in rows:
-        by_weights.setdefault(row["weights"], []).append(row)
     kinds: dict[tuple[str, str], dict[Sizes, list[float]]] = {}
-    for row in (row for one in by_weights.values() for row in latest(one)):
-        cells = kinds.setdefault((row["stopping"], row["problems"]), {})
-        cells.setdefault(tuple(row["sizes"]), []).append(row["exact"])
+    for weights in dict.fromkeys(row["weights"] for row in rows):
+        for row in latest(row for row in rows if row["weights"] == weights):
+            cells = kinds.setdefault((row["stopping"], row["problems"]), {})
+            cells.setdefault(tuple(row["sizes"]), []).append(row["exact"])
     varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
     return {
         ", ".join(compress((rule_text(kind[0]), kind[1]), varies)): {
@@ -132,9 +88,7 @@ def _sides(measured: set[Sizes]) -> list[list[int]]:
     """Return the sizes along each side: those measured in pairs of different sizes; all sizes if there are no such
     pairs."""
     mixed = {sizes for sizes in measured if sizes[0] != sizes[1]}
-    if not mixed:
-        return [sorted({sizes[axis] for sizes in measured}) for axis in (0, 1)]
-    return [sorted({sizes[axis] for sizes in mixed}) for axis in (0, 1)]
+    return [sorted({sizes[axis] for sizes in mixed or measured}) for axis in (0, 1)]
 
 
 def _draw_map(
@@ -142,11 +96,13 @@ def _draw_map(
 ) -> QuadMesh:
     """Draw the cells: the first size along x, the second along y, in increasing order."""
     (first, left), (second, low) = [(side, _starts(side)) for side in sides]
-    columns, rows = _edges(left), _edges(low)
+    # The edges of cells, and of the gaps between them.
+    columns, rows = (sorted({*starts, *(start + 1 for start in starts)}) for starts in (left, low))
     values = np.full((len(rows) - 1, len(columns) - 1), math.nan)
-    across, up = [columns.index(start) for start in left], [rows.index(start) for start in low]
-    for (i, size), (j, other) in itertools.product(enumerate(first), enumerate(second)):
-        values[up[j], across[i]] = cells.get((size, other), math.nan)
+    for (size, start), (other, bottom) in itertools.product(
+        zip(first, left, strict=True), zip(second, low, strict=True)
+    ):
+        values[rows.index(bottom), columns.index(start)] = cells.get((size, other), math.nan)
     mesh = axes.pcolormesh(columns, rows, values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
     axes.grid(visible=False)
     axes.set_aspect("equal")
@@ -176,11 +132,6 @@ def _starts(sizes: Sequence[int]) -> list[float]:
     return [number + sum(gaps[:number]) for number in range(len(sizes))]
 
 
-def _edges(starts: Sequence[float]) -> list[float]:
-    """Return the edges of cells and of the gaps between them."""
-    return sorted({*starts, *(start + 1 for start in starts)})
-
-
 def _mark_jumps(axes: Axes, left: Sequence[float], low: Sequence[float]) -> None:
     """Draw a white gap across the map where sizes jump, and two strokes on the axis."""
     for starts, span, along in ((left, axes.axvspan, 0), (low, axes.axhspan, 1)):
@@ -203,20 +154,14 @@ def _write_cells(
     """Write each cell's value, if a cell of ``points`` points is large enough."""
     if points < 9.5:
         return
-    for i, j in itertools.product(range(len(sides[0])), range(len(sides[1]))):
-        share = cells.get((sides[0][i], sides[1][j]))
-        if share is not None:
-            # A small cell has no room for ">.99".
-            text = (
-                share_text(share)
-                if points >= 15
-                else f"{share:.0f}"
-                if share in (0, 1)
-                else f"{min(max(share, 0.01), 0.99):.2f}"[1:]
-            )
-            middle, ink = (starts[0][i] + 0.5, starts[1][j] + 0.5), "black" if share > 0.6 else "white"
-            size = 6.0 if points >= 15 else 4.6
-            axes.annotate(text, middle, ha="center", va="center_baseline", fontsize=size, color=ink)
+    for size, share in _on_map(cells, sides).items():
+        if points >= 15:
+            text = share_text(share)
+        else:  # there is no room for ">.99"
+            text = f"{share:.0f}" if share in (0, 1) else f"{min(max(share, 0.01), 0.99):.2f}"[1:]
+        x, y = (starts[axis][sides[axis].index(size[axis])] + 0.5 for axis in (0, 1))
+        look = {"fontsize": 6.0 if points >= 15 else 4.6, "color": "black" if share > 0.6 else "white"}
+        axes.annotate(text, (x, y), ha="center", va="center_baseline", **look)
 
 
 def _size_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[float], list[str]]:
