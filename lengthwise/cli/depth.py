@@ -8,9 +8,9 @@ from pathlib import Path
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import doing, say
 from lengthwise.cli.options import parse_sizes
-from lengthwise.evaluation.fate import depth
+from lengthwise.evaluation.fate import HEADS, Fates, depth
 from lengthwise.report.csv_files import write_csv
-from lengthwise.report.fates import HEADS, RULE, Fates, values
+from lengthwise.report.fates import RULE
 from lengthwise.report.sheet import Sheet
 from lengthwise.report.style import save
 from lengthwise.run import choose_device, load
@@ -36,4 +36,4 @@ def run(args: argparse.Namespace) -> int:
         out = Path(args.out)
         write_csv(out / "depth.csv", fates.rows())
         said = [f"written to {', '.join(map(str, [out / 'depth.csv', *save(fates.plot(), out / 'depth')]))}"]
-    return say(args, values(fates), table, *said)
+    return say(args, [vars(fate) | {"verdict": fate.verdict} for fate in fates], table, *said)

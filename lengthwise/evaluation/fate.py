@@ -5,22 +5,62 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from lengthwise.base.formatting import Grid
 from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import Batch, UsageError, to_device
 from lengthwise.evaluation.answers import answer_mask, slots
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.models import Model, device_of
-from lengthwise.report.fates import Fate, Fates
+from lengthwise.report.fates import RULE, Fate
 from lengthwise.run import Run, Weights, load
 from lengthwise.runners.movement import PERIODS, flat_state, relative_movement
 from lengthwise.runners.plain import rows_of, unroll
+
+if TYPE_CHECKING:
+    from lengthwise.report.style import Drawing
+
+LATER = (0, 1, 2, 5, 20)  # loops after T(n) in the table; then the last
+HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER), "last", "moved", "over 2", "fate")
+
+
+class Fates(Grid, list[Fate]):
+    """Fates of several weights."""
+
+    title_above = False
+
+    def rows(self) -> list[Row]:
+        """Return a row per weights and loop."""
+        return [row for fate in self for row in fate.rows()]
+
+    def plot(self, title: str | None = None) -> Drawing:
+        """Draw exact match and movement against loops, counted from T(n); of up to three weights also a map and a
+        path."""
+        from lengthwise.report.fate_figure import fate_figure  # late: it imports matplotlib
+
+        return fate_figure(self, title or "What more loops do")
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """Return ``HEADS``, and a line of cells for each of the weights."""
+        return HEADS, [
+            [fate.weights, size_text(fate.sizes), f"{fate.planned:.3g}",
+             *(share_text(fate.at(k)) if k <= fate.after[-1] else "" for k in LATER),
+             share_text(fate.at(fate.after[-1])),
+             *("–" if values[-1] is None else f"{values[-1]:.0e}" for values in (fate.moved, fate.moved_over_two)),
+             fate.verdict] for fate in self
+        ]  # fmt: skip
+
+    def title(self) -> str:
+        """Return which loops the columns are of, and how fates are told apart."""
+        last = sorted({fate.after[-1] for fate in self})
+        return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {RULE}"
 
 
 def depth(

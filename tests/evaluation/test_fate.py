@@ -10,10 +10,11 @@ import torch
 import lengthwise as lw
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
+from lengthwise.evaluation.fate import Fates
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.stopping import Oracle
-from lengthwise.report.fates import Fate, Fates
+from lengthwise.report.fates import Fate
 from lengthwise.run import load
 
 
