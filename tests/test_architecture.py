@@ -140,6 +140,7 @@ def test_reports_know_only_files(module):
     below = {name for name in imports(modules()[module]) if folder(name) != "report"}
     assert below <= {
         "base.errors",
+        "base.extras",
         "base.fields",
         "base.files",
         "base.results",
