@@ -18,7 +18,7 @@ from lengthwise.evaluation.scores import in_parts
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.run import Weights, load
+from lengthwise.runs.run import Weights, load
 
 LENGTHS, SAMPLES, ROWS, REPEATS = (range(1, 7), 2, 8, 1) if QUICK else (range(1, 61), 4, 512, 5)
 RULES: dict[str, Stopping] = {"oracle": Oracle(), "most confident": MaxConfidence(extra=20)}

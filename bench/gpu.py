@@ -33,10 +33,10 @@ from lengthwise.evaluation import scores
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.source import Fresh
-from lengthwise.run import Run, load
 from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
+from lengthwise.runs.run import Run, load
 from lengthwise.training.arithmetic import Bf16, computing
 from lengthwise.training.loop import train
 from lengthwise.training.prefetch import prefetch_batches

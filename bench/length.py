@@ -18,7 +18,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.report.lines import look
 from lengthwise.report.style import drawing, fix_layout, save, style
-from lengthwise.run import Weights, load
+from lengthwise.runs.run import Weights, load
 
 LENGTHS, SAMPLES, REPEATS = ((2, 5), 4, 1) if QUICK else ((5, 10, 20, 40, 60, 80, 100), 128, 5)
 RULES: dict[str, Stopping] = {"known loops": Oracle(), "most confident": MaxConfidence(extra=20)}

@@ -24,7 +24,7 @@ from common import QUICK, print_result
 from lengthwise.base.ranges import Positive, Size
 from lengthwise.cli.entry import main as command
 from lengthwise.jobs.launchers import Executor, Job, Launcher
-from lengthwise.run import Run
+from lengthwise.runs.run import Run
 
 RUNS, SLOTS, SECONDS, LISTINGS = (8, 4, 0.01, 1) if QUICK else (10_000, 1000, 1.0, 3)
 RECIPE = ["looped-parity", "steps=200", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=50"]

@@ -14,7 +14,7 @@ from lengthwise.evaluation.answers import Predictions, answer, slots
 from lengthwise.evaluation.generate import decode, decode_anew
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Oracle
-from lengthwise.run import Weights, load
+from lengthwise.runs.run import Weights, load
 
 CELLS, SAMPLES = ((3,), 2) if QUICK else ((10, 20, 30, 40), 100)
 WAYS = {"forward": answer, "memory": decode, "anew": decode_anew}

@@ -25,8 +25,7 @@ FLOORS = [
     {"experiment"},
     {"runs", "recipes", "rasp"},
     {"report", "ask"},
-    {"hub", "tracking"},
-    {"run", "studies"},
+    {"studies"},
     {"evaluation"},
     {"training", "viewer"},
     {"jobs", "verify", "testing"},
@@ -216,7 +215,7 @@ def test_a_run_is_read_by_whoever_imports_only_what_reads_it(tmp_path):
     from lengthwise.api import catalog
 
     (tmp_path / "config.json").write_text(catalog.recipe("looped-pairs").json())
-    code = f"from lengthwise.run import Run; assert Run.open({str(tmp_path)!r}).recipe.name == 'looped-pairs'"
+    code = f"from lengthwise.runs.run import Run; assert Run.open({str(tmp_path)!r}).recipe.name == 'looped-pairs'"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 

@@ -11,8 +11,8 @@ from fillers.rows import ROOT
 
 from lengthwise.base.score_rows import Row, latest, share_text, size_text, uniform_in, worst_rows
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.run import load
 from lengthwise.runs.folder import RunFolder
+from lengthwise.runs.run import load
 
 SHORT = 20  # words of a command that a page shows in full
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lengthwise.base.errors import UsageError
 from lengthwise.report.published import is_published, read_published
-from lengthwise.run import load
 from lengthwise.runs.folder import SHIPPED, list_shipped
+from lengthwise.runs.run import load
 from lengthwise.viewer.report import report_page
 from lengthwise.viewer.viewer import viewer_page
 

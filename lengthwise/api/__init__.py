@@ -29,9 +29,11 @@ from lengthwise.api.arguments import (
     training_recipe,
     weights_from,
 )
+from lengthwise.api.depth import depth
 from lengthwise.api.listing import list_models, list_recipes, list_tasks
 from lengthwise.api.problem_sets import problems
 from lengthwise.api.replicates import Factory, compare_pooled, pools, train_seeds
+from lengthwise.api.runs import Run
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.formatting import Listing
@@ -44,7 +46,6 @@ from lengthwise.base.vocab import Vocab
 from lengthwise.evaluation.answer_rows import answer_rows
 from lengthwise.evaluation.curves import follow_scores
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
-from lengthwise.evaluation.fate import depth
 from lengthwise.evaluation.scores import MOST, SAMPLES
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
@@ -73,10 +74,10 @@ from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.registry import sources
 from lengthwise.report.scored import Comparison, PooledComparison, Scores
-from lengthwise.run import Run, Weights
 from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain
 from lengthwise.runners.plain import unroll
+from lengthwise.runs.run import Weights
 from lengthwise.studies import Panel, Study
 from lengthwise.tasks import SequenceTask, Task
 from lengthwise.tasks.addition import Addition
@@ -183,10 +184,11 @@ def train(
     how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
     how |= {"compile": compile, "keep_state": keep_state, "track": texts_from(track, "track")}
     with Progress(quiet=quiet) as progress:
-        run = loop.train(chosen, folder, device=device, progress=progress, **how)
+        trained = loop.train(chosen, folder, device=device, progress=progress, **how)
+    run = Run(trained.folder, trained.recipe)
     if isinstance(recipe, nn.Module):
-        trained = run.model
-        recipe.load_state_dict((trained.module if isinstance(trained, SinglePass) else trained).state_dict())
+        learned = run.model.module if isinstance(run.model, SinglePass) else run.model
+        recipe.load_state_dict(learned.state_dict())
     return run
 
 
@@ -217,7 +219,8 @@ def train_stacked(
     each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
     how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
     with Progress(quiet=quiet) as progress:
-        return stacked.train_stacked(each, device=device, progress=progress, **how)
+        runs = stacked.train_stacked(each, device=device, progress=progress, **how)
+    return [Run(run.folder, run.recipe) for run in runs]
 
 
 def _how(track: str | Sequence[str], **others: Any) -> dict[str, Any]:  # as training takes it

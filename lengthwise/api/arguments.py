@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lengthwise.api import catalog
+from lengthwise.api import catalog, runs
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.results import AnySize, RunOutline
@@ -27,8 +27,8 @@ from lengthwise.models import Model, ModelSpec, SinglePass, device_of
 from lengthwise.models.external import ExternalModule
 from lengthwise.objectives.final import Final
 from lengthwise.report.scored import Scores
-from lengthwise.run import Run, Weights, choose_device, read_recipe, weights_folder
-from lengthwise.run import load as load_weights
+from lengthwise.runs.run import Run, Weights, choose_device, read_recipe, weights_folder
+from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.training.lineage import go_on_from
 
@@ -163,7 +163,7 @@ def scores_from(one: object) -> Scores:
     """Scores, or those of a run or its folder."""
     if isinstance(one, (str, Path)):
         one = Run.open(one)
-    found = one.scores if isinstance(one, Run) else one
+    found = runs.Run(one.folder, one.recipe).scores if isinstance(one, Run) else one
     if not isinstance(found, Scores):
         raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_quote(one)}")
     return found

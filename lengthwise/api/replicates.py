@@ -17,8 +17,8 @@ from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
 from lengthwise.report.scored import PooledComparison, Scores
-from lengthwise.run import Run
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
+from lengthwise.runs.run import Run
 
 Factory = Callable[[], nn.Module]
 

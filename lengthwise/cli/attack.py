@@ -13,7 +13,7 @@ from lengthwise.cli.console import doing, say
 from lengthwise.cli.options import only_rule, parse_sizes
 from lengthwise.evaluation.attack import attack
 from lengthwise.report.sheet import Sheet
-from lengthwise.run import choose_device, load
+from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computing
 
 WIDEST = 34  # maximum characters of a prompt or an answer in the table

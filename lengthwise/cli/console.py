@@ -24,7 +24,7 @@ from lengthwise.base.terminal import Terminal
 if TYPE_CHECKING:
     from lengthwise.experiment.resources import ResourceEstimate
     from lengthwise.models import Model
-    from lengthwise.run import Run
+    from lengthwise.runs.run import Run
 
 LONG = 60.0  # seconds; longer durations are announced in advance
 MANY = 200  # maximum number of rows in a rich table

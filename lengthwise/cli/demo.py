@@ -25,8 +25,8 @@ from lengthwise.report import WORST, curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table
 from lengthwise.report.terminal import plot
-from lengthwise.run import Run
 from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.run import Run
 from lengthwise.viewer.document import write_page
 from lengthwise.viewer.report import exportable_weights, report_page
 

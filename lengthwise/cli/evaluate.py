@@ -25,10 +25,10 @@ from lengthwise.evaluation.curves import follow_scores, follow_sizes, lacking
 from lengthwise.evaluation.precision import check_precision
 from lengthwise.evaluation.scores import MOST, SAMPLES, evaluate
 from lengthwise.experiment.data import default_sizes
-from lengthwise.hub import PREFIX
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
-from lengthwise.run import Run, choose_device, load, weights_folder
 from lengthwise.runs.folder import RunFolder
+from lengthwise.runs.hub import PREFIX
+from lengthwise.runs.run import Run, choose_device, load, weights_folder
 from lengthwise.training.arithmetic import computing
 
 

@@ -18,8 +18,8 @@ from lengthwise.cli.console import doing, say
 from lengthwise.experiment.loops import Constant
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import ReTranModel
-from lengthwise.run import Weights, load
 from lengthwise.runners.exported import NAMES, export_program
+from lengthwise.runs.run import Weights, load
 
 ROWS, BEYOND = 5, 4  # rows that are traced; their size beyond the smallest
 

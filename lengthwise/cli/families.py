@@ -18,7 +18,7 @@ from lengthwise.evaluation.families import evaluate_families, rules_of_families,
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.report.families import family_table, worst_table
-from lengthwise.run import Run, Weights, choose_device
+from lengthwise.runs.run import Run, Weights, choose_device
 from lengthwise.training.arithmetic import computing
 
 BEYOND = 2  # times the training length; beyond it, families would dominate the cost

@@ -24,7 +24,7 @@ from lengthwise.jobs.launchers import Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.report.sheet import Sheet
-from lengthwise.run import Run
+from lengthwise.runs.run import Run
 from lengthwise.training.cost import Cost, cost, gpu_step_seconds, known_cost
 
 SOURCES = {  # of the estimates

@@ -162,7 +162,7 @@ def _group_names(summaries: Mapping[str, str]) -> dict[str, str]:
 def _standing(folder: Path) -> str:
     """Return whether a run is done, or the error if it cannot be read."""
     if not _plain(folder):
-        from lengthwise.run import Run  # imports torch, but gives the exact error
+        from lengthwise.runs.run import Run  # imports torch, but gives the exact error
 
         try:
             Run.open(folder)

@@ -24,11 +24,11 @@ from lengthwise.base.types import Kind, UsageError
 from lengthwise.experiment import resources
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import After, Stopping
-from lengthwise.hub import PREFIX
 from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
-from lengthwise.run import Run, choose_device, read_recipe, weights_folder
+from lengthwise.runs.hub import PREFIX
+from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.training.arithmetic import Matmul
 
 # Sizes

@@ -13,10 +13,10 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.console import say
 from lengthwise.evaluation.attack import prompts
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.hub import place, push
 from lengthwise.report.model_card import model_card
-from lengthwise.run import load, weights_folder
 from lengthwise.runs.folder import RunFolder, run_path
+from lengthwise.runs.hub import place, push
+from lengthwise.runs.run import load, weights_folder
 
 
 def run(args: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ from lengthwise.runs.folder import (
 
 if TYPE_CHECKING:  # modules that need torch are imported late, since a report of finished runs does not
     from lengthwise.ask.folder import Asked
-    from lengthwise.run import Run
+    from lengthwise.runs.run import Run
 
 SAMPLES = 512  # problems per length, with --stopping
 
@@ -143,7 +143,7 @@ def _open_inquiry(name: str) -> Asked | None:
 
 def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
     """Open run folders as runs, with their recipes."""
-    from lengthwise.run import Run
+    from lengthwise.runs.run import Run
 
     return [Run.open(one.folder) for one in runs]
 
@@ -248,7 +248,7 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
     from lengthwise.evaluation.depth import depths
     from lengthwise.experiment.resources import of_measuring
     from lengthwise.experiment.stopping import MaxConfidence
-    from lengthwise.run import choose_device
+    from lengthwise.runs.run import choose_device
     from lengthwise.training.arithmetic import computing
 
     if len({one.folder.name for one in runs}) < len(runs):

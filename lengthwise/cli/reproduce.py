@@ -32,8 +32,8 @@ from lengthwise.report.matrix_figure import publish_matrix
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
 from lengthwise.report.published import is_published, read_published
 from lengthwise.report.tables import score_table, summary, summary_table
-from lengthwise.run import Run
 from lengthwise.runs.folder import RunFolder
+from lengthwise.runs.run import Run
 from lengthwise.studies import Panel, Study
 from lengthwise.training.arithmetic import check_matmul, computing
 from lengthwise.training.cost import operations_by_id

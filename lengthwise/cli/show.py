@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _page(args: argparse.Namespace) -> int:
     """Write the page that runs weights loop by loop; further weights are shown for comparison."""
-    from lengthwise.run import load
+    from lengthwise.runs.run import load
     from lengthwise.viewer.viewer import viewer_page
 
     if args.all or args.measure:

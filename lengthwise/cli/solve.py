@@ -13,7 +13,7 @@ from lengthwise.cli.console import waiting
 from lengthwise.cli.options import only_rule
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.recipe import check_stopping
-from lengthwise.run import choose_device, load
+from lengthwise.runs.run import choose_device, load
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,8 +37,8 @@ from lengthwise.jobs.search import Search, check_search
 from lengthwise.report.csv_files import write_csv
 from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
-from lengthwise.run import Run
 from lengthwise.runs.folder import Folder, runs_folder
+from lengthwise.runs.run import Run
 from lengthwise.training.trainer import rehearse
 
 

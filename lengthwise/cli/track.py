@@ -7,7 +7,7 @@ import argparse
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import say
 from lengthwise.runs.folder import RunFolder, run_path
-from lengthwise.tracking import send_to_trackers
+from lengthwise.runs.tracking import send_to_trackers
 
 
 def run(args: argparse.Namespace) -> int:

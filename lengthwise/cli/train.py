@@ -42,9 +42,9 @@ from lengthwise.jobs.live import follow
 from lengthwise.jobs.pool import JobPool
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
-from lengthwise.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.runs.folder import DIVERGED
-from lengthwise.tracking import check, send_to_trackers
+from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
+from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training.arithmetic import computing
 from lengthwise.training.compiling import compile_first
 from lengthwise.training.lineage import go_on_from

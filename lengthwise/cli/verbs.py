@@ -84,7 +84,7 @@ def _check(args: argparse.Namespace) -> None:
 
         local_device(args)
     elif getattr(args, "device", None):  # a report without a device needs no torch
-        from lengthwise.run import choose_device
+        from lengthwise.runs.run import choose_device
 
         choose_device(args.device)
 

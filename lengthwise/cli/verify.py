@@ -15,10 +15,10 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import say
 from lengthwise.cli.options import parse_sizes
-from lengthwise.hub import NEEDED
 from lengthwise.report.families import worst_table
 from lengthwise.report.sheet import Sheet
-from lengthwise.run import choose_device, load, name_of, weights_folder
+from lengthwise.runs.hub import NEEDED
+from lengthwise.runs.run import choose_device, load, name_of, weights_folder
 from lengthwise.training.arithmetic import computing
 from lengthwise.verify.claims import claims_of
 from lengthwise.verify.retraining import compare_retrained

@@ -15,7 +15,7 @@ from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.scores import SAMPLES, in_parts, resolve_rules
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 
 GROUPS = 6  # number of groups of problems per trait, at most
 

@@ -11,7 +11,7 @@ from lengthwise.evaluation.families import all_of
 from lengthwise.evaluation.scores import hits, in_parts
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 
 
 def answer_rows(

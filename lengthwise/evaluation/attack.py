@@ -32,7 +32,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import of_measuring
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import device_of
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 
 SEEDS = 24  # problems of each family and size to start from; of uniform ones twice as many

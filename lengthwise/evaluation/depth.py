@@ -17,7 +17,7 @@ from lengthwise.evaluation.curves import follow_sizes
 from lengthwise.evaluation.scores import loops_right
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, choose_loops, limit_of
-from lengthwise.run import Run, Weights
+from lengthwise.runs.run import Run, Weights
 
 QUANTILES = (0.1, 0.9)
 

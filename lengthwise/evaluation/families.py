@@ -16,7 +16,7 @@ from lengthwise.experiment.data import NoneLeft, evaluation_problems, source_of
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hash_prompts
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 from lengthwise.tasks.family import choose_families
 
 EVERY = 2048  # problems, where each family has a hundred: a size that has no more is measured on all of them

@@ -3,93 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from lengthwise.base.formatting import Grid
+from lengthwise.base.fates import Fate
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import Batch, UsageError, to_device
 from lengthwise.evaluation.answers import answer_mask, slots
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.models import Model, device_of
-from lengthwise.report.fates import RULE, Fate
-from lengthwise.run import Run, Weights, load
 from lengthwise.runners.movement import PERIODS, flat_state, relative_movement
 from lengthwise.runners.plain import rows_of, unroll
-
-if TYPE_CHECKING:
-    from lengthwise.report.style import Drawing
-
-LATER = (0, 1, 2, 5, 20)  # loops after T(n) in the table; then the last
-HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER), "last", "moved", "over 2", "fate")
-
-
-class Fates(Grid, list[Fate]):
-    """Fates of several weights."""
-
-    title_above = False
-
-    def rows(self) -> list[Row]:
-        """Return a row per weights and loop."""
-        return [row for fate in self for row in fate.rows()]
-
-    def plot(self, title: str | None = None) -> Drawing:
-        """Draw exact match and movement against loops, counted from T(n); of up to three weights also a map and a
-        path."""
-        from lengthwise.report.fate_figure import fate_figure  # late: it imports matplotlib
-
-        return fate_figure(self, title or "What more loops do")
-
-    def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """Return ``HEADS``, and a line of cells for each of the weights."""
-        return HEADS, [
-            [fate.weights, size_text(fate.sizes), f"{fate.planned:.3g}",
-             *(share_text(fate.at(k)) if k <= fate.after[-1] else "" for k in LATER),
-             share_text(fate.at(fate.after[-1])),
-             *("–" if values[-1] is None else f"{values[-1]:.0e}" for values in (fate.moved, fate.moved_over_two)),
-             fate.verdict] for fate in self
-        ]  # fmt: skip
-
-    def title(self) -> str:
-        """Return which loops the columns are of, and how fates are told apart."""
-        last = sorted({fate.after[-1] for fate in self})
-        return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {RULE}"
-
-
-def depth(
-    weights: str | Path | Run | Weights | Sequence[str | Path | Run | Weights],
-    size: AnySize | None = None,
-    *,
-    more: int = 100,
-    samples: int = 64,
-    seed: int = 0,
-) -> Fates:
-    """Run looped weights for T(n) + ``more`` loops on ``samples`` new problems, drawn by ``seed``, and see what becomes
-    of answer and state.
-
-    ``weights`` are one or several, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest training size
-    unless given. The result prints as a table of fates; ``rows()`` has a row per loop, counted from each problem's own
-    T(n), ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is fed in.
-    """
-    several = list(weights) if isinstance(weights, (list, tuple)) else [weights]
-    if not several:
-        raise UsageError("depth: name weights, e.g. looped-pairs")
-    if more < 1 or samples < 1:
-        raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")
-    return Fates([fate_of(_loaded(one), size, more=more, samples=samples, seed=seed) for one in several])
-
-
-def _loaded(weights: Any) -> Weights:
-    if isinstance(weights, Weights):
-        return weights
-    return weights.weights() if isinstance(weights, Run) else load(weights)
+from lengthwise.runs.run import Weights
 
 
 @torch.no_grad()

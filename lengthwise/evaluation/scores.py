@@ -22,7 +22,7 @@ from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.source import describe_repeats, hash_prompts
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, device_of
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 SAMPLES = 1000  # problems per length, unless said otherwise

@@ -16,7 +16,7 @@ from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models.external import tensor_bytes
-from lengthwise.run import Run, Weights
+from lengthwise.runs.run import Run, Weights
 
 
 def digest(tensors: dict[str, Tensor]) -> str:

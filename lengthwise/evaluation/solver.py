@@ -19,9 +19,9 @@ from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.resources import ResourceEstimate, of_measuring
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model
-from lengthwise.run import Run, Weights
-from lengthwise.run import load as load_weights
 from lengthwise.runners.cpu import choose
+from lengthwise.runs.run import Run, Weights
+from lengthwise.runs.run import load as load_weights
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lengthwise.base.progress import EVERY
 from lengthwise.base.quantities import duration
 from lengthwise.base.score_rows import share_text
 from lengthwise.jobs.pool import JobPool
-from lengthwise.run import Run
+from lengthwise.runs.run import Run
 from lengthwise.training.progress import loss_text
 
 MOST = 24  # maximum number of runs shown individually

@@ -11,7 +11,7 @@ from typing import Self
 from lengthwise.base.errors import clean
 from lengthwise.base.types import UsageError
 from lengthwise.jobs.launchers import Job, Launcher, Local
-from lengthwise.run import Run
+from lengthwise.runs.run import Run
 
 Together = Sequence[Run]  # runs that one command trains
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.fates import Fate
 from lengthwise.base.score_rows import size_text
-from lengthwise.report.fates import Fate
 from lengthwise.report.lines import Look, legend
 from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, Drawing, add_heading, drawing, fix_layout, style
 

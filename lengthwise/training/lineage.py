@@ -13,9 +13,9 @@ from torch import Tensor
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import one_line
 from lengthwise.experiment.recipe import Parent, Recipe
-from lengthwise.hub import PREFIX
-from lengthwise.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
 from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
+from lengthwise.runs.hub import PREFIX
+from lengthwise.runs.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
 
 TAKEN = ("step", "passed", "model", "average", "optimizer")  # of a kept state
 

@@ -15,8 +15,8 @@ from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import of_training
-from lengthwise.run import Run, choose_device
-from lengthwise.tracking import check, send_to_trackers
+from lengthwise.runs.run import Run, choose_device
+from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computing, stop_signal
 from lengthwise.training.compiling import compile_first

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Inputs, to_device
-from lengthwise.run import from_torchrun
 from lengthwise.runners import Runner
+from lengthwise.runs.run import from_torchrun
 
 
 class Processes:

@@ -9,8 +9,8 @@ from typing import Any
 from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Line
 from lengthwise.base.score_rows import share_text
-from lengthwise.run import Run
 from lengthwise.runs.folder import DIVERGED
+from lengthwise.runs.run import Run
 
 
 class Course:

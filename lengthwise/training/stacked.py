@@ -25,11 +25,11 @@ from lengthwise.base.types import Loss
 from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import of_training
-from lengthwise.run import Run, choose_device
 from lengthwise.runners import Runner
 from lengthwise.runners.stacked import Recorder, Replayer, answers
 from lengthwise.runs.folder import DIVERGED
-from lengthwise.tracking import check, send_to_trackers
+from lengthwise.runs.run import Run, choose_device
+from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training.arithmetic import Matmul, autocast, check_matmul, computing, stepping, stop_signal
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count

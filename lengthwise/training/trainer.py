@@ -27,9 +27,9 @@ from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.experiment.resources import KEPT, of_model, parameters, surely_small
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
-from lengthwise.run import FINAL, Run, check_kept, commit, rename_parameters, save
 from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import FINAL, Run, check_kept, commit, rename_parameters, save
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Bf16, Clock, Matmul, check_matmul, stepping
 from lengthwise.training.ema import EMA

@@ -18,8 +18,8 @@ from lengthwise.evaluation.sealed import digest
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.resources import of_measuring
 from lengthwise.report.published import read_csv
-from lengthwise.run import Weights
 from lengthwise.runs.folder import RunFolder
+from lengthwise.runs.run import Weights
 
 SURE = 3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its interval is above the measured one
 DRAWN = 8  # maximum number of claims on other sizes or problems that are measured too

@@ -19,8 +19,8 @@ from lengthwise.evaluation.likelihood import loss
 from lengthwise.evaluation.scores import right
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
-from lengthwise.run import Weights
 from lengthwise.runners.cpu import choose
+from lengthwise.runs.run import Weights
 
 Perturbation = Callable[[Tensor, Generator], Tensor]
 MOVED = 1e-6  # smaller changes of a logit, relative to the largest logit, are rounding

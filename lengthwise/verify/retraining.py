@@ -13,7 +13,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.models import device_of
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 from lengthwise.training.loop import train
 from lengthwise.verify.claims import Claims, find_refuted
 from lengthwise.verify.verification import Check

@@ -41,8 +41,8 @@ from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
-from lengthwise.run import Weights
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import Weights
 from lengthwise.verify.claims import Claims, contradictions, find_refuted
 from lengthwise.verify.perturbation import Answered, chance, find_unused_parameters, measure_perturbed, unsteady
 

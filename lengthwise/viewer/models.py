@@ -23,7 +23,7 @@ from lengthwise.nn.position import Learned, Mark, NoPE, Position
 from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.programs import program
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum

@@ -17,7 +17,7 @@ from lengthwise.evaluation.attack import attack, prompts
 from lengthwise.evaluation.sealed import digest
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import sampler
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 
 TRIES = 1500  # of an attack on a model without known failures; takes some seconds
 FAILURES = 4  # maximum number shown

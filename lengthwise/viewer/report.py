@@ -10,8 +10,8 @@ from lengthwise.base.errors import UsageError
 from lengthwise.report import by_recipe
 from lengthwise.report.card import HEADINGS, SURE, card_cells
 from lengthwise.report.length_figure import usual_title
-from lengthwise.run import Run, Weights
 from lengthwise.runs.folder import InquiryFolder, RunFolder
+from lengthwise.runs.run import Run, Weights
 from lengthwise.viewer.document import document, scripts, text, vendor_scripts
 from lengthwise.viewer.models import check
 from lengthwise.viewer.rows import cards, chart_rows, pack_columns, tables

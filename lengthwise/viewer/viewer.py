@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lengthwise.base.types import UsageError
-from lengthwise.run import Weights
+from lengthwise.runs.run import Weights
 from lengthwise.viewer.document import document, scripts, text
 from lengthwise.viewer.models import export_model
 from lengthwise.viewer.offered import collect_examples

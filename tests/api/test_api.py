@@ -17,10 +17,11 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
+from lengthwise.api.runs import Run
 from lengthwise.base.results import Score
 from lengthwise.cli.entry import main
 from lengthwise.report.scored import newcombe
-from lengthwise.run import Run, load
+from lengthwise.runs.run import load
 
 ROOT = Path(__file__).parents[2]
 FEW = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}

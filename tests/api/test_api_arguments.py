@@ -14,6 +14,7 @@ from conftest import command
 
 import lengthwise as lw
 from lengthwise.api import catalog
+from lengthwise.api.runs import Run
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.ask.scoring import lenient
@@ -31,7 +32,7 @@ from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.source import Finite
 from lengthwise.experiment.stopping import MaxConfidence
 from lengthwise.jobs import pool
-from lengthwise.run import Run, Weights, load
+from lengthwise.runs.run import Weights, load
 from lengthwise.training.arithmetic import Clock
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked

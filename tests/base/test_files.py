@@ -28,9 +28,9 @@ from lengthwise.experiment.axes import Axis
 from lengthwise.jobs.search import Search
 from lengthwise.report.csv_files import write_csv
 from lengthwise.report.publish import publish, publish_distribution
-from lengthwise.run import Run, load, save
 from lengthwise.runs.folder import Folder, RunFolder, keep_operations
-from lengthwise.tracking import TensorBoard, Tracker, Wandb
+from lengthwise.runs.run import Run, load, save
+from lengthwise.runs.tracking import TensorBoard, Tracker, Wandb
 from lengthwise.verify.verification import read as read_verification
 from lengthwise.viewer.document import write_page
 

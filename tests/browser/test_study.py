@@ -7,7 +7,7 @@ import pytest
 from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
 from lengthwise.report.published import read_csv, read_published
-from lengthwise.run import load
+from lengthwise.runs.run import load
 from lengthwise.viewer.report import MOST, report_page
 
 pytestmark = [needs_browser, pytest.mark.timeout(600)]

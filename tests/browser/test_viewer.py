@@ -7,7 +7,7 @@ import pytest
 import thinking
 from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
-from lengthwise.run import load
+from lengthwise.runs.run import load
 from lengthwise.viewer.viewer import viewer_page
 
 pytestmark = [needs_browser, pytest.mark.timeout(1500)]

@@ -26,8 +26,8 @@ from lengthwise.base.ranges import Count, Range
 from lengthwise.base.terminal import Terminal
 from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import ChosenOn
-from lengthwise.run import Run, choose_device
 from lengthwise.runs.folder import RunFolder
+from lengthwise.runs.run import Run, choose_device
 from lengthwise.training.loop import Trainer, rehearse, train
 
 # As for a user, whose types nobody checks.

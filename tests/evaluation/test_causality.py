@@ -15,7 +15,7 @@ from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.models import SinglePass
 from lengthwise.nn.block import Block
-from lengthwise.run import Weights, runs_folder
+from lengthwise.runs.run import Weights, runs_folder
 from lengthwise.training.loop import train
 
 

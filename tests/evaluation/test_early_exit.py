@@ -13,9 +13,9 @@ from lengthwise.evaluation import answers as answering
 from lengthwise.evaluation.answers import answers, trace
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import Converged, Halted, Oracle, Settled, first_done, limit_of
-from lengthwise.run import load
 from lengthwise.runners.cpu import choose
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import load
 
 LOOPS = torch.tensor([5, 2, 6])
 # Few loops: where states move chaotically, rounding becomes another answer after hundreds.

@@ -36,8 +36,8 @@ from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.report.scored import Scores
 from lengthwise.report.tables import detail_table
-from lengthwise.run import Weights, load
 from lengthwise.runners.cpu import choose
+from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity

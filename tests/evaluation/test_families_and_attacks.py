@@ -40,8 +40,8 @@ from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table, summary, summary_table
-from lengthwise.run import Run, Weights, save
 from lengthwise.runs.folder import Folder
+from lengthwise.runs.run import Run, Weights, save
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.multiplication import Multiplication

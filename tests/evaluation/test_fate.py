@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import lengthwise as lw
+from lengthwise.api.depth import Fates
+from lengthwise.base.fates import Fate
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
-from lengthwise.evaluation.fate import Fates
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.stopping import Oracle
-from lengthwise.report.fates import Fate
-from lengthwise.run import load
+from lengthwise.runs.run import load
 
 
 @pytest.mark.parametrize(("name", "size"), [("looped-parity", 6), ("halting-parity", 5), ("looped-pairs", 4)])

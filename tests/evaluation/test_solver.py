@@ -18,9 +18,9 @@ from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.layout import until_end
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.nn.window import LocalHeadsEncoding
-from lengthwise.run import Weights
 from lengthwise.runners.cpu import plain, reader
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import Weights
 
 CASES = {
     "parity": ("task=Parity", "110"),

@@ -21,8 +21,8 @@ from lengthwise.experiment.source import SHARES, Finite, Fresh, hash_prompts
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
-from lengthwise.run import Weights
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import Weights
 from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy

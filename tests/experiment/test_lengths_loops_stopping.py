@@ -16,7 +16,7 @@ from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, Unifo
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import of_measuring
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
-from lengthwise.run import load
+from lengthwise.runs.run import load
 from lengthwise.testing.laws_of_rules import alone, row_of, unread, was_run
 
 

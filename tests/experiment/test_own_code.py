@@ -18,7 +18,7 @@ from lengthwise.base import fields
 from lengthwise.cli.entry import parse
 from lengthwise.cli.verbs import load as verb
 from lengthwise.experiment.own_code import own_code
-from lengthwise.run import Run, runs_folder
+from lengthwise.runs.run import Run, runs_folder
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
 

@@ -18,7 +18,7 @@ from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.jobs.search import Search
 from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
-from lengthwise.run import Run
+from lengthwise.runs.run import Run
 
 SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
 

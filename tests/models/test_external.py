@@ -18,7 +18,7 @@ import lengthwise as lw
 from lengthwise.evaluation.attack import attack
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.objectives.final import Final
-from lengthwise.run import Run, load
+from lengthwise.runs.run import Run, load
 from lengthwise.training.loop import train
 from lengthwise.training.trainer import Trainer
 

@@ -23,8 +23,8 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.registry.loading import import_room
-from lengthwise.run import Run, load
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
+from lengthwise.runs.run import Run, load
 from lengthwise.studies import Study
 from lengthwise.tasks.addition import Addition
 from lengthwise.testing import laws_of_recipes

@@ -49,8 +49,8 @@ from lengthwise.report.tables import (
     summary_table,
 )
 from lengthwise.report.terminal import MARKS, Canvas, plot
-from lengthwise.run import Run
 from lengthwise.runs.folder import DIVERGED, RunFolder
+from lengthwise.runs.run import Run
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity

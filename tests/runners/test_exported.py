@@ -9,9 +9,9 @@ from forms import away
 
 import lengthwise as lw
 from lengthwise.cli.export import traced
-from lengthwise.run import load
 from lengthwise.runners.exported import NAMES, Exported
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import load
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch and onnxruntime warn of their own plans
 

@@ -8,10 +8,10 @@ from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import After, Settled
-from lengthwise.run import load
 from lengthwise.runners.cpu import choose
 from lengthwise.runners.movement import relative_movement
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import load
 
 LOOPS = torch.tensor([3, 1, 4])
 

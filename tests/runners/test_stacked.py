@@ -25,10 +25,10 @@ from lengthwise.experiment.lengths import Uniform
 from lengthwise.models import Model, ModelSpec
 from lengthwise.objectives import Objective, supervise
 from lengthwise.objectives.final import Final
-from lengthwise.run import Run, load
 from lengthwise.runners.plain import Plain
 from lengthwise.runners.stacked import Query, Replayer, answers
 from lengthwise.runs.folder import list_shipped
+from lengthwise.runs.run import Run, load
 from lengthwise.studies import Panel, Study
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from lengthwise.api import catalog
+from lengthwise.api.runs import Run
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.files import read_rows
@@ -14,7 +15,6 @@ from lengthwise.base.types import Score, UsageError
 from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.publish import publish
-from lengthwise.run import Run
 from lengthwise.runs import folder as folders
 from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped
 

@@ -23,8 +23,8 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.report import curves, names
 from lengthwise.report.card import score_card
-from lengthwise.run import Run
 from lengthwise.runs.folder import DIVERGED
+from lengthwise.runs.run import Run
 from lengthwise.tasks.parity import Parity
 from lengthwise.training.loop import Trainer, train
 

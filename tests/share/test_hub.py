@@ -10,14 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from conftest import command
 
-from lengthwise import hub
 from lengthwise.api.catalog import recipe
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
-from lengthwise.hub import fetch, place, push
 from lengthwise.report.model_card import model_card
-from lengthwise.run import Run, load
+from lengthwise.runs import hub
 from lengthwise.runs.folder import SHIPPED
+from lengthwise.runs.hub import fetch, place, push
+from lengthwise.runs.run import Run, load
 
 http = pytest.importorskip("huggingface_hub.utils._http", reason="the extra `hub` is not installed")
 constants = pytest.importorskip("huggingface_hub.constants")

@@ -9,7 +9,7 @@ from conftest import LONG
 from test_tracking import SMALL, told
 
 from lengthwise.base.errors import Interrupted
-from lengthwise.run import Run
+from lengthwise.runs.run import Run
 from lengthwise.training.loop import train
 
 # Read once, when trackio is imported.

@@ -8,10 +8,10 @@ from conftest import command
 from test_run_lifecycle import SMALL
 
 import lengthwise as lw
-from lengthwise import tracking
 from lengthwise.base.errors import UsageError
 from lengthwise.experiment.recipe import Watch
-from lengthwise.run import Run
+from lengthwise.runs import tracking
+from lengthwise.runs.run import Run
 from lengthwise.training.loop import Trainer, train
 
 WATCHED = replace(SMALL, steps=30, watch=Watch(every=10, sizes=(2,), count=4))

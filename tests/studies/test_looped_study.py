@@ -40,7 +40,7 @@ from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.publish import anatomies_of
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
-from lengthwise.run import Run, load
+from lengthwise.runs.run import Run, load
 from lengthwise.studies import Panel, Study
 from lengthwise.studies import looped as study
 from lengthwise.tasks.binary_sum import BinarySum

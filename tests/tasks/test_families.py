@@ -13,7 +13,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment.data import evaluation_problems
-from lengthwise.run import Weights, load
+from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import COUNTS, BinarySum
 from lengthwise.tasks.copy import Copy

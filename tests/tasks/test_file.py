@@ -21,8 +21,8 @@ from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Watch
 from lengthwise.experiment.source import Finite
-from lengthwise.run import Weights
 from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.file import File
 from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_faults

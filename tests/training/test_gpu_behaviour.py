@@ -15,8 +15,8 @@ from lengthwise.base import rng
 from lengthwise.base.types import UsageError, to_device
 from lengthwise.cli.options import local_device
 from lengthwise.evaluation import causality, depth, scores, sealed
-from lengthwise.run import Run, choose_device, load
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import Run, choose_device, load
 from lengthwise.training import checkpoint, cost, micro_batches
 from lengthwise.training.arithmetic import computing, stepping
 from lengthwise.training.ema import EMA

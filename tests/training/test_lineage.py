@@ -18,8 +18,8 @@ from lengthwise.experiment.optim import LAMB, Schedule
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.source import Finite
 from lengthwise.models.transformer import Transformer
-from lengthwise.run import FINAL, Run
 from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.run import FINAL, Run
 from lengthwise.training import trainer
 from lengthwise.training.lineage import go_on_from
 from lengthwise.training.loop import train

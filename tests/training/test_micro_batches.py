@@ -22,9 +22,9 @@ from lengthwise.cli import entry
 from lengthwise.experiment import data
 from lengthwise.jobs import launchers
 from lengthwise.jobs.launchers import Local, free_gpu
-from lengthwise.run import choose_device
 from lengthwise.runners import cpu
 from lengthwise.runners.plain import Plain
+from lengthwise.runs.run import choose_device
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train
 from lengthwise.training.micro_batches import MicroBatches

@@ -43,9 +43,9 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.run import Run, load
 from lengthwise.runners.cpu import choose, plain
 from lengthwise.runs import folder as folders
+from lengthwise.runs.run import Run, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
@@ -440,7 +440,7 @@ def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
 KILLING = """
 import os, random, signal, sys, time
 import lengthwise.models.transformer, lengthwise.objectives.progressive, lengthwise.tasks.addition
-from lengthwise.run import Run
+from lengthwise.runs.run import Run
 from lengthwise.training.loop import Interrupted, Trainer, choose_device, train
 folder, chance = sys.argv[1], random.Random(1)
 recipe = Run.open(folder).recipe

@@ -26,7 +26,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.jobs.pool import JobPool
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
-from lengthwise.run import Run
+from lengthwise.runs.run import Run
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop
 from lengthwise.training.loop import Trainer, train

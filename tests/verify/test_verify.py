@@ -26,8 +26,8 @@ from lengthwise.experiment.stopping import MaxConfidence
 from lengthwise.models import SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned
-from lengthwise.run import Run, Weights, load
 from lengthwise.runs.folder import SHIPPED, list_shipped
+from lengthwise.runs.run import Run, Weights, load
 from lengthwise.tasks.parity import Parity
 from lengthwise.training.loop import train
 from lengthwise.verify import claims, retraining, verification

@@ -19,8 +19,8 @@ from lengthwise.base.results import Score
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
 from lengthwise.report.published import read_csv, read_published
-from lengthwise.run import Run
 from lengthwise.runs.folder import RunFolder
+from lengthwise.runs.run import Run
 from lengthwise.viewer import rows
 from lengthwise.viewer.document import vendor_scripts
 from lengthwise.viewer.report import LIBRARIES, MOST, report_page

@@ -23,8 +23,8 @@ from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfiden
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import PUBLISHED, program
-from lengthwise.run import Weights, load
 from lengthwise.runs.folder import list_shipped
+from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import Sorting

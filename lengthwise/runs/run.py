@@ -8,10 +8,10 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -35,22 +35,15 @@ from lengthwise.base.files import (
     write,
     write_json,
 )
-from lengthwise.base.formatting import as_html, as_text
-from lengthwise.base.quantities import duration
-from lengthwise.base.results import RunOutline, Score
-from lengthwise.base.score_rows import latest, share_text, size_text
+from lengthwise.base.results import RunOutline
 from lengthwise.base.streams import suppress_warnings
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.own_code import changed_classes, own_code
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import memory, of_model
-from lengthwise.hub import PREFIX, fetch, place
 from lengthwise.models import Model
-from lengthwise.report.scored import Scores
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from lengthwise.runs.hub import PREFIX, fetch, place
 
 FINAL = "final.pt"  # the final training state, from which another run can start
 CODE = "code.json"  # digests of the user's own classes that a run was trained with
@@ -196,11 +189,11 @@ class Run(RunFolder):
         super().__init__(folder)
         self.recipe = recipe
 
-    @staticmethod
-    def of(recipe: Recipe, folder: Path | None = None) -> Run:
+    @classmethod
+    def of(cls, recipe: Recipe, folder: Path | None = None) -> Self:
         """Return the run of a recipe, and create its folder if needed. Raises UsageError if the folder holds another
         recipe, or is a link in the folder of runs."""
-        run = Run(folder, recipe) if folder else Run.locate(recipe)
+        run = cls(folder, recipe) if folder else cls.locate(recipe)
         if not folder:
             inside(runs_folder(), run.folder.name)
         if (run.folder / "config.json").exists():
@@ -210,16 +203,16 @@ class Run(RunFolder):
             _write_recipe(run.folder, recipe)
         return run
 
-    @staticmethod
-    def locate(recipe: Recipe) -> Run:
+    @classmethod
+    def locate(cls, recipe: Recipe) -> Self:
         """Return the run of a recipe without creating or reading its folder."""
-        return Run(runs_folder() / f"{recipe.name}-{recipe.id}", recipe)
+        return cls(runs_folder() / f"{recipe.name}-{recipe.id}", recipe)
 
-    @staticmethod
-    def open(folder: str | Path) -> Run:
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
         """Open an existing run by its folder or its folder's name. Raises UsageError if there is none."""
         path = run_path(folder)
-        return Run(path, read_recipe(path))
+        return cls(path, read_recipe(path))
 
     def config(self) -> dict[str, Any]:
         """Return the recipe as plain values, with defaults for fields missing in its file."""
@@ -257,15 +250,6 @@ class Run(RunFolder):
             read_tree(self.folder / CODE), own_code(self.recipe, self.model if model is None else model)
         )
 
-    @property
-    def scores(self) -> Scores:
-        """The saved scores, one per size, kind of problems and rule (see ``latest``); empty before an evaluation."""
-        names = [field.name for field in fields(Score)]
-        rows: list[dict[str, Any]] = [
-            {"whole_row": None} | row | {"sizes": tuple(row["sizes"])} for row in latest(self.rows("scores"))
-        ]
-        return Scores([Score(**{name: row[name] for name in names if name in row}) for row in rows], self.outline)
-
     def measured(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
         """Return the number of problems of this seed in the scores, by size, kind of problems and stopping rule;
         families requested by name are left out."""
@@ -275,31 +259,6 @@ class Run(RunFolder):
                 key = tuple(row["sizes"]), row["problems"], row["stopping"]
                 found[key] = max(found.get(key, 0), row["count"])
         return found
-
-    def plot(self, title: str | None = None) -> Figure:
-        """Plot exact match against length or, before an evaluation, the loss against steps. Raises UsageError if there
-        is neither."""
-        if self.rows("scores"):
-            return self.scores.plot(title)
-        from lengthwise.report.loss_figure import loss_figure  # late: matplotlib is slow to import
-
-        return loss_figure([self])
-
-    def _repr_html_(self) -> str:
-        return as_html(repr(self), self._facts())
-
-    def __str__(self) -> str:
-        return as_text(repr(self), self._facts())
-
-    def _facts(self) -> list[tuple[str, str]]:
-        about, scores, own = self.about(), self.scores, self.recipe.stopping.name
-        rule = own if own in scores.rules else next(iter(scores.rules), own)
-        ended = f"trained in {duration(about['wall_s'])}" if about else "training has not ended"
-        measured = [one for one in scores if (one.problems, one.stopping) == ("uniform", rule)]
-        shares = [f"{size_text(one.sizes)}: {share_text(one.exact, 3)}" for one in measured]
-        what = "exact match" if rule == own else f"exact match, {rule}"
-        return [("recipe", self.recipe.name), ("seed", str(self.recipe.seed)), ("training", ended),
-                (what, ", ".join(shares) or "not measured yet")]  # fmt: skip
 
     def weights(self, device: str | torch.device = "cpu") -> Weights:
         """Load the trained model. Raises UsageError if training has not ended."""
@@ -339,7 +298,7 @@ class Run(RunFolder):
 
 def commit() -> str:
     """Return the git commit of this code, with ``+`` if files are changed; empty outside a checkout."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    git = ["git", "-C", str(Path(__file__).parents[1])]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=10)
         status = subprocess.run(
