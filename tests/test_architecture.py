@@ -138,8 +138,10 @@ def test_each_verb_of_the_command_line_is_a_file():
 def test_reports_know_only_files(module):
     below = {name for name in imports(modules()[module]) if folder(name) != "report"}
     assert below <= {
+        "base.csv_files",
         "base.errors",
         "base.extras",
+        "base.fates",
         "base.fields",
         "base.files",
         "base.results",

@@ -59,6 +59,7 @@ from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import of_problems
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Settled, Stopping
+from lengthwise.experiment.study import Panel, Study
 from lengthwise.models import Model, ModelSpec, SinglePass, modes_kept
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
@@ -78,7 +79,6 @@ from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain
 from lengthwise.runners.plain import unroll
 from lengthwise.runs.run import Weights
-from lengthwise.studies import Panel, Study
 from lengthwise.tasks import SequenceTask, Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy

@@ -24,6 +24,7 @@ from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe, import_parts
 from lengthwise.experiment.source import Source
 from lengthwise.experiment.stopping import Stopping
+from lengthwise.experiment.study import Study
 from lengthwise.models import ModelSpec
 from lengthwise.models.external import add_builders
 from lengthwise.nn.mixer import MixerSpec
@@ -31,7 +32,6 @@ from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
 from lengthwise.registry import sources
 from lengthwise.registry.loading import import_room
-from lengthwise.studies import Study
 from lengthwise.tasks import Task
 
 _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, Objective, Stopping, Optimizer)

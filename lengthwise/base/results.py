@@ -145,3 +145,17 @@ def wilson(share: float, count: float, z: float = NORMAL) -> tuple[float, float]
     low = 0.0 if share == 0 else max(0.0, (centre - spread) / scale)
     high = 1.0 if share == 1 else min(1.0, (centre + spread) / scale)
     return low, high
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published result, shown next to this package's."""
+
+    who: str
+    size: int
+    figure: str  # as published, in numbers or words
+    standing: str  # its source, and how reliable that is
+    exact: float | None = None  # the figure as exact match, if it can be plotted
+
+
+MATRIX_TIMES = (1.0, 3.2, 6.4)  # the training length: the sizes in a cell of a matrix of architectures and tasks

@@ -129,3 +129,10 @@ def worst_rows(rows: Iterable[Row]) -> list[Row]:
 def is_full_family_run(row: Row) -> bool:
     """Return whether a row is of a family that was measured together with all others."""
     return row["problems"] not in ALONE and row.get("family") != "alone"
+
+
+def loss_text(row: Row) -> str:
+    """Return the loss of a row of metrics: empty if its objective reports none, ``diverged`` if it is not finite."""
+    if "loss" not in row:
+        return ""
+    return "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 
 from lengthwise.api.depth import HEADS, Fates, depth
+from lengthwise.base.csv_files import write_csv
 from lengthwise.base.fates import RULE
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import doing, say
 from lengthwise.cli.options import parse_sizes
-from lengthwise.report.csv_files import write_csv
 from lengthwise.report.sheet import Sheet
 from lengthwise.report.style import save
 from lengthwise.runs.run import choose_device, load

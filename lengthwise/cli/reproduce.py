@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from lengthwise.api import catalog
+from lengthwise.base.csv_files import write_csv
 from lengthwise.base.files import inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.score_rows import Row
@@ -22,11 +23,11 @@ from lengthwise.evaluation.sealed import seal
 from lengthwise.experiment.data import fixed_set
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Finite
+from lengthwise.experiment.study import Panel, Study
 from lengthwise.jobs.live import follow
 from lengthwise.jobs.pool import JobPool
 from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
-from lengthwise.report.csv_files import write_csv
 from lengthwise.report.matrix import matrix_rows, matrix_table
 from lengthwise.report.matrix_figure import publish_matrix
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
@@ -34,7 +35,6 @@ from lengthwise.report.published import is_published, read_published
 from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
-from lengthwise.studies import Panel, Study
 from lengthwise.training.arithmetic import check_matmul, computing
 from lengthwise.training.cost import operations_by_id
 from lengthwise.training.stacked import check_alike, rehearse_stacked

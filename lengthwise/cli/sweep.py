@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.base import fields
+from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import inside, json_text, read_tree, write, write_json
 from lengthwise.base.results import AnySize
@@ -28,13 +29,13 @@ from lengthwise.cli.options import (
     seeds_of,
     training_options,
 )
-from lengthwise.experiment.axes import Axis, Point, change_recipe, check_sizes, furthest, grid, parse
+from lengthwise.experiment.choosing import change_recipe, check_sizes, furthest
 from lengthwise.experiment.recipe import ChosenOn, Recipe
 from lengthwise.experiment.resources import of_measuring
+from lengthwise.jobs.axes import Axis, Point, grid, parse
 from lengthwise.jobs.live import follow
 from lengthwise.jobs.pool import JobPool
 from lengthwise.jobs.search import Search, check_search
-from lengthwise.report.csv_files import write_csv
 from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
 from lengthwise.runs.folder import Folder, runs_folder

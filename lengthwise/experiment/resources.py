@@ -24,8 +24,6 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, limit_of
-from lengthwise.nn.convolution import Convolution, GridConvolution
-from lengthwise.nn.window import Local
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
 KEPT = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
@@ -133,10 +131,9 @@ def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
 
 
 def _sees_all(recipe: Recipe) -> bool:
-    """Does attention look at every pair of positions?"""
-    if isinstance(getattr(recipe.model, "mixer", None), (Convolution, GridConvolution)):
-        return False
-    return not any(isinstance(position, Local) for position in getattr(recipe.model, "positions", ()))
+    """Return whether the model computes with every pair of positions."""
+    parts = (getattr(recipe.model, "mixer", None), *getattr(recipe.model, "positions", ()))
+    return not any(getattr(part, "sees_neighbours_only", False) for part in parts)
 
 
 def _numbers_per_position(recipe: Recipe) -> float:

@@ -13,10 +13,9 @@ from rich.table import Table
 
 from lengthwise.base.progress import EVERY
 from lengthwise.base.quantities import duration
-from lengthwise.base.score_rows import share_text
+from lengthwise.base.score_rows import loss_text, share_text
 from lengthwise.jobs.pool import JobPool
 from lengthwise.runs.run import Run
-from lengthwise.training.progress import loss_text
 
 MOST = 24  # maximum number of runs shown individually
 SHARE = 0.05  # maximum share of time spent on the display, since long metrics files are slow to read

@@ -13,7 +13,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
 from lengthwise.base.files import append, check_no_link, disk, one_line, parse_object, read_bytes
 from lengthwise.base.rng import address
-from lengthwise.experiment.axes import Axis, Point
+from lengthwise.jobs.axes import Axis, Point
 
 STARTUP = 4  # trials before pruning starts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,7 @@ class Convolution(MixerSpec):
     """A convolution over a position and its ``reach`` neighbours on either side, with zeros beyond the ends. Looped,
     with input injection, it is the recurrent convolution with recall (Bansal et al. 2022)."""
 
+    sees_neighbours_only: ClassVar[bool] = True
     reach: Size = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int, *, dropout: float, biases: bool) -> Mixer:
@@ -51,6 +52,8 @@ class GridConvolution(MixerSpec):
     """A convolution over a cell of a grid and the cells above, below, left and right of it, with zeros beyond the edges
     (for the layout ``Grid``). Looped, with input injection, it is the recurrent convolution with recall (Bansal et al.
     2022)."""
+
+    sees_neighbours_only: ClassVar[bool] = True
 
     def build(self, width: int, heads: int, *, dropout: float, biases: bool) -> Mixer:
         return GridConvolutionMixer(width, biases=biases)

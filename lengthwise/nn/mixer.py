@@ -51,6 +51,8 @@ class Mixer(nn.Module, ABC):
 class MixerSpec(Config):
     """The configuration of a mixer. Subclasses are frozen dataclasses."""
 
+    sees_neighbours_only: ClassVar[bool] = False  # True if its cost per position does not grow with the row
+
     @abstractmethod
     def build(
         self, width: int, heads: int, *, causal: bool, layer: int, dropout: float, biases: bool

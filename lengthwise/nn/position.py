@@ -60,6 +60,7 @@ class Position(Config):
     """The configuration of a positional encoding. Subclasses are frozen dataclasses."""
 
     indexed: ClassVar[bool] = False  # True if it encodes ``Inputs.position``, the position in the row
+    sees_neighbours_only: ClassVar[bool] = False  # True if attention is then restricted to a position's neighbours
 
     @property
     def moves_digits(self) -> bool:

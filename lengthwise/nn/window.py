@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +20,7 @@ class Local(Position):
     """Attention to ``reach`` neighbours on either side, with a learned bias per head and relative offset
     (Shaw et al. 2018; Raffel et al. 2020, without their buckets)."""
 
+    sees_neighbours_only: ClassVar[bool] = True
     reach: Extra = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:

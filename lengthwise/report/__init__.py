@@ -42,17 +42,6 @@ SeedPair = tuple[int, int]  # a recipe's seed and data_seed
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A published result, shown next to this package's."""
-
-    who: str
-    size: int
-    figure: str  # as published, in numbers or words
-    standing: str  # its source, and how reliable that is
-    exact: float | None = None  # the figure as exact match, if it can be plotted
-
-
-@dataclass(frozen=True)
 class Point:
     """Exact match at one size, over seeds."""
 

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.base.score_rows import SOLVED, Row, fit_rows, latest, share_text, uniform_in, worst_rows
 from lengthwise.report.sheet import Sheet
 from lengthwise.runs.folder import RunFolder
 
-TIMES = (1.0, 3.2, 6.4)  # the training length: the sizes in a cell
 NEAR = 1.1  # maximum factor between a measured size and the wanted one
 # Model fields that are not part of an architecture's name.
 OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
@@ -55,7 +55,7 @@ def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in fit_rows(rows, top)]
     abouts = [run.about() for run in group]
     found = []
-    for times in TIMES:
+    for times in MATRIX_TIMES:
         size = _nearest(scores[0], times * max(tops[0]))
         if size is None:
             continue

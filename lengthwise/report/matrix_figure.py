@@ -9,9 +9,9 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from lengthwise.base.csv_files import write_csv
+from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.base.score_rows import Row, share_text
-from lengthwise.report.csv_files import write_csv
-from lengthwise.report.matrix import TIMES
 from lengthwise.report.style import FORMATS, INK, Drawing, Width, add_heading, drawing, fix_layout, save, style
 
 HEIGHT = 0.42  # inches per row of cells
@@ -45,7 +45,7 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    sizes = [sorted({max(row["sizes"]) for row in rows if row["times"] == times}) for times in TIMES]
+    sizes = [sorted({max(row["sizes"]) for row in rows if row["times"] == times}) for times in MATRIX_TIMES]
     shown = " · ".join("–".join(map(str, dict.fromkeys((found[0], found[-1])))) for found in sizes if found)
     axes.set_xlabel(f"{CAPTION}; sizes {shown}", fontsize=6.5)
     add_heading(figure, title or "Exact match", width)
@@ -54,8 +54,8 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
 
 def _draw(axes: Axes, place: tuple[int, int], row: Row) -> None:
     """Draw one size of a cell: a column with uniform problems above and the worst family below."""
-    wide = 1 / len(TIMES)
-    left = place[0] + TIMES.index(row["times"]) * wide
+    wide = 1 / len(MATRIX_TIMES)
+    left = place[0] + MATRIX_TIMES.index(row["times"]) * wide
     for number, name in enumerate(("uniform", "worst")):
         share = row[name]
         if share is None:

@@ -12,8 +12,8 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.results import Claim
 from lengthwise.base.score_rows import Row, latest
-from lengthwise.report import Claim
 from lengthwise.report.lines import Look, legend, look, short
 from lengthwise.report.style import (
     COLOURS,

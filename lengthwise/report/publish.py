@@ -7,14 +7,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from lengthwise.base.csv_files import write_csv
 from lengthwise.base.fields import encode
 from lengthwise.base.files import remove, write_json
+from lengthwise.base.results import Claim
 from lengthwise.base.schemas import Depth, Distribution, Trained
 from lengthwise.base.score_rows import ALONE, Row
-from lengthwise.report import Claim, all_curves, by_recipe, drop_repeats
+from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
-from lengthwise.report.csv_files import write_csv
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import length_figure, overview_figure, usual_title, worth_drawing
 from lengthwise.report.loss_figure import loss_figure

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
-import math
-import zlib
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lengthwise.base import fields
+from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import one_line, read_text, read_tree, regular
+from lengthwise.base.files import one_line, read_text, read_tree
 from lengthwise.base.results import RunOutline
-from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published, SizeText
+from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published
 from lengthwise.base.score_rows import Row
 from lengthwise.report import by_recipe
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder, check_axes
 
-# Text columns, even if a value looks like a number: a run's id may be 2276e59742.
-WORDS = frozenset(
-    ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
-)
-MAX_TEXT = 2**28  # bytes; limits what a small compressed file may unpack to
 SCHEMAS: dict[str, Any] = {"scores": Measured, "metrics": Metrics}
 
 
@@ -148,60 +139,6 @@ def read_table(path: Path, schema: Any) -> list[Row]:
         for number, row in enumerate(rows, 1):
             fields.validate(schema, row, f"{path}: row {number}")
     return rows
-
-
-def read_csv(path: Path) -> list[Row]:
-    """Read rows written by ``csv_files.write_csv``: sizes become lists again, ``exact.8`` an entry of ``exact``. Raises
-    UsageError for invalid sizes, and for a line with more cells than columns."""
-    found: list[Row] = []
-    for number, line in enumerate(csv.DictReader(_lines_of(path)), 1):
-        row: Row = {}
-        if None in line:
-            raise UsageError(f"{path}: row {number} has more cells than there are columns")
-        for name, cell in line.items():
-            if cell or name == "stopping":  # language models have no stopping rule
-                head, _, key = name.partition(".")
-                target, at = (row.setdefault(head, {}), key) if key else (row, head)
-                if not isinstance(target, dict):
-                    raise UsageError(f"{path}: has both a column {head} and a column {name}")
-                target[at] = _sizes(cell, f"{path}: row {number}") if at == "sizes" else _value(at, cell)
-        found.append(row)
-    return found
-
-
-def _lines_of(path: Path) -> list[str]:
-    """Return the lines of a text file or, if it does not exist, of its compressed form ``path`` + .gz; empty if neither
-    exists. Raises UsageError if it is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
-    packed = path.with_name(f"{path.name}.gz")
-    if path.exists() or not packed.exists():
-        return read_text(path).splitlines() if path.exists() else []
-    try:
-        with gzip.open(regular(packed)) as file:
-            content = file.read(MAX_TEXT + 1)
-        text = content.decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UsageError(f"{packed}: not a complete gzip file of text ({one_line(error)})") from None
-    if len(content) > MAX_TEXT:
-        raise UsageError(f"{packed}: unpacks to more than {MAX_TEXT:,} bytes")
-    return text.splitlines()
-
-
-def _sizes(cell: str, where: str) -> list[int]:
-    fields.validate(SizeText, cell, f"{where}: sizes")
-    return [int(size) for size in cell.split("x")]
-
-
-def _value(name: str, cell: str) -> Any:
-    """Parse a cell as bool or finite number, unless it is neither or its column holds text."""
-    if name in WORDS:
-        return cell
-    if cell in ("True", "False"):
-        return cell == "True"
-    for kind in (int, float):
-        with suppress(ValueError):
-            if math.isfinite(value := kind(cell)):
-                return value
-    return cell
 
 
 def _by_run(path: Path, schema: Any) -> dict[str, list[Row]]:

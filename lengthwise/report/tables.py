@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.results import Claim
 from lengthwise.base.score_rows import (
     SOLVED,
     Row,
@@ -23,7 +24,7 @@ from lengthwise.base.score_rows import (
     size_text,
     trained_on,
 )
-from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
+from lengthwise.report import TRAINED, WORST, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
 
 ROUNDING = 1e-9  # tolerance for floating-point error in a share such as 0.07

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from lengthwise.base.results import Claim
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.study import Panel, Study, choose_names
 from lengthwise.recipes.abacus import (
     abacus_addition,
     abacus_addition_full,
@@ -13,8 +15,6 @@ from lengthwise.recipes.abacus import (
     splits,
 )
 from lengthwise.recipes.abacus import tasks as other_tasks
-from lengthwise.report import Claim
-from lengthwise.studies import Panel, Study, choose_names
 
 SECOND_HAND = "paper, quoted second-hand"
 LOOPS = (1, 2, 8, 16, 32)  # of the blog's maps

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lengthwise.experiment.study import Panel, Study, choose_names
 from lengthwise.recipes.ablations import ablations as recipes
 from lengthwise.recipes.looped import SETTINGS, variation
-from lengthwise.studies import Panel, Study, choose_names
 
 # Tasks with their largest training size. `published-…` and, on half the range, `half-…` use the published form, which
 # has neither a window nor positions.

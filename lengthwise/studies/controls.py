@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from lengthwise.experiment.study import Panel, Study, choose_names
 from lengthwise.recipes.controls import controls as recipes
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
-from lengthwise.studies import Panel, Study, choose_names
 
 TASKS = ("pairs", *FORMS)
 

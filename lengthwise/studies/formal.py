@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lengthwise.base.results import MATRIX_TIMES
+from lengthwise.experiment.study import Panel, Study, check_once
 from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, formal_recipe
-from lengthwise.report.matrix import TIMES
-from lengthwise.studies import Panel, Study, check_once
 
 TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
 NOTE = "500 steps at the cpu scale, 10,000 at the paper scale; rates, widths and curriculum are the same for all."
@@ -27,7 +27,7 @@ def _panel(task: str, names: list[str], scale: Scale) -> Panel:
     return Panel(
         title=TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}",
         recipes=recipes,
-        sizes=tuple(round(times * top) for times in TIMES),
+        sizes=tuple(round(times * top) for times in MATRIX_TIMES),
         far_families=True,
         strong=recipes[-1].name,
         name=task,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from lengthwise.base.results import Claim
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
+from lengthwise.experiment.study import Panel, Study, check_once
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.recipes.window import FORMS
-from lengthwise.report import Claim
-from lengthwise.studies import Panel, Study, check_once
 
 TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
 LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is searched up to 30 loops beyond the plan

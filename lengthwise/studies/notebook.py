@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lengthwise.experiment.study import Panel, Study, choose_names
 from lengthwise.recipes.pairs import notebook as recipes
-from lengthwise.studies import Panel, Study, choose_names
 
 TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bits, modulo 2ⁿ"}
 SIZES = (4, 6, 8, 10, 12, 16, 20, 24)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lengthwise.experiment.study import Panel, Study
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
-from lengthwise.studies import Panel, Study
 
 
 def pairs() -> Study:

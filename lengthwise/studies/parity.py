@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lengthwise.experiment.study import Panel, Study
 from lengthwise.recipes.window import looped_parity
-from lengthwise.studies import Panel, Study
 
 
 def parity() -> Study:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from lengthwise.base.results import Claim
 from lengthwise.base.types import UsageError
+from lengthwise.experiment.study import Panel, Study, choose_names
 from lengthwise.recipes.retran import SIZES, cpu, models, paper
-from lengthwise.report import Claim
-from lengthwise.studies import Panel, Study, choose_names
 
 CLAIMS = (
     Claim("GPT-4o, asked for the answer alone", 30, "0.5568 of 10,000", "constant in the authors' notebook", 0.5568),

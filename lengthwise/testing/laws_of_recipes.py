@@ -9,7 +9,7 @@ import torch
 
 from lengthwise.base.fields import Config
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.studies import Study
+from lengthwise.experiment.study import Study
 from lengthwise.testing.laws import Findings, check_kinds, hold_to_laws, laws_of
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.training.trainer import rehearse

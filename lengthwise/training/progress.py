@@ -8,7 +8,7 @@ from typing import Any
 
 from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Line
-from lengthwise.base.score_rows import share_text
+from lengthwise.base.score_rows import loss_text, share_text
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run
 
@@ -30,13 +30,6 @@ class Course:
         length = f"length {row['length']}" if "length" in row else ""
         parts = [f"step {step} of {self.line.total:.0f}", length, loss_text(row), self.exact]
         self.line.show(step, "  ".join(filter(None, parts)))
-
-
-def loss_text(row: dict[str, Any]) -> str:
-    """An objective need not report a loss; one that is no number is null."""
-    if "loss" not in row:
-        return ""
-    return "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from lengthwise.base import fields
+from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, trials, wilson
 from lengthwise.base.rng import address
@@ -17,7 +18,6 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.resources import of_measuring
-from lengthwise.report.published import read_csv
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Weights
 

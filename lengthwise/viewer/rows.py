@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.score_rows import ALONE, Row, latest, size_text
 from lengthwise.report import all_curves, by_recipe, language_model_curves, names
 from lengthwise.report.anatomy_figure import by_size, together
 from lengthwise.report.card import format_sizes, score_card
-from lengthwise.report.csv_files import flatten_rows
 from lengthwise.report.lines import look
 from lengthwise.report.loss_figure import running_mean
 from lengthwise.report.publish import anatomies_of, metrics_of, scores_of

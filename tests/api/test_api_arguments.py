@@ -27,11 +27,11 @@ from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment import data
-from lengthwise.experiment.axes import Axis
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.source import Finite
 from lengthwise.experiment.stopping import MaxConfidence
 from lengthwise.jobs import pool
+from lengthwise.jobs.axes import Axis
 from lengthwise.runs.run import Weights, load
 from lengthwise.training.arithmetic import Clock
 from lengthwise.training.loop import train

@@ -21,12 +21,12 @@ import lengthwise as lw
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import files
+from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_bytes, sweep, write
 from lengthwise.cli.sweep import _keep
-from lengthwise.experiment.axes import Axis
+from lengthwise.jobs.axes import Axis
 from lengthwise.jobs.search import Search
-from lengthwise.report.csv_files import write_csv
 from lengthwise.report.publish import publish, publish_distribution
 from lengthwise.runs.folder import Folder, RunFolder, keep_operations
 from lengthwise.runs.run import Run, load, save

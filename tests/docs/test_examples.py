@@ -17,7 +17,7 @@ import lengthwise.api
 from lengthwise.api import catalog
 from lengthwise.cli import entry
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.studies import Study
+from lengthwise.experiment.study import Study
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import sweep as verb
-from lengthwise.experiment.axes import Axis, change_recipe, check_sizes, furthest, grid, parse
+from lengthwise.experiment.choosing import change_recipe, check_sizes, furthest
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe
+from lengthwise.jobs.axes import Axis, grid, parse
 from lengthwise.jobs.search import Search
 from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
 from lengthwise.runs.run import Run

@@ -11,9 +11,9 @@ from lengthwise.base.vocab import Vocab
 from lengthwise.cli.entry import main
 from lengthwise.experiment.data import batch
 from lengthwise.experiment.stopping import After
+from lengthwise.experiment.study import Panel, Study
 from lengthwise.recipes import abacus
 from lengthwise.runners.cpu import choose
-from lengthwise.studies import Panel, Study
 from lengthwise.training.trainer import rehearse
 
 LAYER = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms

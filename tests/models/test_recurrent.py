@@ -10,15 +10,16 @@ from conftest import LONG
 from forms import with_gradients
 
 from lengthwise.api import catalog
+from lengthwise.base.csv_files import write_csv
 from lengthwise.base.rng import stream
 from lengthwise.base.schemas import Trained
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.cli.entry import main
+from lengthwise.experiment.study import Study
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.recipes.retran import cpu, models, paper
-from lengthwise.report.csv_files import write_csv
 from lengthwise.report.published import read_table
 from lengthwise.runners.cpu.cell import emit
 from lengthwise.runners.cpu.lstm import PackedLSTM
@@ -26,7 +27,6 @@ from lengthwise.runners.cpu.recall import Recall
 from lengthwise.runners.cpu.retran import Wave
 from lengthwise.runners.cpu.transformer import PackedTransformer
 from lengthwise.runners.plain import Plain
-from lengthwise.studies import Study
 from lengthwise.studies.retran import retran
 
 SYMBOLS = Vocab(tuple("0123456789+-*()=$^_"))

@@ -21,11 +21,11 @@ from lengthwise.experiment.lengths import Curriculum, Mastery, Uniform
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
+from lengthwise.experiment.study import Study
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.registry.loading import import_room
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
-from lengthwise.studies import Study
 from lengthwise.tasks.addition import Addition
 from lengthwise.testing import laws_of_recipes
 from lengthwise.testing.laws import laws_of

@@ -22,6 +22,7 @@ from lengthwise.base.types import Loss
 from lengthwise.cli import reproduce
 from lengthwise.experiment import resources
 from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.study import Panel, Study
 from lengthwise.models import Model, ModelSpec
 from lengthwise.objectives import Objective, supervise
 from lengthwise.objectives.final import Final
@@ -29,7 +30,6 @@ from lengthwise.runners.plain import Plain
 from lengthwise.runners.stacked import Query, Replayer, answers
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
-from lengthwise.studies import Panel, Study
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train
 from lengthwise.training.stacked import advance, train_stacked

@@ -28,6 +28,7 @@ from lengthwise.experiment.loops import AnyLoops, Constant, PerRound
 from lengthwise.experiment.optim import AdamW
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
+from lengthwise.experiment.study import Panel, Study
 from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
@@ -41,7 +42,6 @@ from lengthwise.report.publish import anatomies_of
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.run import Run, load
-from lengthwise.studies import Panel, Study
 from lengthwise.studies import looped as study
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy

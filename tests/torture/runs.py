@@ -38,7 +38,7 @@ RECIPES = {
 STUDY = '''"""A study of two recipes that are trained in a second."""
 
 from lengthwise.recipes.window import looped_parity
-from lengthwise.studies import Panel, Study
+from lengthwise.experiment.study import Panel, Study
 
 CHANGES = {changes!r}
 

@@ -1,4 +1,4 @@
-"""What a sweep varies: fields of a recipe, each over some values or a range; and where it may look to choose."""
+"""The axes of a sweep: fields of a recipe, each over some values or a range."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import AnySize
-from lengthwise.experiment.recipe import Recipe
 
-SHORT = 1.3  # times the training length: as far as a recipe may be chosen
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 CHANCE = {  # fields that make no other recipe: the best of them is chosen by luck
     "name": "a name changes nothing that could be compared",
@@ -102,30 +99,3 @@ def grid(axes: Sequence[Axis]) -> Iterator[Point]:
             raise UsageError(f"{axis.path}: a grid takes points of a range, {axis.path}=…:4; or search it: --trials 20")
     for values in product(*(axis.values for axis in axes)):
         yield {axis.path: value for axis, value in zip(axes, values, strict=True)}
-
-
-def change_recipe(recipe: Recipe, point: Point) -> Recipe:
-    """The recipe at a point of the sweep. UsageError where it has another task or training length: what is right at one
-    size can then not be compared."""
-    found = recipe.change(f"{path}={value}" for path, value in point.items())
-    if (found.task, found.lengths.top) != (recipe.task, recipe.lengths.top):
-        told = ", ".join(f"{path}={value}" for path, value in point.items())
-        raise UsageError(f"{told}: recipes are compared on one task at one training length, {recipe.lengths.top} here")
-    return found
-
-
-def furthest(recipe: Recipe) -> int:
-    """The largest size at which a recipe may be chosen: a short step beyond its training lengths."""
-    top = recipe.lengths.top
-    return max(top + 1, int(SHORT * top))
-
-
-def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
-    """UsageError for a size that is there to test: what chose a recipe is no test of it."""
-    most = furthest(recipe)
-    for size in sizes:
-        if max(recipe.sizes(size)) > most:
-            raise UsageError(
-                f"a recipe is chosen near its training lengths, up to {most} here: {size} is a test; "
-                "measure it afterwards, with `lengthwise evaluate`"
-            )

@@ -1,0 +1,122 @@
+"""Write rows as CSV, and read them back."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lengthwise.base import fields
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import one_line, read_text, regular, remove, write
+from lengthwise.base.schemas import SizeText
+from lengthwise.base.score_rows import Row, size_text
+
+# Text columns, even if a value looks like a number: a run's id may be 2276e59742.
+WORDS = frozenset(
+    ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
+)
+MAX_TEXT = 2**28  # bytes; limits what a small compressed file may unpack to
+NESTED = {dict, list, tuple}
+
+
+def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf) -> Path:
+    """Write rows of any kind atomically; return the path written. Columns appear in the order in which rows first name
+    them. Lists are written 20x40, dictionary entries as columns ``exact.8``, None as an empty cell. A file of more than
+    ``packed_above`` bytes is compressed, as ``path`` + .gz. Raises UsageError without rows."""
+    columns, flat = flatten_rows(rows)
+    if not flat:
+        raise UsageError(f"{path}: there are no rows to write")
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(map(row.get, columns) for row in flat)
+    content, packed = text.getvalue().encode(), path.with_name(f"{path.name}.gz")
+    target, other = (path, packed) if len(content) <= packed_above else (packed, path)
+    write(target, content if target == path else gzip.compress(content, mtime=0))
+    remove(other)
+    return target
+
+
+def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
+    """Return the columns in the order in which rows first name them, and the rows flattened for CSV (see
+    ``write_csv``)."""
+    flat = [_flat(row) for row in rows]
+    return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    if NESTED.isdisjoint(map(type, row.values())):
+        return row  # fast path: most rows are flat, and there may be 100,000 of them
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        kind = type(value)
+        if kind is dict:
+            flat |= {f"{name}.{key}": _plain(part) for key, part in value.items()}
+        else:
+            flat[name] = size_text(value) if kind in NESTED else value
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    return size_text(value) if isinstance(value, (list, tuple)) else value
+
+
+def read_csv(path: Path) -> list[Row]:
+    """Read rows written by ``write_csv``: sizes become lists again, ``exact.8`` an entry of ``exact``. Raises
+    UsageError for invalid sizes, and for a line with more cells than columns."""
+    found: list[Row] = []
+    for number, line in enumerate(csv.DictReader(_lines_of(path)), 1):
+        row: Row = {}
+        if None in line:
+            raise UsageError(f"{path}: row {number} has more cells than there are columns")
+        for name, cell in line.items():
+            if cell or name == "stopping":  # language models have no stopping rule
+                head, _, key = name.partition(".")
+                target, at = (row.setdefault(head, {}), key) if key else (row, head)
+                if not isinstance(target, dict):
+                    raise UsageError(f"{path}: has both a column {head} and a column {name}")
+                target[at] = _sizes(cell, f"{path}: row {number}") if at == "sizes" else _value(at, cell)
+        found.append(row)
+    return found
+
+
+def _lines_of(path: Path) -> list[str]:
+    """Return the lines of a text file or, if it does not exist, of its compressed form ``path`` + .gz; empty if neither
+    exists. Raises UsageError if it is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
+    packed = path.with_name(f"{path.name}.gz")
+    if path.exists() or not packed.exists():
+        return read_text(path).splitlines() if path.exists() else []
+    try:
+        with gzip.open(regular(packed)) as file:
+            content = file.read(MAX_TEXT + 1)
+        text = content.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UsageError(f"{packed}: not a complete gzip file of text ({one_line(error)})") from None
+    if len(content) > MAX_TEXT:
+        raise UsageError(f"{packed}: unpacks to more than {MAX_TEXT:,} bytes")
+    return text.splitlines()
+
+
+def _sizes(cell: str, where: str) -> list[int]:
+    fields.validate(SizeText, cell, f"{where}: sizes")
+    return [int(size) for size in cell.split("x")]
+
+
+def _value(name: str, cell: str) -> Any:
+    """Parse a cell as bool or finite number, unless it is neither or its column holds text."""
+    if name in WORDS:
+        return cell
+    if cell in ("True", "False"):
+        return cell == "True"
+    for kind in (int, float):
+        with suppress(ValueError):
+            if math.isfinite(value := kind(cell)):
+                return value
+    return cell

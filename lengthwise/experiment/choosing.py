@@ -1,0 +1,38 @@
+"""The recipes and sizes between which a sweep may choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.results import AnySize
+from lengthwise.experiment.recipe import Recipe
+
+SHORT = 1.3  # times the training length: as far as a recipe may be chosen
+
+
+def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
+    """The recipe at a point of the sweep. UsageError where it has another task or training length: what is right at one
+    size can then not be compared."""
+    found = recipe.change(f"{path}={value}" for path, value in point.items())
+    if (found.task, found.lengths.top) != (recipe.task, recipe.lengths.top):
+        told = ", ".join(f"{path}={value}" for path, value in point.items())
+        raise UsageError(f"{told}: recipes are compared on one task at one training length, {recipe.lengths.top} here")
+    return found
+
+
+def furthest(recipe: Recipe) -> int:
+    """The largest size at which a recipe may be chosen: a short step beyond its training lengths."""
+    top = recipe.lengths.top
+    return max(top + 1, int(SHORT * top))
+
+
+def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
+    """UsageError for a size that is there to test: what chose a recipe is no test of it."""
+    most = furthest(recipe)
+    for size in sizes:
+        if max(recipe.sizes(size)) > most:
+            raise UsageError(
+                f"a recipe is chosen near its training lengths, up to {most} here: {size} is a test; "
+                "measure it afterwards, with `lengthwise evaluate`"
+            )

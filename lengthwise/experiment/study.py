@@ -1,0 +1,107 @@
+"""Studies: several recipes, the problems they are measured on, and the figures to draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from lengthwise.base.results import Claim
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import After, Stopping
+
+
+def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
+    """Return the names in a comma-separated option such as ``--tasks``, or all known ones for ``all``. Raises
+    UsageError for an unknown or repeated name."""
+    known = list(known)
+    named = known if names == "all" else names.split(",")
+    for name in named:
+        if name not in known:
+            raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
+    check_once(named, option)
+    return named
+
+
+def check_once(named: Sequence[str], option: str) -> None:
+    """Raise UsageError if a name is repeated."""
+    if len(set(named)) < len(named):
+        raise UsageError(f"{option}: name each only once, not {','.join(named)}")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure: recipes that are trained alike, and the problems they are measured on. Recipes and weights were
+    chosen on no other sizes than those in the recipes' ``watch`` and ``chosen_on``."""
+
+    title: str
+    recipes: tuple[Recipe, ...]
+    sizes: tuple[int, ...]  # sizes that are reported
+    hard: bool = False  # also measure the harder set
+    far_families: bool = False  # also measure families beyond twice the training length
+    natural: bool = False  # also measure the task's own distribution, within and beyond the training range
+    curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
+    grid: tuple[int, ...] = ()  # for tasks of two axes: measure every pair of sizes up to these
+    loops: tuple[int, ...] = ()  # further numbers of loops, for recipes with a fixed number
+    also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
+    claims: tuple[Claim, ...] = ()  # published results, shown beside ours
+    strong: str = ""  # the main recipe, drawn stronger
+    name: str = ""  # of its folder of results; by default from the title, and none for a study's only panel
+
+    def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
+        """Return the stopping rules by which a recipe is measured, its own first."""
+        if recipe.loops.adapts:
+            return (recipe.stopping, *(rule for rule in self.also if rule != recipe.stopping))
+        planned = int(recipe.loops.planned(torch.ones(1, dtype=torch.long)))
+        return (recipe.stopping, *(After(count) for count in self.loops if planned > 1))
+
+
+def _folder_name(panel: Panel) -> str:
+    """Return the name of a panel's folder. Raises UsageError if it is not valid."""
+    name = panel.name or "-".join(re.findall(r"\w+", panel.title.lower()))
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UsageError(f"panel {panel.title!r}: name={name!r} is not a folder name; use letters, digits and dashes")
+    return name
+
+
+@dataclass(frozen=True)
+class Study:
+    """One or more panels; each of several has its own folder. Raises UsageError if two share a title or a name, which
+    would use the same folder."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    note: str = ""
+    samples: int = 1000  # default number of problems per size
+    strong: str = ""  # the main method of all panels, if they share their methods: one figure then shows all panels
+    matrix: bool = False  # also draw architectures × tasks, beside published results
+
+    def __post_init__(self) -> None:
+        if len(self.panels) > 1:
+            object.__setattr__(self, "panels", tuple(replace(panel, name=_folder_name(panel)) for panel in self.panels))
+        for what in ("title", "name"):
+            found = [getattr(panel, what).casefold() for panel in self.panels]
+            if twice := [text for text in found if found.count(text) > 1]:
+                raise UsageError(f"study {self.title!r}: two panels have the {what} {twice[0]!r}; give each its own")
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipes of all panels."""
+        return tuple(recipe for panel in self.panels for recipe in panel.recipes)
+
+    @property
+    def notes(self) -> str:
+        """The note, and the sizes on which the recipes were chosen; all other sizes are only reported."""
+        by_sizes: dict[tuple[int, ...], list[str]] = {}
+        for recipe in self.recipes:
+            by_sizes.setdefault(tuple(dict.fromkeys(recipe.chosen_on.sizes)), []).append(recipe.name)
+        looked_at = [
+            f"{', '.join(names[:2])}{f' and {len(names) - 2} more' * (len(names) > 2)} on {', '.join(map(str, sizes))}"
+            for sizes, names in by_sizes.items()
+            if sizes
+        ]
+        chosen_on = f"Chosen: {'; '.join(looked_at)}; other sizes are only reported." if looked_at else ""
+        return " ".join(filter(None, [self.note, chosen_on]))
