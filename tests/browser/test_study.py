@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
-from lengthwise.base.csv_files import read_csv, read_published
+from lengthwise.base.csv_files import read_csv
+from lengthwise.report.published import read_published
 from lengthwise.runs.run import load
 from lengthwise.viewer.report import MOST, report_page
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
-from lengthwise.base.csv_files import read_csv, read_published, read_table, write_csv
+from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.schemas import Trained
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Score, UsageError
@@ -38,6 +38,7 @@ from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish, publish_parameters, redraw
+from lengthwise.report.published import read_published, read_table
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
     detail_table,

@@ -15,10 +15,11 @@ from lengthwise.api import catalog
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry, items
 from lengthwise.ask.scoring import judge, scores
-from lengthwise.base.csv_files import read_csv, read_published
+from lengthwise.base.csv_files import read_csv
 from lengthwise.base.results import Score
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
+from lengthwise.report.published import read_published
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.viewer import rows
