@@ -1,0 +1,63 @@
+"""What tests of tasks share: every task in its forms, and its problems as text."""
+
+import torch
+from conftest import LONG
+
+from lengthwise.base.fields import kinds
+from lengthwise.base.rng import stream
+from lengthwise.experiment.recipe import import_parts
+from lengthwise.tasks import Task
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.file import File
+from lengthwise.tasks.maze import Maze
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+from lengthwise.testing import laws_of_tasks
+
+ADDITIONS = [
+    Addition(base, order, equal_lengths, leading_zeros)
+    for base, order, equal_lengths, leading_zeros in [
+        (10, "most", False, False),
+        (10, "least", False, False),
+        (10, "most", True, False),
+        (10, "least", True, True),
+        (10, "most", False, True),
+        (2, "least", True, True),
+        (2, "most", False, False),
+        (3, "least", False, True),
+        (7, "most", True, True),
+        (9, "least", True, False),
+    ]
+]
+# Further tasks are held to the same laws in their default configuration.
+import_parts()
+DECIMAL = Multiplication(10, "least", "least", False)
+MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most", False), Multiplication(7, "most")]
+NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS, *MULTIPLICATIONS]
+TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in (*map(type, NAMED), File)]
+
+
+def shrink_sizes(task, monkeypatch):
+    """Laws try few sizes, and only small mazes: a large one takes a tenth of a second to draw."""
+    if LONG:
+        monkeypatch.setattr(laws_of_tasks, "BETWEEN", 200)
+    elif isinstance(task, Maze):
+        monkeypatch.setattr(laws_of_tasks, "FURTHER", {1: 8})
+
+
+def sample(task, sizes, hard=False, seed=0):
+    """Uniform problems of these sizes, or those of the harder set."""
+    sizes, draw = torch.tensor(sizes), stream(seed, "test", repr(task))
+    return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
+
+
+def every_size(task, top=5, times=8):
+    """All small sizes, each several times."""
+    return laws_of_tasks.sizes_of(task, top, times).tolist()
+
+
+def texts(task, problems):
+    """Prompts and answers in the task's own symbols and order."""
+    prompts, answers = zip(*laws_of_tasks.texts(task, problems), strict=True)
+    return list(prompts), list(answers)
