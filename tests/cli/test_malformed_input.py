@@ -449,16 +449,6 @@ def test_settings_come_from_the_recipe_and_not_from_the_checkpoint():
     assert resumed.optimizer.state_dict()["param_groups"] == trainee.optimizer.state_dict()["param_groups"]
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\x80\x05", b"PK\x03\x04", os.urandom(64)], ids=["", "pickle", "zip", "noise"]
-)
-def test_a_damaged_checkpoint_gives_no_advice_to_trust_it(content):
-    run = Run.of(TINY)
-    (run.folder / "state.pt").write_bytes(content)
-    with pytest.raises(UsageError, match=r"state\.pt: not a checkpoint, or a damaged one; delete it to start over$"):
-        train(TINY)
-
-
 def test_a_short_campaign(spoilt):
     """The long one is ``python -m tests.torture.fuzz``."""
     assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play(spoilt, number, 0)] == []

@@ -2,11 +2,8 @@
 
 import functools
 import importlib
-import os
 import re
 import runpy
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -114,29 +111,6 @@ def test_own_stopping_stops_where_it_is_sure(here):
     assert Confident(extra=4).limit(planned).tolist() == [5, 5, 5]
 
 
-def test_own_sampled_task_keeps_all_laws(here):
-    from own_sampled_task import Larger
-
-    import lengthwise as lw
-
-    assert not lw.check(Larger()).broken
-    problems = lw.find("looped-parity").change(task=Larger(), layout=lw.NextToken())
-    assert problems.task.parse("08,17").answer.tolist() == [[1, 7]]
-
-
-def test_own_task_obeys_its_reference(here):
-    from own_task import Backwards
-
-    import lengthwise as lw
-
-    task = Backwards()
-    problems = task.sample(torch.tensor([[1], [4], [7]]), lw.stream(0))
-    for i in range(3):
-        prompt = task.vocab.decode(problems.prompt[i, : problems.prompt_length[i]])
-        assert task.vocab.decode(problems.answer[i, : problems.answer_length[i]]) == task.reference(prompt)
-    assert task.format(task.parse("123").answer[0]) == "321"
-
-
 def test_own_model_learns_and_answers(here):
     from own_model import gru_parity
 
@@ -162,14 +136,3 @@ def test_own_position_tells_left_from_right(causal, here):
     assert bias.shape == (1, 2, 12, 12)
     assert bias[0, 0, 0].tolist() == [0, 1, 2, 2, *[3] * 8]
     assert torch.equal(bias.mT, -bias)
-
-
-def test_an_example_is_a_file_that_the_shell_runs_too(tmp_path):
-    """In a process of its own, from the folder that holds it."""
-    shutil.copy(EXAMPLES / "own_task.py", tmp_path)
-    words = ["train", "looped-backwards", *FEW, "--import", "own_task", "--lengths", "2", "--samples", "4", "--quiet"]
-    command = [sys.executable, "-m", "lengthwise", *words]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=280, check=True
-    )
-    assert "looped-backwards" in done.stdout

@@ -16,7 +16,6 @@ from test_evaluation import NEXT, PAIRS, PARITY, SUMS, half_trained
 from test_report import recipe, scored
 
 import lengthwise as lw
-from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import latest
 from lengthwise.base.types import UsageError
@@ -38,7 +37,6 @@ from lengthwise.report import WORST, curves, names
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.length_figure import length_figure
-from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.runs.folder import Folder
 from lengthwise.runs.run import Run, Weights, save
@@ -168,10 +166,11 @@ def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
         lw.find("looped-pairs", *changes)
 
 
-@pytest.mark.parametrize("share", range(101))
-def test_families_and_the_harder_set_may_share_all_of_a_batch(share):
-    recipe = lw.find("looped-pairs", f"hard={share / 100}", f"families={1 - share / 100}")
-    assert recipe.families + recipe.hard <= 1
+def test_families_and_the_harder_set_may_share_all_of_a_batch():
+    """However their shares are rounded."""
+    for share in range(0, 101, 1 if LONG else 7):
+        recipe = lw.find("looped-pairs", f"hard={share / 100}", f"families={1 - share / 100}")
+        assert recipe.families + recipe.hard <= 1
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["alone", "marked"])
@@ -356,11 +355,6 @@ def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere()
     assert said in " ".join(printed(card_table([first, second]), width=200).split())
 
 
-def test_rows_of_before_are_still_read(tmp_path):
-    run = scored(recipe(), (8, 1.0, MANY), (16, 1.0, MANY))
-    assert {path.name for path in publish([run], tmp_path)} >= {"card.json", "scores.csv", "lengths.png"}
-
-
 def test_tables_of_families_name_the_worst_and_count_the_rest():
     rows = two_families().rows("scores")
     every = rows[0] | {"problems": "every", "sizes": [2], "exact": 0.5, "count": 2}
@@ -374,14 +368,6 @@ def test_tables_of_families_name_the_worst_and_count_the_rest():
 
 
 # Protocol
-
-
-def test_recipes_state_all_that_chose_them():
-    for name, make in catalog.recipes().items():
-        chosen = make()
-        watched = chosen.watch.sizes if chosen.watch.every else ()
-        assert set(watched) <= set(chosen.chosen_on.sizes), f"{name}: `watch` looks at sizes not in `chosen_on`"
-        assert all(size <= 1.5 * chosen.lengths.top for size in watched), f"{name}: never choose far beyond"
 
 
 def test_what_chose_a_recipe_is_no_part_of_what_it_is():
@@ -590,11 +576,6 @@ def test_attack_from_the_command_line(capsys):
 def test_a_sample_of_a_family(capsys):
     out = said(capsys, "sample", "addition", "5", "--family", "all-highest", "--count", "2")
     assert out == "99999+99999 → 199998\n" * 2
-
-
-def test_streams_of_families_are_apart():
-    one = {stream(0, "families", number).initial_seed() for number in range(50)}
-    assert not one & {stream(0, "train", number).initial_seed() for number in range(50)}
 
 
 def test_a_mean_of_exactly_the_bound_is_fitted():

@@ -214,14 +214,6 @@ def test_room_is_known_without_the_answer(task, layout):
     assert (batch.answer_slots.sum(1) == slots).all()
 
 
-@pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
-def test_answers_of_two_lengths_leave_one_room(layout):
-    task = Addition()
-    short, long = (layout.write(task.parse(prompt), task) for prompt in ("10+11", "99+99"))
-    assert torch.equal(short.answer_slots, long.answer_slots)
-    assert int(long.loss_mask.sum()) == int(short.loss_mask.sum()) + 1
-
-
 @pytest.mark.parametrize("pauses", [0, 2])
 @pytest.mark.parametrize("task", [task for task in TASKS if FullOutput().accepts(task)], ids=repr)
 def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
@@ -338,14 +330,6 @@ def test_a_next_token_row_feeds_the_right_answer_in(task, layout):
     assert torch.equal(batch.inputs.tokens[fed], batch.targets[before])
     reads, writes = layout.vocabs(task)
     assert reads == writes
-
-
-@every
-def test_a_row_alone_has_no_padding_and_a_longer_one_is_wider(task, layout):
-    widths = [layout.write(one, task).inputs.padding_mask for one in one_by_one(sample(task, top=4))]
-    assert all(mask.all() for mask in widths)
-    longer = layout.write(task.sample(torch.full((1, len(task.axes)), 9), stream(1, "long")), task)
-    assert longer.targets.shape[1] > max(mask.shape[1] for mask in widths)
 
 
 def test_a_task_need_not_be_hashable():

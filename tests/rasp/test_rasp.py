@@ -396,22 +396,6 @@ def test_a_wrong_answer_or_end_is_not_right(spoil):
     assert not execute(Wrong(Parity()), fresh_problems(Parity(), (5,), 50, seed=0)).right.any()
 
 
-@every_program
-def test_neighbours_change_nothing(task):
-    for problems in problems_of(task, 6, 7):
-        runner = program(task)
-        together = execute(runner, problems)
-        for i in range(len(problems)):
-            alone = execute(runner, problems.take(slice(i, i + 1)))
-            for one, other in zip(
-                [*together.states, {"": together.said}], [*alone.states, {"": alone.said}], strict=True
-            ):
-                assert {name: read(part)[i : i + 1] for name, part in one.items()} == {
-                    k: read(p) for k, p in other.items()
-                }
-            assert together.right[i] == alone.right[0]
-
-
 def test_products_of_one_number_of_rounds_run_together():
     """1 × 6 beside 2 × 3: rows of different lengths, each as it is alone."""
     task = Multiplication()
@@ -726,28 +710,6 @@ def test_parity_as_people_see_it():
     assert format_state(execution.row) == "1011=$"
     assert format_state(execution.said) == "$$$$1$"
     assert answer(execution, Parity()) == "1"
-
-
-def test_a_binary_sum_as_people_see_it():
-    """Least significant bit first where it is read, most significant first for people."""
-    task = BinarySum()
-    execution = execute(program(task), task.parse("10111101"))
-    assert format_state(execution.row) == "10111101=$$$$"
-    assert [state["counter"][8:] for state in rounds_shown(execution)] == [
-        "00000",
-        "10000",
-        "10000",
-        "01000",
-        "11000",
-        "00100",
-        "10100",
-        "10100",
-        "01100",
-    ]
-    assert rounds_shown(execution)[0]["written"] == "········^····"
-    assert rounds_shown(execution)[-1]["written"] == "········^^^··"
-    assert format_state(execution.said) == "$$$$$$$$011$$"
-    assert answer(execution, task) == "110"
 
 
 def test_people_see_the_first_problem_and_places_as_numbers():

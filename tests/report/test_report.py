@@ -113,11 +113,6 @@ def test_runs_that_differ_only_in_seed_are_one_curve():
     ]
 
 
-def test_data_seed_alone_also_makes_a_seed():
-    runs = [scored(recipe(data_seed=seed), (8, share)) for seed, share in enumerate((0.2, 0.4))]
-    assert curves(runs)[0].points()[0].seeds == 2
-
-
 def test_recipes_that_share_a_name_are_called_by_their_folders():
     runs = [scored(recipe(batch=batch), (8, 1.0)) for batch in (32, 64)]
     assert [curve.label for curve in curves(runs)] == [run.folder.name for run in runs]
@@ -575,13 +570,6 @@ def test_length_figure_draws_means_bands_and_the_training_range():
     assert {y for x, y in band.get_paths()[0].vertices if x == 16} == {0.2, 0.6}
     assert axes.get_ylim() == (-0.02, 1.02)
     assert axes.get_xlabel() == "length\nbands: worst to best seed"
-
-
-def test_a_single_seed_has_its_interval_as_band():
-    (axes,) = length_figure(curves([scored(recipe(), (8, 0.9))])).axes
-    (band,) = axes.collections
-    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
-    assert (low, high) == pytest.approx((0.8256, 0.9448), abs=1e-4)
 
 
 def test_hard_problems_are_the_dashed_twin():

@@ -39,11 +39,10 @@ from lengthwise.nn.position import FIRE, ALiBi, Encoding, Learned, Randomized, R
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalEncoding, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.runners import cpu
-from lengthwise.runners.cpu import choose
 from lengthwise.runners.cpu.transformer import _needed_until as needed_until
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks.addition import Addition
-from lengthwise.testing.laws_of_models import logits_of, reads_of
+from lengthwise.testing.laws_of_models import reads_of
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -548,34 +547,3 @@ def test_nearly_full_rows_are_run_as_they_are(position):
     loops, at = torch.full((4,), 2), inputs.padding_mask
     (runner,) = claimed(model)
     torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))
-
-
-def edits():
-    yield "exact gelu", lambda model: setattr(model.blocks[1].mlp, "act", nn.GELU())
-    yield "another activation", lambda model: setattr(model.blocks[1].mlp, "act", nn.ReLU())
-    yield "ε of the last norm", lambda model: setattr(model.norm, "eps", 1.0)
-    yield "ε of a block's norm", lambda model: setattr(model.blocks[1].norm_mixer, "eps", 1.0)
-    yield "a norm without weights", lambda model: setattr(model, "norm", nn.LayerNorm(8, elementwise_affine=False))
-    yield "other heads", lambda model: setattr(model.blocks[1].mixer, "heads", 4)
-    yield "norms behind", lambda model: setattr(model.blocks[1], "post", True)
-
-
-@pytest.mark.parametrize(("_", "edit"), [*edits()], ids=lambda edit: edit if isinstance(edit, str) else "")
-@pytest.mark.parametrize("tracked", [True, False])
-def test_a_model_that_was_edited_is_computed_as_it_is_written(_, edit, tracked):
-    model, inputs = built(replace(BASE, width=8, heads=2, layers=2), True), some(LENGTHS, width=12)
-    model = copy.deepcopy(model)
-    edit(model)
-    model = model.double()
-    with torch.set_grad_enabled(tracked):
-        found, plain = (logits_of(one, inputs, LOOPS) for one in (choose(model), Plain(model)))
-    torch.testing.assert_close(found, plain)
-
-
-def test_a_retran_of_another_eps_is_computed_as_it_is_written():
-    model = copy.deepcopy(built(ReTran(4, 5, 2, 2, dropout=0.0), True))
-    assert claimed(model)
-    for part in model.modules():
-        if isinstance(part, nn.LayerNorm):
-            part.eps = 1.0
-    assert not claimed(model)

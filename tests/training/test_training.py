@@ -11,11 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -153,11 +151,6 @@ def test_a_share_of_every_batch_is_hard_whatever_its_length(hard, count):
         assert int(marked.sum()) == count
         longest |= set((batch.sizes[marked, 0] == 40).tolist())
     assert longest == ({True, False} if count else set())
-
-
-def test_every_length_is_trained_on_and_none_beyond():
-    sizes = torch.cat([data.batch(RICH, step)[0].sizes for step in range(40)])
-    assert sorted(sizes.unique().tolist()) == [1, 2, 3, 4]
 
 
 # Training is the plain loop
@@ -332,14 +325,6 @@ def test_training_leaves_threads_and_signals_as_they_were():
     with computing(1):
         assert float(tiny * 1) == 0
     assert float(tiny * 1) != 0
-
-
-def test_training_outside_the_main_thread():
-    done = []
-    thread = threading.Thread(target=lambda: done.append(outcome(train(PLAIN))))
-    thread.start()
-    thread.join()
-    assert done == [unbroken(PLAIN)]
 
 
 # Stopped and resumed
@@ -635,13 +620,6 @@ def test_a_folder_with_another_recipe_is_refused(tmp_path):
         train(replace(PLAIN, steps=14), tmp_path)
 
 
-def test_a_recipe_with_whole_numbers_goes_on_in_its_own_folder():
-    """``clip=1`` is ``clip=1.0``."""
-    run = train(replace(PLAIN, clip=1))
-    assert train(replace(PLAIN, clip=1)).folder == run.folder
-    assert train(PLAIN).folder == run.folder
-
-
 # Disks that refuse
 
 
@@ -726,27 +704,6 @@ def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
     assert run.rows("metrics") == rows[:2]
 
 
-@pytest.mark.parametrize("line", [b"{", b"3", b"{}", b'{"step": "five"}', b"\xff"])
-def test_metrics_that_are_none_are_refused_in_one_line(line):
-    (Run.of(PLAIN).folder / "metrics.jsonl").write_bytes(line + b"\n")
-    with pytest.raises(UsageError, match="metrics"):
-        train(PLAIN)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", pickle.dumps(Evil())], ids=["empty", "cut", "noise", "pickle"])
-def test_what_tells_of_a_run_is_refused_in_one_line_if_it_is_damaged(content):
-    run = Run.of(PLAIN)
-    (run.folder / "about.json").write_bytes(content)
-    with pytest.raises(UsageError, match="about"):
-        run.about()
-
-
-@pytest.mark.parametrize("arguments", [{"threads": 0}, {"device": "abacus"}, {"device": "cuda:99"}])
-def test_what_is_not_there_is_said(arguments):
-    with pytest.raises(UsageError):
-        train(PLAIN, **arguments)
-
-
 def test_the_place_of_runs_is_read_when_it_is_needed(monkeypatch, tmp_path):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "elsewhere"))
     assert folders.runs_folder() == tmp_path / "elsewhere"
@@ -787,24 +744,6 @@ def test_lamb_s_weight_decay_is_part_of_the_step_that_is_scaled():
 
 # Schedules
 
-SHAPES = st.sampled_from(["constant", "cosine", "linear", "trapezoid"])
-SHARES = st.integers(0, 10).map(lambda tenths: tenths / 20)
-
-
-@given(SHAPES, SHARES, st.one_of(st.none(), SHARES), SHARES, st.integers(1, 60))
-def test_a_schedule_rises_stands_and_falls(shape, warmup, cooldown, floor, steps):
-    schedule = Schedule(shape, warmup, cooldown, floor)
-    factors = [schedule.factor(step, steps) for step in range(steps)]
-    assert all(0 < factor <= 1 for factor in factors)
-    warm = [f for step, f in enumerate(factors) if step < warmup * steps]
-    rest = factors[len(warm) :]
-    assert all(a < b for a, b in pairwise(warm))
-    assert all(factor < 1 for factor in warm)
-    assert all(a >= b for a, b in pairwise(rest))
-    assert all(factor >= floor for factor in rest)
-    if rest and (shape == "constant" or cooldown == 0):
-        assert set(rest) == {1.0}
-
 
 @pytest.mark.parametrize(
     ("schedule", "factors"),
@@ -827,12 +766,6 @@ def test_schedules_by_hand(schedule, factors):
 def test_an_exponential_decay_needs_somewhere_to_go():
     with pytest.raises(UsageError, match="floor above 0"):
         Schedule("exponential")
-
-
-def test_a_trapezoid_cools_down_in_the_last_tenth():
-    factors = [Schedule("trapezoid").factor(step, 100) for step in range(100)]
-    assert factors[:91] == [1.0] * 91
-    assert factors[91] < 1 and factors[-1] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("wrong", [{"warmup": -0.1}, {"warmup": 1.1}, {"floor": 2.0}, {"warmup": 0.6, "cooldown": 0.5}])

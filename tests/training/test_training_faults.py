@@ -12,12 +12,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import torch
 from torture import races
 from torture import signals as signal_cases
 
 from lengthwise.base import signals
-from lengthwise.base.errors import Diverged, UsageError, clean
+from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import PerRound
@@ -29,7 +28,7 @@ from lengthwise.objectives.final import Final
 from lengthwise.runs.run import Run
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop
-from lengthwise.training.loop import Trainer, train
+from lengthwise.training.loop import train
 
 MODEL = Transformer(width=8, heads=2, init_std=0.3)
 SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, Final(), steps=30, batch=4)
@@ -85,22 +84,6 @@ def test_files_of_the_working_folder_are_no_libraries(runs, tmp_path):
     parent.communicate(timeout=90)
     until(lambda: not any(map(alive, known)), 60)
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_checkpoint_with_moments_of_another_shape_is_refused():
-    run = Run.of(SMALL)
-    trainee = Trainer(SMALL, torch.device("cpu"))
-    trainee.advance()
-    state = trainee.state()
-    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(1000, 3)
-    run.save_state(state)
-    with pytest.raises(UsageError, match="not a checkpoint of this recipe"):
-        train(SMALL)
-
-
-@pytest.mark.parametrize("text", ["\x1b]0;title\x07\x1b[31mred", "two\nlines\r\x00", "\x9b31m\u202eturned"])
-def test_foreign_text_stays_on_its_line(text):
-    assert clean(text).isprintable()
 
 
 # Two at once
