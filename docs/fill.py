@@ -11,6 +11,7 @@
 <!-- fill: shipped lengthwise/weights -->     what shipped weights score, families too, and what attacks found
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
 <!-- fill: headline docs/claims.toml looped --> a paper's main results, ours, their cost, what to type
+<!-- fill: standings docs/claims.toml -->    which claims were reproduced, which contradicted, which are open
 <!-- fill: tally docs/records.toml -->        how many published records there are, and how ours stand beside them
 <!-- fill: records docs/records.toml parity --> the published records of a group, ours beside them
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
@@ -28,7 +29,7 @@ from fillers.exact import arms, grid, kept, squares, table
 from fillers.records import packaged, records, tally
 from fillers.rows import ROOT
 from fillers.runs import chosen, code, command, shipped
-from fillers.sources import claims, headline
+from fillers.sources import claims, headline, standings
 from fillers.stopping import loops
 
 from lengthwise.api import catalog
@@ -52,6 +53,7 @@ FILLERS = {
     "map": squares,
     "records": records,
     "shipped": shipped,
+    "standings": standings,
     "table": table,
     "tally": tally,
 }

@@ -44,6 +44,22 @@ def headline(name: str, system: str) -> str:
     return f"{table_of(lines)}\nMean over seeds; in brackets the worst family. CPU minutes are of one training.\n"
 
 
+def standings(name: str) -> str:
+    """Write each claim with a verdict, and each main result of a paper without one, under what became of it."""
+    told = tomllib.loads((ROOT / name).read_text())["claim"]
+    found: dict[str, list[str]] = {"Reproduced": [], "Contradicted": [], "Open": []}
+    for claim in told:
+        says, at, here, result = _line(claim)
+        text = f"- {says} ({claim['source']}). At {at.strip('*')}: {here.split(' (before')[0]}"
+        if result.startswith("undecided"):
+            if "headline" in claim:
+                found["Open"].append(f"{text}; {result.removeprefix('undecided (').removesuffix(')')}.\n")
+        else:
+            group = "Contradicted" if result.startswith("disagrees") else "Reproduced"
+            found[group].append(f"{text}{'; ' + result if result.startswith('better') else ''}.\n")
+    return "\n".join(f"## {group}\n\n{''.join(lines)}" for group, lines in found.items())
+
+
 def tally(verdicts: Iterable[str]) -> str:
     """How many claims have each verdict; of the undecided ones, why."""
     verdicts = list(verdicts)
