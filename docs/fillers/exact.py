@@ -26,6 +26,8 @@ from lengthwise.base.score_rows import share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, variation
 from lengthwise.studies.looped import TESTED, test_length
 
+UNFITTED = " † not fitted: below .99 at its training length."
+
 
 def table(folder: str, problems: str, *only: str) -> str:
     """Median over seeds of what a recipe's own rule has, worst and best beside it. A size on two axes alike
@@ -47,20 +49,20 @@ def table(folder: str, problems: str, *only: str) -> str:
     unfit = unfitted(folder)
     for name, kind in [(name, kind) for name in names for kind in kinds] or shares:
         by_size = shares[name, kind]
-        label = f"`{name}`{unfit.get(name, '')}" + f", {kind}" * (len(kinds) > 1)
+        label = f"`{name}`" + f", {kind}" * (len(kinds) > 1) + " †" * (name in unfit)
         lines.append([label, *(median_of(by_size[size]) if size in by_size else "" for size in sizes)])
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
-    many = f"Median of {span(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
-    same = f"; {told}" if (told := problems_of_seeds(folder)) else ""
-    note = f"{many}, {span(counts)} fresh problems per length{' and seed' * bool(same)}{same}.\n"
-    return f"{table_of(lines)}\n{note}"
+    many = f"Median (worst–best) of {span(seeds)} seeds" if seeds != {1} else "One seed"
+    note = f"{many}, {problems_of_seeds(folder, span(counts))} per length."
+    note += UNFITTED * any(name in unfit for name, _ in shares)
+    return f"{table_of(lines)}\n{note}\n"
 
 
 def squares(folder: str, *tops: str) -> str:
     """A map in numbers: the mean over all pairs of sizes up to each of these, and the worst cell. Diagonals that were
-    measured beyond the map stand for themselves."""
-    lines = ["| | stopping | digits | cells | mean | worst cell |\n| --- | --- | ---: | ---: | ---: | --- |\n"]
-    for (name, stopping, _), found in maps_of(folder).items():
+    measured beyond the map stand for themselves. The folder's maps are all of one stopping rule."""
+    lines = [["", "digits", "cells", "mean", "worst cell"], ["---", "---:", "---:", "---:", "---"]]
+    for (name, _, _), found in maps_of(folder).items():
         for top in map(int, tops):
             inside = {sizes: share for sizes, share in found.items() if max(sizes) <= top}
             if len(inside) != top * top:
@@ -71,8 +73,8 @@ def squares(folder: str, *tops: str) -> str:
             square = f"1–{top} × 1–{top}" if len(inside) > 1 else f"{top} × {top}"
             mean = statistics.fmean(inside.values())
             where = f"{share_text(inside[worst])} at {worst[0]} × {worst[1]}"
-            lines.append(f"| `{name}` | {stopping} | {square} | {len(inside):,} | {share_text(mean, 4)} | {where} |\n")
-    return "".join(lines)
+            lines.append([f"`{name}`", square, f"{len(inside):,}", share_text(mean, 4), where])
+    return table_of(lines)
 
 
 def kept(folder: str, *words: str) -> str:
@@ -87,7 +89,8 @@ def kept(folder: str, *words: str) -> str:
         rules, shown = zip(
             *(two for two in zip(rules, shown, strict=True) if two[1] in {"planned", *wanted}), strict=True
         )
-    lines = [["", "digits", *shown], ["---", "---:", *("---:" for _ in shown)]]
+    several = len(tops) > 1
+    lines = [["", *["digits"] * several, *shown], ["---", *["---:"] * several, *("---:" for _ in shown)]]
     for name in names:
         for top in map(int, tops):
             inside = {
@@ -100,7 +103,7 @@ def kept(folder: str, *words: str) -> str:
                 if len(found) == pairs:  # a rule that was measured at fewer has no mean over the map
                     means[rule].append(statistics.fmean(found))
             spreads = [median_of(means[rule]) if rule in means else "" for rule in rules]
-            lines.append([f"`{name}`", f"1–{top} × 1–{top}", *spreads])
+            lines.append([f"`{name}`", *[f"1–{top} × 1–{top}"] * several, *spreads])
     return table_of(lines)
 
 
@@ -123,7 +126,7 @@ def grid(*folders: str) -> str:
                 f"{share_text(statistics.fmean(shares), 3)}{' †' * (name in unfit)}{seeds}" if shares else "–"
             )
             count += bool(shares)
-    note = f"{count} of {len(METHODS) * len(TESTED)} are measured. † not fitted: below 0.99 at its own training length."
+    note = f"{count} of {len(METHODS) * len(TESTED)} are measured.{UNFITTED}"
     return f"{table_of(zip(*columns, strict=True))}\n{note}\n"
 
 
@@ -146,7 +149,7 @@ def arms(*folders: str) -> str:
                     cells.append(median_of(list(shares)) + " †" * (name in unfit))
             where = f"{task.replace('-', ' ')} at {sizes.replace('x', ' × ')}"
             lines += [[where, "uniform", *rows[0]], ["", "worst family", *rows[1]]]
-    note = f"Median of {span(seeds)} seeds (worst–best). † not fitted: below 0.99 at its own training length."
+    note = f"Median of {span(seeds)} seeds (worst–best).{UNFITTED}"
     return f"{table_of(lines)}\n{note}\n"
 
 

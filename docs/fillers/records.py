@@ -140,10 +140,8 @@ def _published(record: dict) -> str:
     parts += [] if record["seeds"].startswith("not ") else [record["seeds"]]
     if "ours" in record:
         parts += [] if record["told"].startswith(("nothing", "not stated")) else [f"given: {record['told']}"]
-        parts += [f"read: {record['where']}" if "where" in record else record["standing"]]
         parts += [f"reruns: {record['reruns']}"] if "reruns" in record else []
-    elif record["standing"] != "read":
-        parts += [record["standing"]]
+    parts += [] if record["standing"] == "read" else [record["standing"]]
     lengths = f"{record['trained_to']} → {record['tested_at']}"
     return f"**{record['system']}** ([{paper}]({record['source']})), {lengths}: {'; '.join(parts)}."
 

@@ -68,17 +68,17 @@ def _scores_in(folder: Path) -> Sequence[Row]:
     ]
 
 
-def problems_of_seeds(folder: str) -> str:
-    """Say whether the seeds of a folder were measured on the same problems; empty where no recipe has several."""
+def problems_of_seeds(folder: str, count: str) -> str:
+    """Say on how many problems a folder's seeds were measured and, if a recipe has several, whether on the same."""
     seeds: dict[str, set[str]] = defaultdict(set)
     for row in scores_of(folder):
         seeds[row["recipe_name"]].add(row["train_seed"])
     sealed = {bool(row.get("sealed")) for row in scores_of(folder) if row["problems"] == "uniform"}
     if max(map(len, seeds.values()), default=0) < 2:
-        return ""
+        return f"{count} fresh problems"
     if sealed == {True}:
-        return "each seed has problems of its own"
-    return "all seeds have the same problems" + (", but for sealed ones" if True in sealed else "")
+        return f"each on {count} fresh problems of its own"
+    return f"on the same {count} fresh problems" + (" (sealed ones differ)" if True in sealed else "")
 
 
 def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:

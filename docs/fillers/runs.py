@@ -15,6 +15,7 @@ from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import load
 
 SHORT = 20  # words of a command that a page shows in full
+USUAL = "--lengths 10,20 --seconds 600"  # options of most searches for failures, which the page states once
 
 
 def code(name: str) -> str:
@@ -60,7 +61,8 @@ def shipped(folder: str) -> str:
         own = [row for row in latest(RunFolder(path).rows("scores")) if row["stopping"] == recipe.stopping.name]
         cells = [_longest(own, recipe, below, up_to) for below, up_to in pairwise((0.0, 1.0, 1.5, 2.0))]
         search = searches.get(path.name)
-        found = f"{search['failed']:,} of {search['tries']:,} (`{search['options']}`)" if search else "–"
+        found = f"{search['failed']:,} of {search['tries']:,}" if search else "–"
+        found += f" (`{search['options']}`)" if search and search["options"] != USUAL else ""
         rows.append(f"| `{path.name}` | {' | '.join(cells)} | {found} |")
     return "\n".join(rows) + "\n"
 
@@ -77,4 +79,4 @@ def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str
     if not (lowest := worst_rows(row for row in rows if tuple(row["sizes"]) == sizes)):
         return said
     (low,) = lowest
-    return f"{said}, " + ("all families" if low["exact"] == 1 else f"{low['problems']} {share_text(low['exact'])}")
+    return f"{said}" + (" ✓" if low["exact"] == 1 else f", {low['problems']} {share_text(low['exact'])}")

@@ -26,6 +26,9 @@ def claims(name: str) -> str:
         rows[claim["source"]].append(_line(claim))
     parts = [tally(row[-1] for found in rows.values() for row in found)]
     aligned = ["---:" if head == "at" else "---" for head in HEADS]
+    for found in rows.values():
+        for row in found:
+            row[-1] = re.sub(r"^undecided \((.*)\)$", r"\1", row[-1])  # the page says once what is undecided
     parts += [f"### {source}\n\n{table_of([HEADS, aligned, *found])}" for source, found in rows.items()]
     return "\n".join(parts)
 

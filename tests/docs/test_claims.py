@@ -101,7 +101,8 @@ def test_every_claim_has_a_line_and_a_verdict():
     tables = [part.split("\n\n")[1] for part in text.split("### ")[1:]]
     cells = [line.strip("| ").split(" | ") for lines in tables for line in lines.strip().splitlines()[2:]]
     assert [one[0] for one in cells] == [claim["says"] for claim in told]
-    assert all(one[-1].startswith(VERDICTS) for one in cells) and f"| in all | {len(told)} |" in text
+    undecided = ("one seed ", "not fitted: ", "seeds overlap", "2 of 3 seeds ")  # the page says so once
+    assert all(one[-1].startswith((*VERDICTS, *undecided)) for one in cells) and f"| in all | {len(told)} |" in text
     assert not any("seeds" not in one[2] and one[-1] in ("agrees", "disagrees") for one in cells)
     assert all(claim.get("earlier", {}).get("missed", 0) <= claim.get("earlier", {}).get("seeds", 0) for claim in told)
 
