@@ -119,10 +119,10 @@ def _was_chosen_on(claim: Row) -> bool:
 
 
 def _cell(claim: Row, recipe: str, shares: list[float]) -> str:
-    """The mean over seeds, and in brackets the worst family there."""
+    """The mean over seeds, and in brackets the worst family there, unless the claim is that the model fails."""
     if not shares:
         return "–"
-    low = _worst_family(claim, recipe)
+    low = None if claim["agrees"].startswith("<=") else _worst_family(claim, recipe)
     return share_text(statistics.fmean(shares), 3) + (f" ({low[1]} {share_text(low[0])})" if low else "")
 
 
@@ -136,6 +136,7 @@ def _worst_family(claim: Row, recipe: str) -> tuple[float, str] | None:
         (float(row["exact"]), row["problems"])
         for row, _ in own_scores(claim["folder"], None)
         if row["recipe_name"] == recipe and row["problems"] not in ALONE and _within(claim, row["sizes"])
+        if "-" not in claim["sizes"] or row["problems"] != "every"  # over a map, only its smallest sizes have it
     ]
     return min(found, default=None)
 
