@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -30,7 +30,9 @@ from torch import Tensor
 from lengthwise.base.types import UsageError
 
 Symbol = Hashable
-Function = TypeVar("Function", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Recorded = tuple[Result, dict[str, Any]]  # an operation's result, and the facts of its ``Call``
 MOST_COMBINATIONS = 10_000  # maximum number of symbol combinations that ``each`` tabulates
 
 
@@ -72,69 +74,52 @@ class Selector(_Opaque):
     chosen: Bool[Tensor, "b t t"] | None
 
 
-_tapes: list[list[tuple[Any, ...]]] = []
-
-
-@contextmanager
-def record() -> Iterator[list[tuple[Any, ...]]]:
-    """A context that records the operations executed in it, with their arguments except data."""
-    tape: list[tuple[Any, ...]] = []
-    _tapes.append(tape)
-    try:
-        yield tape
-    finally:
-        _tapes.remove(tape)
-
-
-def _note(*operation: Any) -> None:
-    for tape in _tapes:
-        tape.append(operation)
-
-
 class Call(NamedTuple):
-    """One executed operation: its name, arguments and result."""
+    """One executed operation."""
 
     name: str
-    given: tuple[Any, ...]
-    options: dict[str, Any]
+    reads: tuple[Row | Places | Selector, ...]
     result: Any
+    facts: dict[str, Any]  # its tables, alphabets, relation and defaults, as JSON-compatible values
 
 
-_calls: list[list[Call]] = []
+_records: list[list[Call]] = []  # those being made
 
 
 @contextmanager
-def follow() -> Iterator[list[Call]]:
-    """A context that records the operations executed in it, with their data. Each result is a separate object, so that
-    it can be traced to the operations that read it."""
+def record() -> Iterator[list[Call]]:
+    """A context that records the operations executed in it. Each result is a separate object, so that it can be traced
+    to the operations that read it."""
     calls: list[Call] = []
-    _calls.append(calls)
+    _records.append(calls)
     try:
         yield calls
     finally:
-        _calls.remove(calls)
+        _records.remove(calls)
 
 
-def _operation(function: Function) -> Function:
-    """Decorate an operation so that ``follow`` records it."""
+def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Arguments, Result]:
+    """Decorate a function that returns its result and the facts of its ``Call``: it returns the result, and ``record``
+    records it."""
 
     @functools.wraps(function)
-    def followed(*given: Any, **options: Any) -> Any:
-        result = function(*given, **options)
-        if _calls:
+    def recorded(*given: Arguments.args, **options: Arguments.kwargs) -> Result:
+        result, facts = function(*given, **options)
+        if _records:
             result = copy.copy(result)
-        for calls in _calls:
-            calls.append(Call(function.__name__, given, options, result))
+        reads = tuple(value for value in given if isinstance(value, (Row, Places, Selector)))
+        for calls in _records:
+            calls.append(Call(function.__name__, reads, result, facts))
         return result
 
-    return followed  # type: ignore[return-value]
+    return recorded
 
 
 # Core
 
 
 @_operation
-def each(function: Callable[..., Symbol], *rows: Row) -> Row:
+def each(function: Callable[..., Symbol], *rows: Row) -> Recorded[Row]:
     """Apply a function to the symbols of one or several rows at each position: RASP-L's ``tok_map`` and ``seq_map``,
     which a feed-forward layer can compute.
 
@@ -149,42 +134,38 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Row:
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
     position = {symbol: i for i, symbol in enumerate(alphabet)}
     table = [position[result] for result in results]
-    _note("each", len(rows), alphabet, tuple(table))
+    facts = {"alphabets": [row.alphabet for row in rows], "symbols": alphabet, "table": table}
     code: Tensor | int = 0
     for row in rows:
         if row.ids is None:
-            return Row(alphabet, None)
+            return Row(alphabet, None), facts
         code = code * len(row.alphabet) + row.ids
-    return Row(alphabet, torch.tensor(table)[code])
+    return Row(alphabet, torch.tensor(table)[code]), facts
 
 
 @_operation
-def positions(row: Row) -> Places:
+def positions(row: Row) -> Recorded[Places]:
     """Return every position, counted from 0: RASP-L's ``indices``."""
-    _note("places")
-    return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids))
+    return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids)), {}
 
 
 @_operation
-def before(where: Places) -> Places:
+def before(where: Places) -> Recorded[Places]:
     """Subtract 1 from every position."""
-    _note("before")
-    return Places(None if where.at is None else where.at - 1)
+    return Places(None if where.at is None else where.at - 1), {}
 
 
 @_operation
-def after(where: Places) -> Places:
+def after(where: Places) -> Recorded[Places]:
     """Add 1 to every position."""
-    _note("after")
-    return Places(None if where.at is None else where.at + 1)
+    return Places(None if where.at is None else where.at + 1), {}
 
 
 @_operation
-def compare(one: Places, other: Places, relation: str) -> Row:
+def compare(one: Places, other: Places, relation: str) -> Recorded[Row]:
     """Return True where ``one relation other`` holds; ``relation`` is ==, <, <=, > or >=."""
-    _note("compare", relation)
     compared, has_data = _comparison(relation), one.at is not None and other.at is not None
-    return Row((False, True), compared(one.at, other.at).long() if has_data else None)
+    return Row((False, True), compared(one.at, other.at).long() if has_data else None), {"relation": relation}
 
 
 _RELATIONS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -197,104 +178,100 @@ def _comparison(relation: Any) -> Callable[[Any, Any], Any]:
 
 
 @_operation
-def select(keys: Row | Places, queries: Row | Places, relation: str | Callable[[Any, Any], bool] = "==") -> Selector:
+def select(
+    keys: Row | Places, queries: Row | Places, relation: str | Callable[[Any, Any], bool] = "=="
+) -> Recorded[Selector]:
     """Select, for each query position, the positions up to itself whose key is in ``relation`` to the query.
 
     For symbols, ``relation`` is == or a function (key, query) → bool; for positions, a comparison ``key relation
     query``. Raises Forbidden if keys and queries are of different kinds, or for another relation.
     """
-    _note("select", relation if isinstance(relation, str) else "a function")
     if isinstance(keys, Row) and isinstance(queries, Row):
         if isinstance(relation, str) and relation != "==":
             raise Forbidden(f"symbols have no order: == or a function of two symbols, not {relation}")
         related = operator.eq if isinstance(relation, str) else relation
-        table = [[bool(related(key, query)) for key in keys.alphabet] for query in queries.alphabet]
-        _note("table", tuple(map(tuple, table)))
+        table = [[int(bool(related(key, query))) for key in keys.alphabet] for query in queries.alphabet]
+        facts = {"keys": keys.alphabet, "queries": queries.alphabet, "table": table}
         if keys.ids is None or queries.ids is None:
-            return Selector(None)
-        chosen = torch.tensor(table)[queries.ids[:, :, None], keys.ids[:, None, :]]
+            return Selector(None), facts
+        chosen = torch.tensor(table, dtype=torch.bool)[queries.ids[:, :, None], keys.ids[:, None, :]]
     elif isinstance(keys, Places) and isinstance(queries, Places):
-        compared = _comparison(relation)
+        compared, facts = _comparison(relation), {"relation": relation}
         if keys.at is None or queries.at is None:
-            return Selector(None)
+            return Selector(None), facts
         chosen = compared(keys.at[:, None, :], queries.at[:, :, None])
     else:
         raise Forbidden("symbols can be compared only with symbols, and places only with places")
-    return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril())  # causal
+    return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril()), facts  # causal
 
 
 @_operation
-def both(*selectors: Selector) -> Selector:
+def both(*selectors: Selector) -> Recorded[Selector]:
     """Return the intersection of selectors."""
-    _note("both", len(selectors))
-    if any(selector.chosen is None for selector in selectors):
-        return Selector(None)
-    return Selector(torch.stack([selector.chosen for selector in selectors]).all(0))  # type: ignore[arg-type]
+    chosen = [selector.chosen for selector in selectors if selector.chosen is not None]
+    return Selector(torch.stack(chosen).all(0) if len(chosen) == len(selectors) else None), {}
 
 
 @_operation
 def aggregate(
     selector: Selector, values: Row | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
-) -> Any:
+) -> Recorded[Any]:
     """Return the largest or smallest of the values at each position's selected positions, symbols in the order of their
     alphabet; if none is selected, the default symbol, or −1 for positions."""
-    _note("aggregate", how, default)
+    facts: dict[str, Any] = {"default": default, "how": how}
     if isinstance(values, Row):
         values = _admit(values, default)
+        facts["symbols"] = values.alphabet
     data = values.ids if isinstance(values, Row) else values.at
     if selector.chosen is None or data is None:
-        return Row(values.alphabet, None) if isinstance(values, Row) else Places(None)
+        return Row(values.alphabet, None) if isinstance(values, Row) else Places(None), facts
     none = -1 if how == "max" else torch.iinfo(torch.long).max
     spread = torch.where(selector.chosen, data[:, None, :], none)
     # Ids are ordered like the alphabet, so comparing ids compares symbols.
     best = spread.amax(2) if how == "max" else spread.amin(2)
     fallback = values.alphabet.index(default) if isinstance(values, Row) else -1
     best = torch.where(selector.chosen.any(2), best, fallback)
-    return Row(values.alphabet, best) if isinstance(values, Row) else Places(best)
+    return Row(values.alphabet, best) if isinstance(values, Row) else Places(best), facts
 
 
 @_operation
-def count(selector: Selector) -> Places:
+def count(selector: Selector) -> Recorded[Places]:
     """Return the number of selected positions: RASP-L's ``sel_width``. (In Zhou et al., counts have 8 bits; here they
     are unlimited, as programs must run at any length.)"""
-    _note("count")
-    return Places(None if selector.chosen is None else selector.chosen.sum(2))
+    return Places(None if selector.chosen is None else selector.chosen.sum(2)), {}
 
 
 # Library
 
 
 @_operation
-def shift(row: Row, default: Symbol) -> Row:
+def shift(row: Row, default: Symbol) -> Recorded[Row]:
     """Move symbols one position right: ``aggregate(select(after(positions(row)), positions(row)), row, default)``."""
-    _note("shift", default)
-    row = _admit(row, default)
+    row, facts = _admit(row, default), {"default": default}
     if row.ids is None:
-        return row
+        return row, facts
     edge = torch.full_like(row.ids[:, :1], row.alphabet.index(default))
-    return Row(row.alphabet, torch.cat([edge, row.ids[:, :-1]], 1))
+    return Row(row.alphabet, torch.cat([edge, row.ids[:, :-1]], 1)), facts
 
 
 @_operation
-def seen(marks: Row) -> Row:
+def seen(marks: Row) -> Recorded[Row]:
     """Return True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are a
     row of True and False."""
-    _note("seen")
     marks = _marks(marks)
-    return marks if marks.ids is None else Row(marks.alphabet, marks.ids.cummax(1).values)
+    return marks if marks.ids is None else Row(marks.alphabet, marks.ids.cummax(1).values), {}
 
 
 @_operation
-def latest(values: Row, marks: Row, default: Symbol) -> Row:
+def latest(values: Row, marks: Row, default: Symbol) -> Recorded[Row]:
     """Return the value at the last mark up to each position: that of the largest marked position."""
-    _note("latest", default)
-    values, marks = _admit(values, default), _marks(marks)
+    values, marks, facts = _admit(values, default), _marks(marks), {"default": default}
     if values.ids is None or marks.ids is None:
-        return Row(values.alphabet, None)
+        return Row(values.alphabet, None), facts
     position = torch.arange(values.ids.shape[1])
     last = torch.where(marks.ids == 1, position, -1).cummax(1).values
     value = values.ids.gather(1, last.clamp(min=0))
-    return Row(values.alphabet, torch.where(last < 0, values.alphabet.index(default), value))
+    return Row(values.alphabet, torch.where(last < 0, values.alphabet.index(default), value)), facts
 
 
 def _admit(row: Row, symbol: Symbol) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch import Tensor
 from lengthwise.base.types import Problems
 from lengthwise.base.vocab import END
 from lengthwise.experiment.layout import FullOutput
-from lengthwise.rasp.language import Forbidden, Places, Row, record
+from lengthwise.rasp.language import Call, Forbidden, Places, Row, record
 from lengthwise.tasks import Task
 
 State = dict[str, Any]  # name → Row or Places
+Operation = tuple[str, int, dict[str, Any]]  # its name, the number of inputs, and the facts of its ``Call``
 
 
 class Program(ABC):
@@ -106,16 +107,17 @@ def check(program: Program) -> None:
         raise Forbidden(f"{type(program).__name__}: it reads the data of rows ({error}): use the operations") from None
 
 
-def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Any]]]:
+def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Operation]]]:
     """Run a program; return the names of its state's parts, and the operations of ``prepare``, ``finish`` and each
     step."""
     with record() as prepared:
         state = _valid(program.prepare(row))
-    tapes: list[list[Any]] = []
+    tapes: list[list[Operation]] = []
     before = _symbols(state)
     for number in range(steps):
-        with record() as tape:
+        with record() as calls:
             following = _valid(program.step(state, row))
+        tape = _operations(calls)
         if following.keys() != state.keys():
             raise Forbidden(f"the state changes its parts: {', '.join(state)} became {', '.join(following)}")
         grows = _symbols(following) != _symbols(state)
@@ -123,19 +125,18 @@ def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[l
             raise Forbidden(f"the state's alphabet is still growing after {number} steps")
         # Tables depend on alphabets, so they may change while these grow.
         closed = number > 0 and _symbols(state) == before
-        if tapes and (tape != tapes[-1] if closed else _kinds(tape) != _kinds(tapes[-1])):
+        if tapes and (tape != tapes[-1] if closed else [one[0] for one in tape] != [one[0] for one in tapes[-1]]):
             raise Forbidden("the step's operations differ between rounds: it may not count its rounds")
         tapes.append(tape)
         before, state = _symbols(state), following
     with record() as finished:
         if not isinstance(program.finish(state, row), Row):
             raise Forbidden("finish must return a row of symbols")
-    return list(state), [prepared, finished, *tapes]
+    return list(state), [_operations(prepared), _operations(finished), *tapes]
 
 
-def _kinds(tape: list[Any]) -> list[str]:
-    """Return the recorded operations without their tables."""
-    return [operation[0] for operation in tape]
+def _operations(calls: Sequence[Call]) -> list[Operation]:
+    return [(call.name, len(call.reads), call.facts) for call in calls]
 
 
 def _valid(state: State) -> State:

@@ -290,7 +290,7 @@ def test_without_symbols_the_alphabets_and_what_is_done_are_the_same(operation, 
         concrete = operation(*rows)
     with record() as told:
         empty = operation(*[Row(row.alphabet, None) for row in rows])
-    assert done == told != []
+    assert [(call.name, call.facts) for call in done] == [(call.name, call.facts) for call in told] != []
     assert type(empty) is type(concrete)
     if isinstance(concrete, Row):
         assert empty.alphabet == concrete.alphabet
