@@ -7,6 +7,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lengthwise.ask.client import Client, Failure, Refusal, brief
@@ -145,11 +146,9 @@ class _Asker:
         wait = min(LONGEST, self.manner.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1) if attempt else 0.0
         until = time.monotonic() + wait
         while not self.closed.is_set() and (left := max(until, self.rest_until) - time.monotonic()) > 0:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self.closed.wait()
-            except TimeoutError:
-                pass
 
     def _may_send(self) -> bool:
         """Return True if another request may be sent, and count it."""

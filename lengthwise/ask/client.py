@@ -82,32 +82,26 @@ class Client:
             raise Failure(f"{error} {error.__cause__ or ''}", heard=False) from None
 
     def _problem(self, error: Any) -> Exception:
-        """Return the exception for an HTTP error status."""
-        status = error.status_code
+        """Return the exception for an HTTP error status: UsageError if all further requests would get it too. The body
+        of a 401 is not quoted, as it may show the key."""
+        status, variable = error.status_code, self.key.variable
         quoted = f"{status}{_quote_message(error.body)}"
-        if status == 429 and "insufficient_quota" in (error.code, error.type):
-            return UsageError(f"{self.inquiry.endpoint}: {brief(self.key.hide(f'the quota is used up ({quoted})'))}")
-        if status in (408, 409, 425, 429) or status >= 500:
-            return Failure(f"the endpoint says {quoted}", _wait(error.response.headers))
-        if about := self._mistake(status, quoted):
-            return UsageError(f"{self.inquiry.endpoint}: {brief(self.key.hide(about))}")
-        return Refusal(f"the endpoint refuses a prompt ({quoted})")
-
-    def _mistake(self, status: int, quoted: str) -> str | None:
-        """Return the message for a status that all further requests would get too, else None. The body of a 401 is not
-        quoted, as it may show the key."""
-        if status < 400:
-            return f"it has moved ({status}): give its new address"
-        variable, model = self.key.variable, self.inquiry.model
-        about = {
-            401: f"the key in {variable} is refused (401)"
-            if self.key.value
-            else f"it asks for a key (401): set {variable}, or name another variable by --key-variable",
+        no_key = f"it asks for a key (401): set {variable}, or name another variable by --key-variable"
+        mistakes = {
+            401: f"the key in {variable} is refused (401)" if self.key.value else no_key,
             402: f"it asks to be paid ({quoted})",
             403: f"it forbids this ({quoted})",
-            404: f"no model {model} there, or no such address, which mostly ends in /v1 ({quoted})",
+            404: f"no model {self.inquiry.model} there, or no such address, which mostly ends in /v1 ({quoted})",
         }
-        return about.get(status)
+        if status < 400:
+            mistakes[status] = f"it has moved ({status}): give its new address"
+        if status == 429 and "insufficient_quota" in (error.code, error.type):
+            mistakes[status] = f"the quota is used up ({quoted})"
+        if status in mistakes:
+            return UsageError(f"{self.inquiry.endpoint}: {brief(self.key.hide(mistakes[status]))}")
+        if status in (408, 409, 425, 429) or status >= 500:
+            return Failure(f"the endpoint says {quoted}", _wait(error.response.headers))
+        return Refusal(f"the endpoint refuses a prompt ({quoted})")
 
 
 async def _plain(request: Any) -> None:
@@ -132,12 +126,13 @@ async def _capped(response: Any) -> None:
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """The seconds that ``Retry-After`` asks for, as a number or a date; None if it is missing or invalid."""
+    """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if it is missing or invalid."""
     try:
         if text := headers.get("retry-after-ms"):
             seconds = float(text) / 1000
         elif text := headers.get("retry-after", ""):
-            seconds = float(text) if re.fullmatch(r"[\d.]+", text) else _until(text)
+            until = None if re.fullmatch(r"[\d.]+", text) else parsedate_to_datetime(text).timestamp()
+            seconds = float(text) if until is None else max(0.0, until - time.time())
         else:
             return None
     except (ValueError, OverflowError):
@@ -145,19 +140,15 @@ def _wait(headers: Mapping[str, str]) -> float | None:
     return seconds if 0 <= seconds < float("inf") else None
 
 
-def _until(date: str) -> float:
-    return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
-
-
 def _quote_message(body: Any) -> str:
-    """The message in an error's body, after a colon, or ``""``."""
+    """Return the message in an error's body, after a colon; empty if there is none."""
     inner = body.get("error", body) if isinstance(body, dict) else body
     message = inner.get("message", inner) if isinstance(inner, dict) else inner
     return f": {message}" if message else ""
 
 
 def brief(text: str) -> str:
-    """A text in one line of at most 240 printable characters, safe to print to a terminal."""
+    """Return a text as one line of at most 240 printable characters, safe to print to a terminal."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= 240 else f"{text[:239]}…"
 

@@ -1,8 +1,9 @@
-"""The folder of an inquiry. Its files are described in ``lengthwise.runs.folder``; none of them contains the key."""
+"""The folder of an inquiry, and its tokens. ``lengthwise.runs.folder`` describes its files; none contains the key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from lengthwise.experiment.recipe import import_parts
 from lengthwise.runs.folder import InquiryFolder, inquiry_path, runs_folder
 
 TOKENS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
+AROUND = 4  # tokens that a chat template adds to a message
 MAX_TOKENS = 10**9  # per reply; a larger count is an error of the endpoint
 
 
@@ -95,3 +97,25 @@ def token_counts(usage: Any) -> dict[str, int]:
     """Return the token counts that an endpoint reports for a reply, each 0 if it is missing or implausible."""
     counts = [usage.get(name) if isinstance(usage, dict) else None for name in TOKENS]
     return {name: n if type(n) is int and 0 <= n <= MAX_TOKENS else 0 for name, n in zip(TOKENS, counts, strict=True)}
+
+
+def estimate(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
+    """Estimate tokens in and out for prompts that lack a reply, each with its answer. The counts of ``known`` replies
+    scale the estimate: they show how the endpoint counts tokens, and how much the model writes besides the answer."""
+    guessed = _guess(inquiry, {prompt: row["right"] for prompt, row in known.items()})
+    spent = [sum(row[name] for row in known.values()) for name in TOKENS]
+    times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]
+    wanted = _guess(inquiry, missing)
+    return {name: round(count * more) for name, count, more in zip(TOKENS, wanted, times, strict=True)}
+
+
+def _guess(inquiry: Inquiry, prompts: Mapping[str, str]) -> tuple[int, int]:
+    """Estimate tokens in and out from the texts alone; each reply ends with an extra token."""
+    texts = [message["content"] for prompt in prompts for message in inquiry.messages(prompt)]
+    return sum(AROUND + _count(text) for text in texts), sum(1 + _count(right) for right in prompts.values())
+
+
+def _count(text: str) -> int:
+    """Estimate the tokens of a text: one or more per word, one per three digits, one per sign."""
+    words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
+    return sum(1 + len(word) // 8 for word in words)

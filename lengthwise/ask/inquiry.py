@@ -60,7 +60,9 @@ class Inquiry(fields.Config):
         """Build an inquiry: the task's ``question``, or another one, and the request to reply with the answer only;
         with ``examples`` solved problems of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
         fields.validate(Whole, examples, "--examples")
-        drawn = tuple(_example(task, task.smallest + number) for number in range(examples))
+        shortest = [(task.smallest + number,) * len(task.axes) for number in range(examples)]
+        # From another random stream than the questions; a short problem may still be one of them.
+        drawn = tuple(_write_problems(task, fresh_problems(task, size, 1, seed=0, step=0))[0] for size in shortest)
         instruction = f"{question or task.question} {ALONE}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
 
@@ -110,13 +112,6 @@ def _is_address(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and " " not in text
 
 
-def _example(task: Task, size: int) -> tuple[str, str]:
-    """Return a problem with its answer, drawn from another random stream than the questions; if the size is short, it
-    may still be one of them."""
-    (item,) = _write_problems(task, fresh_problems(task, (size,) * len(task.axes), 1, seed=0, step=0))
-    return item
-
-
 @dataclass(frozen=True)
 class Item:
     """A problem and its correct answer, as text."""
@@ -131,14 +126,13 @@ def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item
     number applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
     axes = len(inquiry.task.axes)
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
-    return [item for size in each_once for item in _items_of(inquiry, size, samples)]
-
-
-def _items_of(inquiry: Inquiry, size: tuple[int, ...], samples: int) -> list[Item]:
-    task, bottom = inquiry.task, natural_from(size, inquiry.bottom, inquiry.top)
-    chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
-    problems = fresh_problems(task, size, samples, seed=inquiry.seed, **chosen)
-    return [Item(size, prompt, answer) for prompt, answer in _write_problems(task, problems)]
+    found = []
+    for size in each_once:
+        bottom = natural_from(size, inquiry.bottom, inquiry.top)
+        chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
+        problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
+        found += [Item(size, prompt, answer) for prompt, answer in _write_problems(inquiry.task, problems)]
+    return found
 
 
 def _write_problems(task: Task, problems: Problems) -> list[tuple[str, str]]:

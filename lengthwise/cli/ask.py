@@ -15,11 +15,10 @@ from rich.text import Text
 from lengthwise.api import catalog
 from lengthwise.ask.asking import Manner, Outcome, collect
 from lengthwise.ask.client import client_library
-from lengthwise.ask.folder import Asked
+from lengthwise.ask.folder import Asked, estimate
 from lengthwise.ask.inquiry import Inquiry, Item, items
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import scores
-from lengthwise.ask.tokens import estimate
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, say
 from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
