@@ -35,7 +35,7 @@ from lengthwise.experiment.resources import of_measuring
 from lengthwise.jobs.axes import Axis, Point, grid, parse
 from lengthwise.jobs.live import follow
 from lengthwise.jobs.pool import JobPool
-from lengthwise.jobs.search import Search, check_search
+from lengthwise.jobs.search import Search, load_optuna
 from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
 from lengthwise.runs.folder import Folder, runs_folder
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
     folder = Path(args.out) if args.out else inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
     if sweep.trials is not None:
-        check_search()
+        load_optuna()
     _keep(folder, text)
     with Folder(folder).locked(what="sweep"):
         trials, faults = (_grid if sweep.trials is None else _search)(args, sweep, folder)

@@ -18,15 +18,11 @@ from lengthwise.jobs.axes import Axis, Point
 STARTUP = 4  # trials before pruning starts
 
 
-def _library() -> Any:
+def load_optuna() -> Any:
+    """Import Optuna. Raises UsageError if it is not installed."""
     optuna = library("optuna", "sweep", "--trials needs Optuna, which is not installed")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
-
-
-def check_search() -> None:
-    """Raise UsageError if Optuna is not installed."""
-    _library()
 
 
 class _Journal:
@@ -56,7 +52,7 @@ class Search:
     is damaged, except by a truncated last line."""
 
     def __init__(self, folder: Path, axes: Sequence[Axis], seed: int) -> None:
-        self.library, self.axes, path = _library(), axes, folder / "optuna.log"
+        self.library, self.axes, path = load_optuna(), axes, folder / "optuna.log"
         check_no_link(path)
         try:
             self.study = self._study(_Journal(path))
