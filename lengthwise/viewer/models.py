@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,11 @@ from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
-from lengthwise.models import ModelSpec
 from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.digit_position import Abacus, Coupling
-from lengthwise.nn.position import Learned, Mark, NoPE, Position
+from lengthwise.nn.position import Learned, Mark, NoPE
 from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.programs import program
@@ -38,7 +38,17 @@ from lengthwise.tasks.unique_set import UniqueSet
 MOST = 1_000_000  # maximum number of parameters in a page
 
 # Types that js/ implements. Matched exactly, since a subclass may compute something else.
-TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Multiplication, Sorting
+TASKS: dict[type[Task], str] = {  # each with an example problem
+    Parity: "1011",
+    Copy: "1011",
+    FlippedCopy: "1011",
+    BitwiseOr: "101|10",
+    BinarySum: "1011",
+    UniqueSet: "abac",
+    Addition: "101+11",
+    Multiplication: "11*101",
+    Sorting: "A:321,B:54",
+}
 LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
 RULES = Oracle, After, MaxConfidence, Halted, Converged
@@ -88,37 +98,34 @@ def export_model(weights: Weights) -> dict[str, Any]:
 
 def check(recipe: Recipe, parameters: int) -> None:
     """Raise UsageError unless a page can compute models of this recipe."""
-    if reason := _unknown(recipe) or (f"{parameters:,} parameters are more than {MOST:,}" if parameters > MOST else ""):
+    large = f"{parameters:,} parameters are more than {MOST:,}" if parameters > MOST else ""
+    if reason := next(_unknown_parts(recipe), large):
         raise UsageError(f"{recipe.name}: no page can run this model: {reason}")
 
 
-def _unknown(recipe: Recipe) -> str:
-    """Describe the first part that ``js`` does not implement; empty if there is none."""
+def _unknown_parts(recipe: Recipe) -> Iterator[str]:
+    """Describe each part that ``js`` does not implement; parts within a model of an unknown kind may be left out."""
     spec = recipe.model
-    parts = ((recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES))
+    parts = [(recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES)]
     for part, known in (*parts, (spec, (Transformer, Timed))):
         if type(part) not in known:
-            return f"it knows no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known)}"
-    both = (spec.answers, spec.clock) if isinstance(spec, Timed) else (spec,)
-    return next((said for one in both if (said := _unknown_model(one))), "")
-
-
-def _unknown_model(spec: ModelSpec) -> str:
-    if type(spec) is not Transformer:
-        return f"it knows no {type(spec).__name__} in another model, only Transformer"
-    for name, value in FIXED.items():
-        if getattr(spec, name) != value:
-            return f"it takes model.{name}={fields.text(value)} only"
-    for name, values in ONE_OF.items():
-        if getattr(spec, name) not in values:
-            return f"it takes model.{name}={' or '.join(values)} only"
-    return next((said for position in spec.positions if (said := _unknown_position(position))), "")
-
-
-def _unknown_position(position: Position) -> str:
-    if type(position) not in POSITIONS:
-        return f"it knows no {type(position).__name__}, only {', '.join(kind.__name__ for kind in POSITIONS)}"
-    return "it adds digit positions to the input only" if getattr(position, "at", "input") != "input" else ""
+            yield f"it knows no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known)}"
+    for model in (spec.answers, spec.clock) if isinstance(spec, Timed) else (spec,):
+        if type(model) is not Transformer:
+            yield f"it knows no {type(model).__name__} in another model, only Transformer"
+            continue
+        for name, value in FIXED.items():
+            if getattr(model, name) != value:
+                yield f"it takes model.{name}={fields.text(value)} only"
+        for name, values in ONE_OF.items():
+            if getattr(model, name) not in values:
+                yield f"it takes model.{name}={' or '.join(values)} only"
+        for position in model.positions:
+            if type(position) not in POSITIONS:
+                known = ", ".join(kind.__name__ for kind in POSITIONS)
+                yield f"it knows no {type(position).__name__}, only {known}"
+            elif getattr(position, "at", "input") != "input":
+                yield "it adds digit positions to the input only"
 
 
 def _task(task: Task) -> dict[str, Any]:
@@ -126,20 +133,7 @@ def _task(task: Task) -> dict[str, Any]:
     if isinstance(task, (Addition, Multiplication)):
         question = f"Two numbers in base {task.base} and one {task.signs[0]} between them."
     facts = {"symbols": task.symbols, "signs": task.signs, "mirrored": task.mirrored, "question": question}
-    return fields.encode(task) | facts | {"name": task.name, "example": _EXAMPLES[type(task)]}
-
-
-_EXAMPLES: dict[type[Task], str] = {
-    Parity: "1011",
-    Copy: "1011",
-    FlippedCopy: "1011",
-    BitwiseOr: "101|10",
-    BinarySum: "1011",
-    UniqueSet: "abac",
-    Addition: "101+11",
-    Multiplication: "11*101",
-    Sorting: "A:321,B:54",
-}
+    return fields.encode(task) | facts | {"name": task.name, "example": TASKS[type(task)]}
 
 
 def _program(task: Task) -> dict[str, Any] | None:

@@ -37,13 +37,18 @@ def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dic
     return {
         "methods": _methods([*groups, *(curve.label for curve in language_model_curves(asked))]),
         "lengths": _lengths(runs, asked),
-        "maps": [row for label, group in groups.items() for row in _map(label, group)],
-        "loops": [row for label, group in groups.items() for row in _loops(label, group)],
-        "stops": [row for label, group in groups.items() for row in _stops(label, group)],
-        "loss": [row for label, group in groups.items() for row in _loss(label, group)],
-        "watched": [row for label, group in groups.items() for row in _training_rows(label, group)],
-        "wrong": [row for label, group in groups.items() for row in _wrong(label, group)],
-        "traits": [row for label, group in groups.items() for row in _traits(label, group)],
+        **{
+            name: [{"label": label} | row for label, group in groups.items() for row in rows_of(group)]
+            for name, rows_of in {
+                "maps": _map,
+                "loops": _loops,
+                "stops": _stops,
+                "loss": _loss,
+                "watched": _training_rows,
+                "wrong": _wrong,
+                "traits": _traits,
+            }.items()
+        },
     }
 
 
@@ -116,18 +121,17 @@ def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[
     return rows
 
 
-def _map(label: str, group: Sequence[RunFolder]) -> list[Row]:
+def _map(group: Sequence[RunFolder]) -> list[Row]:
     """Return exact match over two sizes, the mean over seeds; empty unless a pair of different sizes was measured."""
     cells: dict[tuple[str, str, int, int], list[float]] = {}
-    for run in group:
-        for row in latest(run.rows("scores")):
-            if row["problems"] in ALONE and len(row["sizes"]) == 2:
-                cells.setdefault((row["problems"], row["stopping"], *row["sizes"]), []).append(row["exact"])
+    for row in (row for run in group for row in latest(run.rows("scores"))):
+        if row["problems"] in ALONE and len(row["sizes"]) == 2:
+            cells.setdefault((row["problems"], row["stopping"], *row["sizes"]), []).append(row["exact"])
+    names = ("problems", "stopping", "first", "second")
     if all(first == second for _, _, first, second in cells):
         return []
-    names = ("problems", "stopping", "first", "second")
     return [
-        {"label": label, **dict(zip(names, key, strict=True)), "exact": round(statistics.fmean(shares), 6)}
+        dict(zip(names, key, strict=True)) | {"exact": round(statistics.fmean(shares), 6)}
         for key, shares in cells.items()
     ]
 
@@ -138,19 +142,19 @@ def _depths(group: Sequence[RunFolder]) -> list[Row]:
     return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
 
 
-def _loops(label: str, group: Sequence[RunFolder]) -> list[Row]:
+def _loops(group: Sequence[RunFolder]) -> list[Row]:
     """Return accuracy and confidence after each loop."""
     return [
-        {"label": label, "size": size_text(row["sizes"]), "loop": loop, "exact": exact, "confidence": sure}
+        {"size": size_text(row["sizes"]), "loop": loop, "exact": exact, "confidence": sure}
         for row in _depths(group)
         for loop, (exact, sure) in enumerate(zip(row["exact"], row["confidence"], strict=True), 1)
     ]
 
 
-def _stops(label: str, group: Sequence[RunFolder]) -> list[Row]:
+def _stops(group: Sequence[RunFolder]) -> list[Row]:
     """Return the mean loop at which each stopping rule stops."""
     return [
-        {"label": label, "size": size_text(row["sizes"]), "rule": name, "loop": round(chosen["mean"], 2)} | chosen
+        {"size": size_text(row["sizes"]), "rule": name, "loop": round(chosen["mean"], 2)} | chosen
         for row in _depths(group)
         for name, chosen in row["chosen"].items()
     ]
@@ -165,41 +169,41 @@ def _seeds(group: Sequence[RunFolder]) -> dict[RunFolder, int | str]:
     }
 
 
-def _loss(label: str, group: Sequence[RunFolder]) -> list[Row]:
+def _loss(group: Sequence[RunFolder]) -> list[Row]:
     rows = []
     for run, seed in _seeds(group).items():
         logged = [(row["step"], row["loss"]) for row in run.rows("metrics") if (row.get("loss") or 0) > 0]
         smooth = running_mean([loss for _, loss in logged]) if logged else []
         every = max(1, len(logged) // LOSSES)
         for (step, _), loss in list(zip(logged, smooth, strict=True))[::every]:
-            rows.append({"label": label, "seed": seed, "step": step, "loss": float(f"{loss:.4g}")})
+            rows.append({"seed": seed, "step": step, "loss": float(f"{loss:.4g}")})
     return rows
 
 
-def _training_rows(label: str, group: Sequence[RunFolder]) -> list[Row]:
+def _training_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return exact match measured while training."""
     return [
-        {"label": label, "seed": seed, "size": size, "step": row["step"], "exact": share}
+        {"seed": seed, "size": size, "step": row["step"], "exact": share}
         for run, seed in _seeds(group).items()
         for row in run.rows("metrics")
         for size, share in row.get("exact", {}).items()
     ]
 
 
-def _wrong(label: str, group: Sequence[RunFolder]) -> list[Row]:
+def _wrong(group: Sequence[RunFolder]) -> list[Row]:
     """Return the positions at which wrong answers first go wrong, over all seeds."""
     return [
-        {"label": label, "size": size, "position": position, "answers": count}
+        {"size": size, "position": position, "answers": count}
         for size, rows in by_size(anatomies_of(group)).items()
         for position, count in sorted(together(rows)["first_wrong"].items())
     ]
 
 
-def _traits(label: str, group: Sequence[RunFolder]) -> list[Row]:
+def _traits(group: Sequence[RunFolder]) -> list[Row]:
     """Return exact match against difficulty features; if a size was analysed twice, only the analysis that ``latest``
     prefers."""
     return [
-        {"label": label, "seed": seed, "size": size_text(row["sizes"]), "trait": trait}
+        {"seed": seed, "size": size_text(row["sizes"]), "trait": trait}
         | {"middle": (part["low"] + part["high"]) / 2, "exact": part["exact"], "count": part["count"]}
         for run, seed in _seeds(group).items()
         for row in latest(anatomies_of([run]))
