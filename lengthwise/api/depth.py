@@ -33,7 +33,7 @@ class Fates(Grid, list[Fate]):
     def plot(self, title: str | None = None) -> Drawing:
         """Draw exact match and movement against loops, counted from T(n); of up to three weights also a map and a
         path."""
-        from lengthwise.report.fate_figure import fate_figure  # late: it imports matplotlib
+        from lengthwise.report.depth_figure import fate_figure  # late: it imports matplotlib
 
         return fate_figure(self, title or "What more loops do")
 

@@ -196,6 +196,11 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
 
 
+def own_scores(run: RunFolder) -> list[Row]:
+    """Return the latest scores of a run under its recipe's own stopping rule."""
+    return [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+
+
 def drop_repeats(folders: Iterable[Named]) -> list[Named]:
     """Return the folders without duplicates of the same path."""
     return [*{one.folder.resolve(): one for one in folders}.values()]

@@ -13,7 +13,6 @@ from lengthwise.base.score_rows import (
     Row,
     Sizes,
     fit_rows,
-    latest,
     share_text,
     size_text,
     trained_on,
@@ -21,7 +20,7 @@ from lengthwise.base.score_rows import (
     worst,
     worst_rows,
 )
-from lengthwise.report import by_recipe, not_fitted
+from lengthwise.report import by_recipe, not_fitted, own_scores
 from lengthwise.report.sheet import Sheet
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
@@ -59,9 +58,12 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     for label, group in by_recipe(runs).items():
         first = group[0].outline
         diverged = [run for run in group if run.diverged]
-        own = [*filter(None, (_own(run) for run in group if run not in diverged))]
+        # Without scores on uniform problems, a seed's longest size is unknown.
+        measured = [own_scores(run) for run in group if run not in diverged]
+        own = [scores for scores in measured if uniform_in(scores)]
         found = [_longest(rows, first.tops, families=True) for rows in own]
         alone = [_longest(rows, first.tops, families=False) for rows in own]
+        fits = [row["exact"] for rows in own for row in fit_rows(rows, first.tops)]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and not trained_on(size, first.tops) for size in found]
         steps = (operations or {}).get(first.seedless_id)
@@ -73,27 +75,16 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "chosen_on": list(first.looked_at),
                 "seeds": len(found) + len(diverged),
                 "generalise": sum(beyond),
-                "longest": [*map(_text, found), *[DIVERGED] * len(diverged)],
-                "longest_uniform": [*map(_text, alone), *[DIVERGED] * len(diverged)],
+                "longest": [size and size_text(size) for size in found] + [DIVERGED] * len(diverged),
+                "longest_uniform": [size and size_text(size) for size in alone] + [DIVERGED] * len(diverged),
                 "worst": _worst(own, first.tops),
-                "fit": _fit(own, first.tops),
+                "fit": round(statistics.fmean(fits), 5) if fits else None,
                 "parameters": abouts[0]["parameters"] if abouts else None,
                 "operations": None if steps is None else float(f"{steps * first.steps:.3g}"),
                 "cpu_s": round(statistics.median(about["cpu_s"] for about in abouts), 1) if abouts else None,
             }
         )
     return rows
-
-
-def _text(size: Sizes | None) -> str | None:
-    return None if size is None else size_text(size)
-
-
-def _own(run: RunFolder) -> list[Row]:
-    """Return a run's scores under its own stopping rule; empty if it has none on uniform problems, since its longest
-    length is then unknown."""
-    rows = [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
-    return rows if uniform_in(rows) else []
 
 
 def _longest(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
@@ -122,12 +113,6 @@ def _worst(runs: Iterable[Sequence[Row]], tops: Sizes) -> Row | None:
         return None
     low = worst(within or rows)
     return {"family": low["problems"], "size": size_text(low["sizes"]), "exact": low["exact"]}
-
-
-def _fit(runs: Iterable[Sequence[Row]], tops: Sizes) -> float | None:
-    """Return the mean exact match over seeds at the training length; on all problems where these were measured."""
-    shares = [row["exact"] for own in runs for row in fit_rows(own, tops)]
-    return round(statistics.fmean(shares), 5) if shares else None
 
 
 def card_table(rows: Sequence[Row]) -> Table:

@@ -1,16 +1,30 @@
-"""Figure of accuracy and confidence against loops, with the loops at which stopping rules stop."""
+"""Figures over loops: accuracy and confidence, where stopping rules stop, and what becomes of the state beyond T(n)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.fates import Fate
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import Look, legend
-from lengthwise.report.style import COLOURS, FAINT, INK, Dash, Drawing, Width, add_heading, drawing, fix_layout, style
+from lengthwise.report.style import (
+    COLOURS,
+    DASHED,
+    FAINT,
+    INK,
+    Dash,
+    Drawing,
+    Width,
+    add_heading,
+    drawing,
+    fix_layout,
+    style,
+)
 
 RULES: dict[str, tuple[str, str, Dash]] = {
     "oracle": ("T(n)", INK, "-"),
@@ -18,6 +32,9 @@ RULES: dict[str, tuple[str, str, Dash]] = {
     "example": ("most confident, per example", COLOURS[2], (0.0, (1.2, 1.2))),
     "own": ("its own rule", COLOURS[3], (0.0, (6.0, 1.5, 1.2, 1.5))),
 }
+ACROSS = 3
+DETAILED = 3  # weights up to which a map and a path are drawn too
+FLOOR = 1e-8  # below which movement is rounding
 
 
 @style()
@@ -65,3 +82,71 @@ def _mark(axes: Axes, row: Row) -> None:
         if chosen["high"] > chosen["low"]:
             axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
     axes.tick_params(color=FAINT)
+
+
+@style()
+def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
+    """A panel for each of the weights; UsageError without any."""
+    if not fates:
+        raise UsageError("there is nothing to draw: no weights were looked at")
+    detailed = len(fates) <= DETAILED
+    columns = len(fates) if detailed else ACROSS
+    rows = 3 if detailed else math.ceil(len(fates) / ACROSS)
+    figure = drawing("page", 1.0 + (1.9 if detailed else 1.45) * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for number, fate in enumerate(fates):
+        column, row = (number, 0) if detailed else (number % ACROSS, number // ACROSS)
+        _curves(grid[row, column], fate)
+        if detailed:
+            _map(grid[1, column], fate)
+            _path(grid[2, column], fate)
+    if not detailed:
+        for axes in grid.flat[len(fates) :]:
+            axes.remove()
+    add_heading(figure, title, "page")
+    looks = [
+        Look("exact match (left)", COLOURS[0], "", "-"),
+        Look("movement over one loop (right)", COLOURS[1], "", "-"),
+        Look("over two loops (right)", COLOURS[2], "", DASHED),
+    ]
+    legend(figure, looks, columns=3)
+    return fix_layout(figure)
+
+
+def _curves(axes: Axes, fate: Fate) -> None:
+    other = axes.twinx()
+    for values, colour, dash in ((fate.moved, COLOURS[1], "-"), (fate.moved_over_two, COLOURS[2], DASHED)):
+        shown = [math.nan if value is None else max(FLOOR, value) for value in values]
+        other.plot(fate.after, shown, color=colour, linestyle=dash, linewidth=1.0, label="_")
+    other.set_yscale("log")
+    other.set_ylim(FLOOR, 5)
+    other.grid(visible=False)
+    other.tick_params(labelsize=6)
+    axes.plot(fate.after, [fate.at(k) for k in fate.after], color=COLOURS[0], zorder=3, label="_")
+    axes.axvline(0, color=INK, linewidth=0.6)
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_title(f"{fate.weights}, {size_text(fate.sizes)}: {fate.verdict}", fontsize=6.5)
+    axes.set_xlabel("loops − T(n)", fontsize=6.5)
+    axes.tick_params(color=FAINT, labelsize=6)
+
+
+def _map(axes: Axes, fate: Fate) -> None:
+    """How far each loop moved each position of one problem; dark: it stands still."""
+    logs = [[0.5 if x is None else math.log10(max(FLOOR, x)) for x in loop] for loop in fate.map]
+    axes.imshow(logs, aspect="auto", vmin=-6, vmax=0.3, interpolation="nearest", cmap="viridis")
+    axes.axhline(fate.map_planned - 1, color="white", linewidth=0.6)
+    axes.grid(visible=False)
+    axes.set_xlabel("position", fontsize=6.5)
+    axes.set_ylabel("loop", fontsize=6.5)
+    axes.tick_params(labelsize=6)
+
+
+def _path(axes: Axes, fate: Fate) -> None:
+    """One problem's states on two principal components; the cross is T(n)."""
+    across, up = zip(*fate.path, strict=True)
+    axes.plot(across, up, color=FAINT, linewidth=0.5)
+    axes.scatter(across, up, c=range(len(across)), s=5, cmap="viridis", zorder=3)
+    axes.plot(*fate.path[fate.map_planned - 1], marker="x", color=COLOURS[1], markersize=7, zorder=4)
+    axes.set_xlabel("principal components", fontsize=6.5)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.tick_params(labelsize=6)

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import MATRIX_TIMES
-from lengthwise.base.score_rows import SOLVED, Row, fit_rows, latest, share_text, uniform_in, worst_rows
+from lengthwise.base.score_rows import SOLVED, Row, fit_rows, share_text, uniform_in, worst_rows
+from lengthwise.report import own_scores
 from lengthwise.report.sheet import Sheet
 from lengthwise.runs.folder import RunFolder
 
@@ -37,11 +38,11 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
         f"{task}, {str(config['layout']['kind']).lower()}"
         for task, config in zip(told_apart([config["task"] for config in configs]), configs, strict=True)
     ]
-    cells: dict[tuple[str, str], list[RunFolder]] = {}
     labels = list(zip(architectures(configs), tasks, strict=True))
     recipes: dict[tuple[str, str], set[str]] = {}
     for run, label in zip(measured, labels, strict=True):
         recipes.setdefault(label, set()).add(run.outline.seedless_id)
+    cells: dict[tuple[str, str], list[RunFolder]] = {}
     for run, (architecture, task) in zip(measured, labels, strict=True):
         # Several recipes of one label differ in other fields, and are not seeds of one recipe.
         alone = len(recipes[architecture, task]) == 1
@@ -50,7 +51,7 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
 
 
 def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]:
-    scores = [latest(_of_own_rule(run)) for run in group]
+    scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in fit_rows(rows, top)]
     abouts = [run.about() for run in group]
@@ -83,10 +84,6 @@ def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]
             }
         )
     return found
-
-
-def _of_own_rule(run: RunFolder) -> list[Row]:
-    return [row for row in run.rows("scores") if row["stopping"] == run.outline.stopping]
 
 
 def _nearest(rows: Sequence[Row], length: float) -> tuple[int, ...] | None:

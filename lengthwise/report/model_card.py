@@ -13,13 +13,13 @@ from lengthwise.base.score_rows import (
     families_in,
     interval_notes,
     interval_text,
-    latest,
     share_text,
     size_text,
     trained_on,
     uniform_in,
     worst_rows,
 )
+from lengthwise.report import own_scores
 from lengthwise.report.card import HEADINGS, card_cells, score_card
 from lengthwise.runs.folder import RunFolder
 
@@ -37,12 +37,13 @@ PAPERS = {  # by the kind of part they introduced
 def model_card(run: RunFolder, repository: str, *, license_: str, example: str, controls: Sequence[RunFolder]) -> str:
     """Return the model card of a run's weights in ``repository``: Markdown with the Hub's metadata in front.
     ``example`` is a prompt; ``controls`` are runs to compare it with."""
-    outline, rows = run.outline, [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+    outline, rows, count = run.outline, own_scores(run), run.about().get("parameters")
+    size = f"{count:,} parameters." if count else ""
     text = [
         *_head(run, rows, license_),
         f"# {outline.name}",
         "",
-        f"Trained on `{outline.task}` with sizes of up to {size_text(outline.tops)}; measured beyond. {_size(run)}",
+        f"Trained on `{outline.task}` with sizes of up to {size_text(outline.tops)}; measured beyond. {size}",
         "",
         "```sh",
         f"pip install 'lengthwise[hub]=={importlib.metadata.version('lengthwise')}'",
@@ -54,7 +55,7 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         "",
         *(_scores(rows, outline.tops) if rows else ["Not measured."]),
         "",
-        *_controls([run, *controls] if controls else []),
+        *(_controls([run, *controls]) if controls else []),
         "## Training",
         "",
         *_training(run),
@@ -83,11 +84,6 @@ def _head(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
     yield ""
 
 
-def _size(run: RunFolder) -> str:
-    count = run.about().get("parameters")
-    return f"{count:,} parameters." if count else ""
-
-
 def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     """Yield a table of uniform problems and the worst family, by size."""
     uniform = uniform_in(rows)
@@ -111,10 +107,9 @@ def _share(row: Row | None) -> str:
 
 
 def _controls(runs: Sequence[RunFolder]) -> Iterator[str]:
-    if runs:
-        yield from ("## Controls", "", f"| {' | '.join(HEADINGS)} |", "|" + " --- |" * len(HEADINGS))
-        yield from (f"| {' | '.join(card_cells(row))} |" for row in score_card(runs))
-        yield ""
+    yield from ("## Controls", "", f"| {' | '.join(HEADINGS)} |", "|" + " --- |" * len(HEADINGS))
+    yield from (f"| {' | '.join(card_cells(row))} |" for row in score_card(runs))
+    yield ""
 
 
 def _training(run: RunFolder) -> Iterator[str]:

@@ -13,7 +13,8 @@ from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, 
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Claim
-from lengthwise.base.score_rows import Row, latest
+from lengthwise.base.score_rows import Row
+from lengthwise.report import own_scores
 from lengthwise.report.lines import Look, legend, look, short
 from lengthwise.report.style import (
     COLOURS,
@@ -42,8 +43,7 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
         if not losses or not (about := run.about()):
             continue
         top = run.outline.top
-        scores = [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
-        natural = [row for row in scores if row["problems"] == "natural"]
+        natural = [row for row in own_scores(run) if row["problems"] == "natural"]
         found.append(
             {
                 "recipe": run.outline.name,
