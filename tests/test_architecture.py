@@ -157,6 +157,18 @@ def test_rooms_are_few():
     assert len({folder(module) for module in modules()}) <= 26
 
 
+def test_rooms_stand_on_few_others():
+    """Imports between top-level rooms, late ones too."""
+    arrows = {
+        (folder(module), folder(other))
+        for module, path in modules().items()
+        for other in imports(path)
+        if folder(other) != folder(module)
+    }
+    assert len(arrows) <= 100
+    assert not {(low, high) for high, low in arrows} & arrows, "an arrow both ways"
+
+
 READ = {"models.transformer": 340, "models.retran": 150, "models.lstm": 80}  # lines of code of a model, at most
 ASIDE = {"nn.position", "nn.digit_position", "nn.window"}  # positional encodings
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType, NoneType
+from types import NoneType
 from typing import Any, Literal, overload
 
 from torch import nn
@@ -29,6 +29,7 @@ from lengthwise.api.arguments import (
     training_recipe,
     weights_from,
 )
+from lengthwise.api.checking import check
 from lengthwise.api.depth import depth
 from lengthwise.api.listing import list_models, list_recipes, list_tasks
 from lengthwise.api.problem_sets import problems
@@ -85,8 +86,6 @@ from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.file import File
 from lengthwise.tasks.parity import Parity
-from lengthwise.testing.laws import Findings, check_kinds, check_part
-from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
 from lengthwise.training import loop, stacked
 from lengthwise.training.arithmetic import Matmul, computing
 
@@ -338,37 +337,6 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 
 
 # What there is
-
-
-def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
-    """Hold what is your own to the laws of its kind: that a task's answers are its reference's, that a model reads no
-    padding, and so on. ``lengthwise check MODULE`` does the same.
-
-    ``things`` are parts, recipes or studies, classes of parts, or modules with all that these define. The result prints
-    as a table; its ``broken`` are the laws that do not hold. UsageError where a thing is none of these::
-
-        def test_my_task():
-            assert not lw.check(MyTask()).broken
-    """
-    found = Findings()
-    with computing(1):
-        for thing in things:
-            found += _check_part(thing)
-    return found
-
-
-def _check_part(thing: Any) -> Findings:
-    if isinstance(thing, ModuleType):
-        return check_all(*catalog.find_defined(thing))
-    if isinstance(thing, Recipe):
-        return check_recipes({thing.name: lambda: thing})
-    if isinstance(thing, Study):
-        return check_studies({thing.title: lambda: thing})
-    if isinstance(thing, type) and issubclass(thing, fields.Config):
-        return check_kinds([thing])
-    if isinstance(thing, fields.Config):
-        return check_part(thing)
-    raise UsageError(f"check takes parts, recipes, studies, classes of parts and modules, not {type(thing).__name__}")
 
 
 @fields.validate_arguments

@@ -23,7 +23,7 @@ from lengthwise.experiment.optim import AdamW, Schedule
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.models import Model, ModelSpec, SinglePass, device_of
+from lengthwise.models import Model, ModelSpec, SinglePass
 from lengthwise.models.external import ExternalModule
 from lengthwise.objectives.final import Final
 from lengthwise.report.scored import Scores
@@ -88,7 +88,7 @@ def weights_from(weights: object, device: str, *, task: Task | str | None, **giv
         raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
     chosen = choose_device(device)
     if isinstance(weights, Weights):
-        moved = device != "auto" and device_of(weights.model) != chosen
+        moved = device != "auto" and weights.device != chosen
         return replace(weights, model=copy.deepcopy(weights.model).to(chosen)) if moved else weights
     if isinstance(weights, Run):
         return weights.weights(chosen)

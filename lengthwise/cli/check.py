@@ -11,18 +11,11 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise.api import catalog
-from lengthwise.base.files import path_of
-from lengthwise.base.quantities import spans
+from lengthwise.api.checking import Findings, check, describe_file, find_faults
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import doing, say
 from lengthwise.cli.verbs import is_problem_file
 from lengthwise.report.sheet import Sheet
-from lengthwise.tasks.file import File
-from lengthwise.tasks.problem_file import PARTS, list_faults, to_text
-from lengthwise.testing.laws import Findings
-from lengthwise.testing.laws_of_recipes import check_all
-from lengthwise.training.arithmetic import computing
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
         if len(files) < len(names):
             raise UsageError("check files of problems and modules in separate commands")
         return _check_files(args, files)
-    with computing(1), doing(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
+    with doing(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
         for name in names:
-            found += _check(name)
+            found += check(sys.modules[name])
     broken = len(found.broken)
     result: dict[str, Any] = {"laws": len(found), "broken": broken, "found": [asdict(one) for one in found]}
     say(args, result, _table(found), "", found.told if broken else f"all {len(found)} laws hold")
@@ -45,8 +38,8 @@ def _check_files(args: argparse.Namespace, names: Sequence[str]) -> int:
     """Print the contents of each file of problems, or its invalid lines."""
     result, tables, wrong = [], [], 0
     for name in names:
-        faults = list_faults(path_of(name).resolve())
-        facts = [("wrong", fault) for fault in faults] or _facts(File(name))
+        faults = find_faults(name)
+        facts = [("wrong", fault) for fault in faults] or describe_file(name)
         table = Sheet(name, "")
         for fact, text in facts:
             table.add_row(Text(fact), Text(text, "bold red" if faults else ""))
@@ -54,30 +47,6 @@ def _check_files(args: argparse.Namespace, names: Sequence[str]) -> int:
         tables, wrong = [*tables, table], wrong + len(faults)
     say(args, result, *tables)
     return 1 if wrong else 0
-
-
-def _facts(task: File) -> list[tuple[str, str]]:
-    found = task.collection
-    counts = [f"{int((found.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
-    repeated = f"; {found.repeated:,} lines repeat others" * bool(found.repeated)
-    prompt, answer = found.length.amax(0).tolist()
-    some = " ".join(symbol for symbol in to_text("".join(found.symbols[:40])) if not symbol.isspace())
-    return [
-        ("problems", f"{len(found.size):,} different{repeated}"),
-        ("split", ", ".join(counts)),
-        ("sizes", spans(task.listed_sizes)),
-        ("longest", f"prompt {prompt:,} symbols, answer {answer:,}"),
-        ("symbols", f"{len(found.symbols):,}: {some}" + " …" * (len(found.symbols) > 40)),
-        ("digest", task.digest),
-    ]
-
-
-def _check(name: str) -> Findings:
-    if not any(defined := catalog.find_defined(sys.modules[name])):
-        raise UsageError(
-            f"{name}: defines no part, recipe or study; a part is a dataclass that subclasses e.g. lw.Task"
-        )
-    return check_all(*defined)
 
 
 def _table(found: Findings) -> Sheet:

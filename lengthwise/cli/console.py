@@ -22,8 +22,9 @@ from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from lengthwise.experiment.resources import ResourceEstimate
-    from lengthwise.models import Model
     from lengthwise.runs.run import Run
 
 LONG = 60.0  # seconds; longer durations are announced in advance
@@ -52,7 +53,7 @@ def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
     return 0
 
 
-def code_changed(run: Run, model: Model | None = None) -> bool:
+def code_changed(run: Run, model: nn.Module | None = None) -> bool:
     """Return True, and print a warning, if the user's own code has changed since this run, or its ``model``, was
     trained: the scores would then be those of another model."""
     if changed := run.changed_code(model):

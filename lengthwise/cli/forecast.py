@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lengthwise.api.cost import SOURCES
 from lengthwise.base.progress import Progress
 from lengthwise.base.quantities import bytes_text, duration
 from lengthwise.base.results import AnySize
@@ -26,12 +27,6 @@ from lengthwise.jobs.slurm import Slurm
 from lengthwise.report.sheet import Sheet
 from lengthwise.runs.run import Run
 from lengthwise.training.cost import Cost, cost, gpu_step_seconds, known_cost
-
-SOURCES = {  # of the estimates
-    "measured": "steps were run here just now; within a factor of two beside like work",
-    "stored": "steps were run on another machine when this version was made; --measure runs some here",
-    "estimated": "from the sizes of model and rows, to within a few times",
-}
 
 
 def foresee_scores(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.api import catalog
+from lengthwise.api import Task, catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import clean
 from lengthwise.base.progress import Progress
@@ -16,7 +16,6 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, out, say
 from lengthwise.rasp.program import answer, execute, format_state, rounds_shown
 from lengthwise.rasp.programs import PUBLISHED, program
-from lengthwise.tasks import Task
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from lengthwise.api import catalog
+from lengthwise.api import Task, catalog
 from lengthwise.base import streams
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text
@@ -19,7 +19,6 @@ from lengthwise.evaluation.harness import write_harness_task
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
 from lengthwise.experiment.resources import of_problems
-from lengthwise.tasks import Task
 
 CHUNK = 1000  # problems written at a time
 

@@ -60,42 +60,23 @@ def _page(args: argparse.Namespace) -> int:
 
 
 def _recipe(args: argparse.Namespace) -> int:
-    # Imported late, since they import torch, which parts do not need.
-    from lengthwise.cli.forecast import SOURCES
+    from lengthwise.api.cost import SOURCES, describe_cost  # late: it imports torch, which parts do not need
     from lengthwise.cli.options import recipe_of
-    from lengthwise.runners import cpu
-    from lengthwise.training.cost import PATIENCE, cost, evaluation_seconds, known_cost
 
-    recipe, evaluation = recipe_of(args.recipe, args.changes), None
-    if args.measure:
-        with doing(f"{recipe.name}: some steps, to see what they cost"):
-            price = cost(recipe)
-            evaluation = evaluation_seconds(recipe) / 60 if price.source == "measured" else None
-    else:
-        price = known_cost(recipe)
-    runner = (
-        cpu.describe_choice(recipe.build()) if price.seconds <= PATIENCE else "not looked at: a step takes too long"
-    )
-    result = {
-        "recipe": fields.encode(recipe),
-        "id": recipe.id,
-        "parameters": price.parameters,
-        "operations_per_step": price.operations,
-        "seconds_per_step": price.seconds,
-        "minutes": price.minutes,
-        "source": price.source,
-        "evaluation_minutes": evaluation,
-        "runner": runner,
-    }
+    recipe = recipe_of(args.recipe, args.changes)
+    with doing(f"{recipe.name}: some steps, to see what they cost", quiet=not args.measure):
+        cost = describe_cost(recipe, measure=args.measure)
+    minutes = cost["evaluation_minutes"]
     rows = _all_fields(recipe) if args.all else _list_fields(recipe)
     rows += [
-        ("parameters", Text(f"{price.parameters:,}")),
-        ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
-        ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread")),
-        *([] if evaluation is None else [("evaluation", Text(f"about {evaluation:.1f} min more, {EACH}"))]),
-        ("numbers", Text(f"{price.source}: {SOURCES[price.source]}")),
-        ("runner", Text(runner)),
+        ("parameters", Text(f"{cost['parameters']:,}")),
+        ("operations", Text(f"{cost['operations_per_step'] / 1e9:.2f} GFLOP per step, forward and backward")),
+        ("training", Text(f"about {cost['minutes']:,.1f} min of processor time on one thread")),
+        *([] if minutes is None else [("evaluation", Text(f"about {minutes:.1f} min more, {EACH}"))]),
+        ("numbers", Text(f"{cost['source']}: {SOURCES[cost['source']]}")),
+        ("runner", Text(cost["runner"])),
     ]
+    result = {"recipe": fields.encode(recipe), "id": recipe.id, **cost}
     return say(args, result, columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
 
 

@@ -41,7 +41,7 @@ from lengthwise.experiment.outline import outline
 from lengthwise.experiment.own_code import changed_classes, own_code
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import memory, of_model
-from lengthwise.models import Model
+from lengthwise.models import Model, device_of
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
 from lengthwise.runs.hub import PREFIX, fetch, place
 
@@ -69,6 +69,11 @@ class Weights:
     name: str
     recipe: Recipe
     model: Model
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model's parameters."""
+        return device_of(self.model)
 
 
 def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:

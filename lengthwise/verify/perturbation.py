@@ -17,8 +17,6 @@ from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.answers import answer_mask, answers
 from lengthwise.evaluation.likelihood import loss
 from lengthwise.evaluation.scores import right
-from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model
 from lengthwise.runners.cpu import choose
 from lengthwise.runs.run import Weights
 
@@ -104,19 +102,20 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
     """Return the names of parameters that affect no logit at the positions of the loss."""
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(problems, recipe.task)
-    before, unused = _logits(model, recipe, batch), []
+    before, unused = _logits(weights, batch), []
     for number, (name, _) in enumerate(model.named_parameters()):
         with change_parameters(model, noisy, stream(seed, "unused", number), only=name):
-            after = _logits(model, recipe, batch)
+            after = _logits(weights, batch)
         if not ((after - before).abs() > MOVED * (1 + before.abs().max())).any() and bool(after.isfinite().all()):
             unused.append(name)
     return unused
 
 
 @torch.no_grad()
-def _logits(model: Model, recipe: Recipe, batch: Batch) -> Tensor:
-    model.eval()
-    return choose(model).last(batch.inputs, recipe.loops.planned(batch.rounds), batch.loss_mask).cpu().double()
+def _logits(weights: Weights, batch: Batch) -> Tensor:
+    weights.model.eval()
+    loops = weights.recipe.loops.planned(batch.rounds)
+    return choose(weights.model).last(batch.inputs, loops, batch.loss_mask).cpu().double()
 
 
 def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Progress
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
-from lengthwise.models import device_of
 from lengthwise.runs.run import Weights
 from lengthwise.training.loop import train
 from lengthwise.verify.claims import Claims, find_refuted
@@ -31,7 +30,7 @@ def compare_retrained(
     with tempfile.TemporaryDirectory() as folder:
         try:
             run = train(weights.recipe, Path(folder) / "run", progress=progress, **how)
-            again = run.weights(device_of(weights.model))
+            again = run.weights(weights.device)
         except Diverged as error:
             return Check(name, "exposed", f"its recipe gives no weights: {error}")
     if digest(again.model.state_dict()) == digest(weights.model.state_dict()):

@@ -8,7 +8,7 @@ from conftest import forked
 from forms import away
 
 import lengthwise as lw
-from lengthwise.cli.export import traced
+from lengthwise.api.export import trace
 from lengthwise.runners.exported import NAMES, Exported
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import load
@@ -90,4 +90,4 @@ def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
     assert done.returncode == 2 and "name a file to write" in done.stderr and done.stderr.count("\n") == 1
     recurrent = lw.find("looped-parity").change(model=lw.LSTM(), layout=lw.NextToken())
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):
-        traced(lw.Weights("mine", recurrent, recurrent.build()))
+        trace(lw.Weights("mine", recurrent, recurrent.build()))

@@ -1,0 +1,76 @@
+"""Check parts, recipes and studies against the laws of their kinds, and files of problems."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from lengthwise.api import catalog
+from lengthwise.base import fields
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import path_of
+from lengthwise.base.quantities import spans
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.study import Study
+from lengthwise.tasks.file import File
+from lengthwise.tasks.problem_file import PARTS, list_faults, to_text
+from lengthwise.testing.laws import Findings, check_kinds, check_part
+from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
+from lengthwise.training.arithmetic import computing
+
+
+def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
+    """Hold what is your own to the laws of its kind: that a task's answers are its reference's, that a model reads no
+    padding, and so on. ``lengthwise check MODULE`` does the same.
+
+    ``things`` are parts, recipes or studies, classes of parts, or modules with all that these define. The result prints
+    as a table; its ``broken`` are the laws that do not hold. UsageError where a thing is none of these::
+
+        def test_my_task():
+            assert not lw.check(MyTask()).broken
+    """
+    found = Findings()
+    with computing(1):
+        for thing in things:
+            found += _check_part(thing)
+    return found
+
+
+def _check_part(thing: Any) -> Findings:
+    if isinstance(thing, ModuleType):
+        if not any(defined := catalog.find_defined(thing)):
+            own = "a part is a dataclass that subclasses e.g. lw.Task"
+            raise UsageError(f"{thing.__name__}: defines no part, recipe or study; {own}")
+        return check_all(*defined)
+    if isinstance(thing, Recipe):
+        return check_recipes({thing.name: lambda: thing})
+    if isinstance(thing, Study):
+        return check_studies({thing.title: lambda: thing})
+    if isinstance(thing, type) and issubclass(thing, fields.Config):
+        return check_kinds([thing])
+    if isinstance(thing, fields.Config):
+        return check_part(thing)
+    raise UsageError(f"check takes parts, recipes, studies, classes of parts and modules, not {type(thing).__name__}")
+
+
+def find_faults(name: str) -> list[str]:
+    """Return the faults of a file of problems, or of a data set's folder, with their lines."""
+    return list_faults(path_of(name).resolve())
+
+
+def describe_file(name: str) -> list[tuple[str, str]]:
+    """Return (fact, text): what a file of problems without faults contains."""
+    task = File(name)
+    found = task.collection
+    counts = [f"{int((found.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
+    repeated = f"; {found.repeated:,} lines repeat others" * bool(found.repeated)
+    prompt, answer = found.length.amax(0).tolist()
+    some = " ".join(symbol for symbol in to_text("".join(found.symbols[:40])) if not symbol.isspace())
+    return [
+        ("problems", f"{len(found.size):,} different{repeated}"),
+        ("split", ", ".join(counts)),
+        ("sizes", spans(task.listed_sizes)),
+        ("longest", f"prompt {prompt:,} symbols, answer {answer:,}"),
+        ("symbols", f"{len(found.symbols):,}: {some}" + " …" * (len(found.symbols) > 40)),
+        ("digest", task.digest),
+    ]

@@ -1,0 +1,62 @@
+"""Trained weights as a graph for other programs: ONNX, torch.export."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from pathlib import Path
+
+import torch
+
+from lengthwise.base.extras import library
+from lengthwise.base.files import write
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.loops import Constant
+from lengthwise.models.lstm import LSTMModel
+from lengthwise.models.retran import ReTranModel
+from lengthwise.runners.exported import NAMES, export_program
+from lengthwise.runs.run import Weights
+
+ROWS, BEYOND = 5, 4  # rows that are traced; their size beyond the smallest
+
+
+def check_exporters() -> None:
+    """Raise UsageError if the libraries that write ONNX are not installed."""
+    for name in ("onnx", "onnxscript"):
+        library(name, "onnx")
+
+
+def export(weights: Weights, *, onnx: str | None = None, program: str | None = None) -> None:
+    """Write weights as an ONNX file, as a file of torch.export (.pt2), or both. Raises UsageError if torch cannot trace
+    the model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own plans
+        traced = trace(weights)
+        if program:
+            buffer = io.BytesIO()
+            torch.export.save(traced, buffer)
+            write(Path(program), buffer.getvalue())
+        if onnx:
+            write(Path(onnx), _to_onnx(weights, traced))
+
+
+def trace(weights: Weights) -> torch.export.ExportedProgram:
+    """Trace the weights on a few small problems. Raises UsageError if torch cannot trace the model."""
+    recipe = weights.recipe
+    once = isinstance(weights.model, (LSTMModel, ReTranModel))
+    if once and recipe.loops != Constant(1):
+        raise UsageError(f"{type(weights.model).__name__} is exported with one loop only, and its recipe has more")
+    sizes = torch.tensor([recipe.sizes(recipe.task.smallest + BEYOND)] * ROWS)
+    batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "export")), recipe.task)
+    return export_program(weights.model, batch.inputs, recipe.loops.planned(batch.rounds))
+
+
+def _to_onnx(weights: Weights, program: torch.export.ExportedProgram) -> bytes:
+    """Return the program as an ONNX file, with the symbols that are read and written in its metadata."""
+    exported = torch.onnx.export(program, dynamo=True, verbose=False, input_names=list(NAMES), output_names=["logits"])
+    reads, writes = weights.recipe.layout.vocabs(weights.recipe.task)
+    assert exported is not None
+    exported.model.metadata_props.update(reads=json.dumps(reads.symbols), writes=json.dumps(writes.symbols))
+    return exported.model_proto.SerializeToString()
