@@ -7,6 +7,7 @@
 <!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst
 <!-- fill: kept results/abacus/splits 6 12 --> the mean of such a map after each number of loops that was asked for
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
+<!-- fill: costs results -->               processor hours of the published trainings
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
 <!-- fill: shipped lengthwise/weights -->     what shipped weights score, families too, and what attacks found
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
@@ -28,7 +29,7 @@ import sys
 from fillers.exact import arms, grid, kept, squares, table
 from fillers.records import packaged, records, tally
 from fillers.rows import ROOT
-from fillers.runs import chosen, code, command, shipped
+from fillers.runs import chosen, code, command, costs, shipped
 from fillers.sources import claims, headline, standings
 from fillers.stopping import loops
 
@@ -45,6 +46,7 @@ FILLERS = {
     "chosen": chosen,
     "claims": claims,
     "command": command,
+    "costs": costs,
     "code": code,
     "grid": grid,
     "headline": headline,

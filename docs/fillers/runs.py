@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def command(folder: str) -> str:
     if len(how.split()) > SHORT and (first := re.search("`lengthwise [^`]*`", how)):
         how = f"{first[0]}; [in full](../results/README.md)"
     return f"Made by: {how}\n"
+
+
+def costs(folder: str) -> str:
+    """Write how many trainings each study under a folder of results has, and the processor hours that they took."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for page in sorted((ROOT / folder).rglob("runs.json")):
+        study = page.relative_to(ROOT / folder).parts[0]
+        found[study] += [run["cpu_s"] / 3600 for run in json.loads(page.read_text())]
+    every = [hours for each in found.values() for hours in each]
+    lines = ["| results | trainings | processor hours |\n| --- | ---: | ---: |\n"]
+    for study, hours in [*((f"`{study}`", hours) for study, hours in found.items()), ("in all", every)]:
+        lines.append(f"| {study} | {len(hours)} | {sum(hours):.1f} |\n")
+    return "".join(lines)
 
 
 def chosen(folder: str) -> str:
