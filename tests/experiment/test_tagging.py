@@ -41,12 +41,6 @@ def example(monkeypatch):
     return own_tagged_task
 
 
-def test_the_example_keeps_all_laws(example):
-    assert not lw.check(example.RunningParity, example.S3Words).broken
-    task = example.S3Words()
-    assert task.format(task.parse("bbcd").answer[0]) == task.reference("bbcd")
-
-
 def test_a_tagged_row_is_the_prompt_and_asks_for_a_symbol_at_each_position(example):
     task, layout = example.RunningParity(), lw.Tagged()
     batch = layout.write(lw.Problems.join([task.parse("1011"), task.parse("1")]), task)

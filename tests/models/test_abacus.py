@@ -65,23 +65,6 @@ def test_what_is_compared_has_one_budget(family, depth, budget):
     assert {(recipe.steps, recipe.batch, recipe.lengths.top) for recipe in recipes} == {budget}
 
 
-@pytest.mark.parametrize(
-    "name", [*abacus.positions(), *abacus.splits(), *abacus.tasks(), "abacus-addition", "abacus-addition-full"]
-)
-def test_recipes_run(name):
-    recipe = catalog.recipe(name, ["batch=4", "model.width=16"])
-    made, loops = batch(recipe, 0)
-    recipe.objective(choose(recipe.build()), made, loops, torch.Generator()).value.backward()
-
-
-def test_published_forms_run_at_a_small_width():
-    for recipe in (*abacus.paper().values(), abacus.blog_abacus_addition()):
-        small = recipe.change(["batch=2", "model.width=16", "model.heads=2", "lengths.top=3"])
-        made, loops = batch(small, 0)
-        loss = small.objective(choose(small.build()), made, loops, torch.Generator().manual_seed(0))
-        assert bool(loss.value.isfinite())
-
-
 def test_places_beyond_the_training_lengths_are_trained():
     """By the offset: in ten batches of sums of up to 20 digits, places up to 100 have gradients."""
     recipe = catalog.recipe("abacus-addition", ["model.width=16", "batch=8"])

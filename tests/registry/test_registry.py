@@ -49,13 +49,13 @@ def test_every_recipe(name):
 
 
 def forms():
-    """A recipe of each form: those that differ in numbers alone, or in what is measured, are of one."""
+    """A recipe of every other form: those that differ in numbers alone, or in what is measured, are of one."""
     found = {}
     for name in sorted(RECIPES):
         one = RECIPES[name]()
         kinds = [type(part) for part in (one.lengths, one.loops, one.objective, one.source, one.optimizer)]
         found.setdefault(re.sub(r"[\d.]+", "0", repr((one.task, one.layout, one.model, kinds))), name)
-    return sorted(RECIPES if LONG else found.values())
+    return sorted(RECIPES if LONG else [*found.values()][::2])
 
 
 @pytest.mark.parametrize("name", forms())
