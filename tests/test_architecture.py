@@ -4,6 +4,7 @@ import ast
 import functools
 import graphlib
 import importlib
+import re
 import runpy
 import statistics
 import subprocess
@@ -298,3 +299,12 @@ def test_one_module_writes_files():
     found = [text for path in modules().values() if path != PACKAGE / "base" / "files.py" for text in writes(path)]
     assert [text for text in found if allowed.get(text.partition(":")[0]) != text.split()[-1]] == []
     assert len([*writes(PACKAGE / "base" / "files.py")]) >= 6
+
+
+def test_no_test_imports_another():
+    """What tests share stands in ``tests/support``."""
+    tests = Path(__file__).parent
+    found = [
+        path.name for path in tests.rglob("test_*.py") if re.search(r"^(from|import) test_", path.read_text(), re.M)
+    ]
+    assert found == []

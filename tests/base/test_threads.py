@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from test_training import MASTERED, MODEL, PLAIN, outcome
 from torch import nn
+from trainings import MASTERED, MODEL, PLAIN, outcome
 
 import lengthwise as lw
 from lengthwise.base.streams import suppress_warnings

@@ -1,10 +1,10 @@
 """Laws of evaluation: scores are what a plain loop over rows counts, and answers are the model's own."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import pytest
 import torch
+from half_trained import MODEL, NEXT, PAIRS, PARITY, SUMS, half_trained
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -23,30 +23,18 @@ from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.loops import Constant, ExtraLoops, PerRound
+from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.outline import outline
-from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Reading
 from lengthwise.models import SinglePass
-from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Learned, RoPE
-from lengthwise.nn.window import Local
-from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.report.scored import Scores
 from lengthwise.report.tables import detail_table
-from lengthwise.runners.cpu import choose
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
-from lengthwise.tasks.parity import Parity
 
-MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
-PARITY = Recipe("parity", Parity(), FullOutput(1), Uniform(3), PerRound(), MODEL, Final(), steps=40, batch=32)
-SUMS = replace(PARITY, task=Addition(2, "least"), layout=FullOutput(), lengths=Uniform(2), steps=80)
-PAIRS = replace(SUMS, layout=Pairs(), steps=20, loops=ExtraLoops(1), model=replace(MODEL, positions=(RoPE(), Local(1))))
-NEXT = replace(PARITY, task=Copy(), layout=NextToken(), loops=Constant(2))
 RECIPES = [PARITY, SUMS, PAIRS, NEXT]
 READING = [MaxConfidence(extra=3), Converged(1, extra=3)]
 WAYS = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
@@ -54,19 +42,6 @@ WAYS += [(r, s) for r in RECIPES[:3] for s in READING]
 every_way = pytest.mark.parametrize(
     ("recipe", "stopping"), WAYS, ids=lambda v: v.name if hasattr(v, "limit") else f"{v.task.name}-{v.layout!r}"
 )
-
-
-@cache
-def half_trained(recipe):
-    """Weights in float64 that are right now and then."""
-    model = recipe.build()
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    for step in range(recipe.steps):
-        batch, loops = data.batch(recipe, step)
-        recipe.objective(choose(model), batch, loops, stream(0, "x")).value.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return Weights("half", recipe, model.double())
 
 
 def several(recipe, count=16, top=4):

@@ -10,10 +10,10 @@ from random import Random
 import pytest
 import torch
 from conftest import LONG, Crash
+from half_trained import NEXT, PAIRS, PARITY, SUMS, half_trained
 from matplotlib.text import Text
+from reported import recipe, scored
 from rich.console import Console
-from test_evaluation import NEXT, PAIRS, PARITY, SUMS, half_trained
-from test_report import recipe, scored
 
 import lengthwise as lw
 from lengthwise.base.rng import stream

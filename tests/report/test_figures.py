@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from jaxtyping import config
-from test_report import TOP, logged, recipe, scored
+from reported import TOP, logged, recipe, scored
 
 import lengthwise as lw
 from lengthwise.api import catalog

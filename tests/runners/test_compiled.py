@@ -11,11 +11,12 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG, command
+from devices import FEW, Reads, gradient_by, on_meta, small
 from forms import BASE, EVERY, READS, WRITES, all_close, built, names, some, with_gradients
-from test_cpu_runners import CHANGES, FORMS, LOOPS, RECIPE, autocast, everything, plainly
-from test_cpu_runners import LENGTHS as ROWS
-from test_device_reads import FEW, Reads, gradient_by, on_meta, small
-from test_training import PLAIN, outcome, stop_at
+from runner_changes import CHANGES, autocast
+from runner_forms import FORMS, LOOPS, RECIPE, everything, plainly
+from runner_forms import LENGTHS as ROWS
+from trainings import PLAIN, outcome, stop_at
 
 import lengthwise as lw
 from lengthwise.api import catalog

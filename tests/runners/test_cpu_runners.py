@@ -7,21 +7,23 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import fields, replace
-from functools import cache
+from dataclasses import replace
 
 import pytest
 import torch
 from conftest import eager
-from forms import BASE, EVERY, READS, WRITES, all_close, away, built, every_loop, names, some, with_gradients
+from forms import BASE, EVERY, READS, WRITES, all_close, away, built, names, some, with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
+from runner_changes import (
+    CHANGES,
+    DoubledBlock,
+    patched,
+)
+from runner_forms import FORMS, LENGTHS, LOOPS, RECIPE, everything, plainly
 from torch import nn
-from torch.nn.modules import module as hooks
-from torch.nn.utils import parametrizations, parametrize
 
 import lengthwise
-from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation import likelihood
@@ -30,56 +32,22 @@ from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
-from lengthwise.models.transformer import InputInjection, Transformer, TransformerModel
-from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.models.transformer import InputInjection, Transformer
 from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.position import FIRE, ALiBi, Encoding, Learned, Randomized, RoPE
-from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalEncoding, LocalHeads
+from lengthwise.nn.position import FIRE, ALiBi, Learned, Randomized, RoPE
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu.transformer import _needed_until as needed_until
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks.addition import Addition
-from lengthwise.testing.laws_of_models import reads_of
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # how a model starts is not what it computes
 
-
-def shrunk(spec):
-    """The same form in a small size, without what is random."""
-    has = {field.name: field for field in fields(spec)}
-    changes = {name: has[name].default for name in NO_MATTER & has.keys()}
-    changes |= {name: 0.0 for name in ("dropout", "noise") if name in has}
-    changes |= {name: min(getattr(spec, name), 2) for name in ("layers", "mlp") if name in has}
-    if "hidden" in has:
-        changes["hidden"] = 5
-    for heads in (2, 4, 8, getattr(spec, "heads", 1)):
-        sized = {"heads": heads, "width": 4 * heads} if "heads" in has else {"width": 8} if "width" in has else {}
-        with contextlib.suppress(UsageError):  # windows for more heads than are left
-            small = replace(spec, **changes, **sized)
-            small.build(reads_of(small), WRITES, causal=True)
-            return small
-    return spec
-
-
-def shipped_forms():
-    """Each form of model that a shipped recipe trains, with its layout's direction, and one recipe that does."""
-    models, found = {}, {}
-    for name, make in catalog.recipes().items():
-        recipe = make()
-        models.setdefault((recipe.model, recipe.layout.causal), name)
-    for (model, causal), name in models.items():
-        found.setdefault((shrunk(model), causal), name)
-    return found
-
-
-FORMS = shipped_forms()
 ALL = [*FORMS, *(pair for pair in EVERY if pair not in FORMS)]
-LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 4, 2]
 
 
 def claimed(model):
@@ -92,23 +60,6 @@ def ways(request):
         if request.param:
             eager(patch)
         yield
-
-
-def everything(runner, inputs, loops):
-    """What is read after the last loops, after each, and after the last with the first ones no_grad_loops; of some
-    positions, as a loss would ask."""
-    position = torch.arange(inputs.tokens.shape[1])
-    late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
-    last = runner.last(inputs, torch.tensor(loops), late)
-    no_grad_loops = runner.last(inputs, torch.tensor(loops), some_, no_grad_loops=1)
-    return torch.cat([last, no_grad_loops, every_loop(runner, inputs, loops, some_)])
-
-
-@cache
-def plainly(spec, causal):
-    """The same of the plain runner, with gradients."""
-    model = built(spec, causal)
-    return with_gradients(everything(Plain(model), some(LENGTHS, width=12), LOOPS), model)
 
 
 CASES = [(*pair, True) for pair in ALL] + [(*pair, False) for pair in FORMS]
@@ -221,135 +172,11 @@ def test_the_switch_in_the_code():
 # Declined
 
 
-RECIPE = catalog.recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])
-
-
 def loss_of(runner):
     """In training."""
     batch = RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows")), RECIPE.task)
     runner.model.train()
     return Final()(runner, batch, RECIPE.loops.planned(batch.rounds), stream(0, "x")).value
-
-
-class DoubledBlock(Block):
-    """Its MLP says twice as much."""
-
-    def forward(self, x, context, read=None, cache=None):
-        middle = x + self.mixer(self.norm_mixer(x), context, cache)
-        return middle + 2 * self.mlp(self.norm_mlp(middle))
-
-
-class OwnAttention(SoftmaxAttention):
-    def mix(self, projected, context, cache=None):
-        return -super().mix(projected, context, cache)
-
-
-class OwnMLP(MLP):
-    def forward(self, x):
-        return -super().forward(x)
-
-
-class OwnModel(TransformerModel):
-    def advance(self, state, context):
-        return -super().advance(state, context)
-
-
-def of_kind(kind):
-    """Makes one of the model's parts such a one."""
-
-    def change(model, patch):
-        for module in model.modules():
-            if type(module) in kind.__mro__[1:2]:
-                module.__class__ = kind
-
-    change.__name__ = kind.__name__
-    return change
-
-
-def hooked(register):
-    def change(model, patch):
-        getattr(model.blocks[0].mlp.narrow, register)(lambda *_: None)
-
-    change.__name__ = register
-    return change
-
-
-def hooked_everywhere(register):
-    def change(model, patch):
-        handle = getattr(hooks, register)(lambda *_: None)
-        patch.callback(handle.remove)
-
-    change.__name__ = register
-    return change
-
-
-def patched(owner, name):
-    """A method of a class, for all of its instances."""
-
-    def change(model, patch):
-        before = getattr(owner, name)
-        setattr(owner, name, lambda *given, **named: before(*given, **named))
-        patch.callback(lambda: setattr(owner, name, before))
-
-    change.__name__ = f"{owner.__name__}.{name}"
-    return change
-
-
-def own(path, name):
-    """A method of one instance alone."""
-
-    def change(model, patch):
-        part = model.get_submodule(path)
-        before = getattr(part, name)
-        setattr(part, name, lambda *given, **named: before(*given, **named))
-
-    change.__name__ = f"{path}.{name}"
-    return change
-
-
-def parametrized(model, patch):
-    parametrize.register_parametrization(model.blocks[0].mlp.widen, "weight", nn.Tanh())
-
-
-def weight_normed(model, patch):
-    parametrizations.weight_norm(model.blocks[0].mixer.out)
-
-
-def another_activation(model, patch):
-    model.blocks[0].mlp.act = nn.SiLU()
-
-
-def another_readout(model, patch):
-    model.readout = nn.Sequential(nn.Tanh(), model.readout)
-
-
-def half(model, patch):
-    model.half()
-
-
-def bfloat(model, patch):
-    model.bfloat16()
-
-
-def autocast(model, patch):
-    patch.enter_context(torch.autocast("cpu", torch.bfloat16))
-
-
-CHANGES = [
-    *map(of_kind, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
-    *map(hooked, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
-                  "register_full_backward_pre_hook"]),
-    *map(hooked_everywhere, ["register_module_forward_hook", "register_module_forward_pre_hook",
-                             "register_module_full_backward_hook", "register_module_full_backward_pre_hook"]),
-    *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "mix"),
-                                  (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
-                                  (TransformerModel, "embed"), (TransformerModel, "start_from"),
-                                  (InputInjection, "forward"), (LocalEncoding, "attention_bias"),
-                                  (Encoding, "keys")]),
-    *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "mix"), ("norm", "forward"), ("", "advance"),
-                              ("", "read"), ("", "embedded"), ("encodings.0", "attention_bias")]),
-    parametrized, weight_normed, another_activation, another_readout, half, bfloat, autocast,
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

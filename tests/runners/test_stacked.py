@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from conftest import LONG, command, survived
+from devices import Reads, on_meta
+from devices import small as small_form
 from forms import EVERY, READS, SPECS, WRITES, all_close, away, every_loop, names, some
-from test_device_reads import Reads, on_meta
-from test_device_reads import small as small_form
-from test_processes import ODD, RECIPES
-from test_training import LARGE, PLAIN, RICH, outcome, stop_at
 from torch import nn
+from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, outcome, seeds, stop_at
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -41,10 +40,6 @@ long = pytest.mark.skipif(not LONG, reason="seconds each: LENGTHWISE_LONG=1")
 STILL = replace(RICH, model=replace(RICH.model, dropout=0.0))  # nothing random, so that it can be stacked
 FEW = replace(STILL, steps=6, batch=3, lengths=Uniform(12)) if LONG else replace(PLAIN, steps=3)
 COUNT = 3 if LONG else 2
-
-
-def seeds(recipe, count):
-    return [replace(recipe, seed=seed, data_seed=seed) for seed in range(count)]
 
 
 # What is computed

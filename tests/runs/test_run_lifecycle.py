@@ -10,26 +10,19 @@ from io import StringIO
 
 import pytest
 import torch
+from small_runs import SMALL
 
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.base.files import json_text, write
 from lengthwise.cli import entry
-from lengthwise.experiment.layout import FullOutput
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.loops import PerRound
 from lengthwise.experiment.optim import AdamW
-from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.models.transformer import Transformer
-from lengthwise.objectives.final import Final
+from lengthwise.experiment.recipe import Watch
 from lengthwise.report import curves, names
 from lengthwise.report.card import score_card
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run
-from lengthwise.tasks.parity import Parity
 from lengthwise.training.loop import Trainer, train
 
-MODEL = Transformer(width=8, heads=2, init_std=0.3)
-SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, Final(), steps=30, batch=4)
 WILD = replace(SMALL, optimizer=AdamW(rate=1e30), seed=1, watch=Watch(every=10, sizes=(2,), count=4, probes=("101",)))
 
 

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 from conftest import LONG
-from test_tracking import SMALL, told
+from small_runs import SMALL, told
 
 from lengthwise.base.errors import Interrupted
 from lengthwise.runs.run import Run

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import command
-from test_run_lifecycle import SMALL
+from small_runs import SMALL, told
 
 import lengthwise as lw
 from lengthwise.base.errors import UsageError
@@ -41,12 +41,6 @@ def kept(monkeypatch, untyped):
     monkeypatch.setattr(Kept, "points", [])
     monkeypatch.setattr(Kept, "closed", 0)
     return Kept
-
-
-def told(run):
-    """The points that a run's rows are."""
-    metrics = [("step", row["step"], dict(tracking._numbers(row))) for row in run.rows("metrics")]
-    return metrics + [("size", max(row["sizes"]), tracking._scores(row, run)) for row in run.rows("scores")]
 
 
 def test_every_row_is_a_point(kept):

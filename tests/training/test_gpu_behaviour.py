@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_device_reads import META, small
+from devices import META, small
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import LONG
-from test_processes import RECIPES
-from test_training import PLAIN, outcome, stop_at
 from torch.autograd.graph import saved_tensors_hooks
+from trainings import PLAIN, RECIPES, outcome, stop_at
 
 from lengthwise.api import catalog
 from lengthwise.base.progress import Progress

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG, Crash
-from test_device_reads import FEW, NAMES, small
-from test_stacked import seeds
-from test_training import MASTERED, PLAIN, RICH, outcome, stop_at, unbroken
+from devices import FEW, NAMES, small
+from trainings import MASTERED, PLAIN, RICH, outcome, seeds, stop_at, unbroken
 
 from lengthwise.base.errors import Interrupted, UsageError
 from lengthwise.experiment import data

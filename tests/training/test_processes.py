@@ -16,15 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import LONG
-from test_training import MASTERED, PLAIN, RICH
+from trainings import ODD, PLAIN, RECIPES
 
 from lengthwise.base import rng
 from lengthwise.base.types import UsageError
-from lengthwise.experiment.layout import NextToken
-from lengthwise.experiment.loops import AnyLoops
-from lengthwise.objectives.every import Every
-from lengthwise.objectives.halting import Halting
-from lengthwise.objectives.progressive import Progressive
 from lengthwise.runners.cpu import plain
 from lengthwise.training import processes
 from lengthwise.training.loop import Trainer
@@ -102,18 +97,6 @@ def same(one, other):
     for name, value in one.sums.items():
         torch.testing.assert_close(value, other.sums[name], atol=1e-6, rtol=0)
     assert one.passed == other.passed
-
-
-ODD = replace(PLAIN, batch=7, clip=0.1)  # rows that no number of processes shares evenly
-RECIPES = {
-    "final": (ODD, 20),
-    "every": (replace(ODD, objective=Every()), 3),
-    "progressive": (replace(ODD, objective=Progressive(truncated=True)), 3),
-    "halting": (replace(ODD, objective=Halting(), loops=AnyLoops(extra=2)), 3),
-    "next-token": (replace(ODD, layout=NextToken()), 3),
-    "rich": (replace(RICH, batch=3, model=replace(RICH.model, dropout=0.0)), 3),
-    "mastered": (replace(MASTERED, batch=7), 6),
-}
 
 
 @pytest.mark.parametrize(("name", "count"), [("final", 2), *((name, 3) for name in RECIPES)])

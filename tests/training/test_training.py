@@ -21,6 +21,7 @@ import torch
 from conftest import Crash, survived
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, outcome, stop_at, unbroken
 
 import lengthwise
 from lengthwise.api import catalog
@@ -30,64 +31,22 @@ from lengthwise.evaluation import likelihood, scores
 from lengthwise.evaluation.answers import answer
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
-from lengthwise.experiment.layout import FullOutput, Pairs
+from lengthwise.experiment.layout import Pairs
 from lengthwise.experiment.lengths import Mastery, Uniform
-from lengthwise.experiment.loops import ExtraLoops, PerRound
+from lengthwise.experiment.loops import PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Schedule
-from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.recipe import Watch
 from lengthwise.experiment.source import Finite
-from lengthwise.experiment.stopping import MaxConfidence
-from lengthwise.models.transformer import Transformer
-from lengthwise.nn.window import Local
-from lengthwise.objectives.final import Final
-from lengthwise.objectives.progressive import Progressive
 from lengthwise.runners.cpu import choose, plain
 from lengthwise.runs import folder as folders
 from lengthwise.runs.run import Run, load
-from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computing, stop_signal, train
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainer import REHEARSED, rehearse
+from lengthwise.training.trainer import rehearse
 
-MODEL = Transformer(width=8, heads=2)
-PLAIN = Recipe("plain", Parity(), FullOutput(), Uniform(4), PerRound(), MODEL, Final(), steps=13, batch=6)
-RICH = Recipe(
-    "rich",
-    Addition(3, "least"),
-    Pairs(),
-    Uniform(4, longest=0.5),
-    ExtraLoops(1, 2),
-    replace(MODEL, dropout=0.2, positions=(Local(1),)),
-    Progressive(truncated=True),
-    steps=15,
-    batch=6,
-    optimizer=AdamW(5e-3),
-    schedule=Schedule("cosine", warmup=0.2),
-    ema=0.8,
-    ema_start=3,
-    hard=0.3,
-    stopping=MaxConfidence(extra=1),
-    watch=Watch(every=4, sizes=(1, 2), count=10),
-    keep="best",
-)
-LARGE = replace(PLAIN, name="large", optimizer=LAMB(5e-3), schedule=Schedule("exponential", floor=0.05))
-MASTERED = replace(PLAIN, name="mastered", lengths=Mastery(4, every=3, least=0.0, count=4))
 each = pytest.mark.parametrize("recipe", [PLAIN, RICH], ids=lambda recipe: recipe.name)
-
-
-def outcome(run):
-    """What must not depend on how training was carried out: the weights file and the metrics but for times."""
-    rows = [{k: v for k, v in row.items() if not k.endswith("_s")} for row in run.rows("metrics")]
-    return (run.folder / "model.safetensors").read_bytes(), rows
-
-
-@cache
-def unbroken(recipe):
-    """The outcome of a run that nobody stopped."""
-    with tempfile.TemporaryDirectory() as folder:
-        return outcome(train(recipe, folder))
 
 
 def finished(recipe):
@@ -328,19 +287,6 @@ def test_training_leaves_threads_and_signals_as_they_were():
 
 
 # Stopped and resumed
-
-
-def stop_at(monkeypatch, steps, how):
-    """During these steps (each once), something happens."""
-    steps, advance = set(steps), training.Trainer.advance
-
-    def advance_and_stop(trainee):
-        advance(trainee)
-        if trainee.step in steps and trainee.recipe.batch > REHEARSED:
-            steps.discard(trainee.step)
-            how()
-
-    monkeypatch.setattr(training.Trainer, "advance", advance_and_stop)
 
 
 STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM)]

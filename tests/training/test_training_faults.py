@@ -12,26 +12,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from small_runs import SMALL
 from torture import races
 from torture import signals as signal_cases
 
 from lengthwise.base import signals
 from lengthwise.base.errors import Diverged, UsageError
-from lengthwise.experiment.layout import FullOutput
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.loops import PerRound
 from lengthwise.experiment.optim import AdamW
-from lengthwise.experiment.recipe import Recipe
 from lengthwise.jobs.pool import JobPool
-from lengthwise.models.transformer import Transformer
-from lengthwise.objectives.final import Final
 from lengthwise.runs.run import Run
-from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop
 from lengthwise.training.loop import train
 
-MODEL = Transformer(width=8, heads=2, init_std=0.3)
-SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, Final(), steps=30, batch=4)
 ENDLESS = ["--quiet", "--lengths", "2", "--samples", "4", "--save-every", "0.2"]
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 from conftest import LONG, command
-from test_evaluation import NEXT, PAIRS, half_trained
+from half_trained import NEXT, PAIRS, half_trained
 from torch import nn
 
 from lengthwise.api import find

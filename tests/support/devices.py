@@ -1,0 +1,112 @@
+"""Tensors on a device that computes nothing, and what is read from it."""
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+
+import torch
+from runner_forms import FORMS, shrunk
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lengthwise.api import catalog
+from lengthwise.base import fields
+from lengthwise.base.rng import stream
+from lengthwise.experiment.data import batch
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.loops import Constant
+from lengthwise.experiment.recipe import Watch
+from lengthwise.experiment.source import Fresh
+from lengthwise.models.transformer import Transformer
+from lengthwise.training.loop import Trainer
+
+META = torch.device("meta")
+
+
+aten = torch.ops.aten
+
+
+class Reads(TorchDispatchMode):
+    """Counts what is read from the meta device; a copy of it on the CPU is zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = Counter()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+        masks = [one for part in args if isinstance(part, (list, tuple)) for one in part if is_mask(one)]
+        if any(one.is_meta for one in tensors):
+            if operation is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
+                self.found["copy"] += 1
+                return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+            if masks or operation in (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default):
+                self.found[str(operation)] += 1
+        if sends(operation, args, kwargs):
+            self.found["waits"] += 1
+        return operation(*args, **kwargs)
+
+
+def sends(operation, args, kwargs):
+    """Is something copied to the meta device, and the host made to wait?"""
+    if operation is aten.copy_.default:  # a place, a value, whether to go on meanwhile
+        return args[0].is_meta and not args[1].is_meta and args[2:] != (True,)
+    to = operation is aten._to_copy.default and kwargs.get("device") == META and not args[0].is_meta
+    return to and not kwargs.get("non_blocking")
+
+
+def is_mask(index):
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def small(name):
+    """A shipped recipe with its form of model and its objective, but with short problems."""
+    recipe = catalog.recipe(name)
+    bottom = max(recipe.task.smallest, min(recipe.lengths.bottom, 4))
+    lengths = Uniform(top=bottom + 1, bottom=bottom)
+    model = replace(shrunk(recipe.model), layers=1)
+    loops = recipe.loops if recipe.loops.adapts else Constant(2)
+    return replace(recipe, model=model, lengths=lengths, loops=loops, batch=2, source=Fresh(), families=0.0, hard=0.0,
+                   ema=0.9, ema_start=0, watch=Watch(), keep="last")  # fmt: skip
+
+
+def on_meta(recipe):
+    trainee = Trainer(recipe, torch.device("cpu"))
+    trainee.model.to(META)
+    trainee.average.module.to(META)
+    trainee.optimizer = torch.optim.AdamW(trainee.model.parameters(), foreach=True)  # a fused one knows no meta device
+    return trainee
+
+
+def parts_of(name):
+    """What could read: the kinds of the model's parts, and of what is computed with it."""
+    recipe = catalog.recipe(name)
+    text = json.dumps([fields.encode(part) for part in (recipe.model, recipe.objective, recipe.layout)])
+    return {*re.findall(r'"kind": "(\w+)"', text)}
+
+
+def covering(names):
+    """Few recipes that have all of their parts."""
+    left, chosen = {name: parts_of(name) for name in names}, []
+    while any(left.values()):
+        name = max(sorted(left), key=lambda name: len(left[name]))
+        chosen.append(name)
+        left = {other: parts - left[name] for other, parts in left.items()}
+    return chosen
+
+
+NAMES = sorted(FORMS.values())
+
+
+# Mixers of formal languages take many small operations, and their states grow in 16 bits.
+ATTENDING = [name for name in NAMES if isinstance(catalog.recipe(name).model, Transformer) and "formal" not in name]
+FEW = covering(ATTENDING)
+
+
+def gradient_by(runner, recipe):
+    rows, loops = batch(recipe, 0)
+    runner.model.zero_grad()
+    loss = recipe.objective(runner, rows, loops, stream(0, "objective"))
+    loss.value.backward()
+    return loss.value.detach(), torch.cat([one.grad.flatten() for one in runner.model.parameters()])

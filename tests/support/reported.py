@@ -1,0 +1,53 @@
+"""Runs with rows that nobody trained or measured, for reports."""
+
+import json
+from dataclasses import replace
+
+from lengthwise.base.types import Score
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.loops import PerRound
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.models.transformer import Transformer
+from lengthwise.objectives.final import Final
+from lengthwise.runs.run import Run
+from lengthwise.tasks.parity import Parity
+
+TOP = 8
+
+
+def recipe(name="looped-parity", seed=0, task=None, **changes):
+    part = Recipe(
+        name,
+        task or Parity(),
+        FullOutput(),
+        Uniform(TOP),
+        PerRound(),
+        Transformer(width=8, heads=1),
+        Final(),
+        steps=100,
+        seed=seed,
+        data_seed=seed,
+    )
+    return replace(part, **changes)
+
+
+def scored(part, *scores, folder=None):
+    """A run with a row per (sizes, exact) or (sizes, exact, changes)."""
+    run = Run.of(part, folder)
+    for sizes, exact, *changes in scores:
+        sizes = sizes if isinstance(sizes, tuple) else (sizes,)
+        score = Score(
+            part.task.name, run.folder.name, "Oracle", "uniform", sizes, 100, exact, exact, exact, float(sizes[0])
+        )
+        run.append("scores", replace(score, **(changes[0] if changes else {})).row())
+    return run
+
+
+def logged(part, losses, exact=()):
+    run = Run.of(part)
+    rows = [{"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)]
+    rows += [{"step": step, "exact": shares} for step, shares in exact]
+    # As earlier versions wrote it, which let NaN through.
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run

@@ -1,0 +1,133 @@
+"""Changes to a model that every faster runner must notice."""
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.nn.utils import parametrizations, parametrize
+
+from lengthwise.models.transformer import InputInjection, TransformerModel
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.block import MLP, Block
+from lengthwise.nn.position import Encoding
+from lengthwise.nn.window import LocalEncoding
+
+
+class DoubledBlock(Block):
+    """Its MLP says twice as much."""
+
+    def forward(self, x, context, read=None, cache=None):
+        middle = x + self.mixer(self.norm_mixer(x), context, cache)
+        return middle + 2 * self.mlp(self.norm_mlp(middle))
+
+
+class OwnAttention(SoftmaxAttention):
+    def mix(self, projected, context, cache=None):
+        return -super().mix(projected, context, cache)
+
+
+class OwnMLP(MLP):
+    def forward(self, x):
+        return -super().forward(x)
+
+
+class OwnModel(TransformerModel):
+    def advance(self, state, context):
+        return -super().advance(state, context)
+
+
+def of_kind(kind):
+    """Makes one of the model's parts such a one."""
+
+    def change(model, patch):
+        for module in model.modules():
+            if type(module) in kind.__mro__[1:2]:
+                module.__class__ = kind
+
+    change.__name__ = kind.__name__
+    return change
+
+
+def hooked(register):
+    def change(model, patch):
+        getattr(model.blocks[0].mlp.narrow, register)(lambda *_: None)
+
+    change.__name__ = register
+    return change
+
+
+def hooked_everywhere(register):
+    def change(model, patch):
+        handle = getattr(hooks, register)(lambda *_: None)
+        patch.callback(handle.remove)
+
+    change.__name__ = register
+    return change
+
+
+def patched(owner, name):
+    """A method of a class, for all of its instances."""
+
+    def change(model, patch):
+        before = getattr(owner, name)
+        setattr(owner, name, lambda *given, **named: before(*given, **named))
+        patch.callback(lambda: setattr(owner, name, before))
+
+    change.__name__ = f"{owner.__name__}.{name}"
+    return change
+
+
+def own(path, name):
+    """A method of one instance alone."""
+
+    def change(model, patch):
+        part = model.get_submodule(path)
+        before = getattr(part, name)
+        setattr(part, name, lambda *given, **named: before(*given, **named))
+
+    change.__name__ = f"{path}.{name}"
+    return change
+
+
+def parametrized(model, patch):
+    parametrize.register_parametrization(model.blocks[0].mlp.widen, "weight", nn.Tanh())
+
+
+def weight_normed(model, patch):
+    parametrizations.weight_norm(model.blocks[0].mixer.out)
+
+
+def another_activation(model, patch):
+    model.blocks[0].mlp.act = nn.SiLU()
+
+
+def another_readout(model, patch):
+    model.readout = nn.Sequential(nn.Tanh(), model.readout)
+
+
+def half(model, patch):
+    model.half()
+
+
+def bfloat(model, patch):
+    model.bfloat16()
+
+
+def autocast(model, patch):
+    patch.enter_context(torch.autocast("cpu", torch.bfloat16))
+
+
+CHANGES = [
+    *map(of_kind, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
+    *map(hooked, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+                  "register_full_backward_pre_hook"]),
+    *map(hooked_everywhere, ["register_module_forward_hook", "register_module_forward_pre_hook",
+                             "register_module_full_backward_hook", "register_module_full_backward_pre_hook"]),
+    *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "mix"),
+                                  (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
+                                  (TransformerModel, "embed"), (TransformerModel, "start_from"),
+                                  (InputInjection, "forward"), (LocalEncoding, "attention_bias"),
+                                  (Encoding, "keys")]),
+    *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "mix"), ("norm", "forward"), ("", "advance"),
+                              ("", "read"), ("", "embedded"), ("encodings.0", "attention_bias")]),
+    parametrized, weight_normed, another_activation, another_readout, half, bfloat, autocast,
+]  # fmt: skip

@@ -1,0 +1,89 @@
+"""Small trainings that stand for all, what comes of them, and a way to stop them at a step."""
+
+import tempfile
+from dataclasses import replace
+from functools import cache
+
+from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
+from lengthwise.experiment.lengths import Mastery, Uniform
+from lengthwise.experiment.loops import AnyLoops, ExtraLoops, PerRound
+from lengthwise.experiment.optim import LAMB, AdamW, Schedule
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.stopping import MaxConfidence
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.window import Local
+from lengthwise.objectives.every import Every
+from lengthwise.objectives.final import Final
+from lengthwise.objectives.halting import Halting
+from lengthwise.objectives.progressive import Progressive
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.parity import Parity
+from lengthwise.training import loop as training
+from lengthwise.training.loop import train
+from lengthwise.training.trainer import REHEARSED
+
+MODEL = Transformer(width=8, heads=2)
+PLAIN = Recipe("plain", Parity(), FullOutput(), Uniform(4), PerRound(), MODEL, Final(), steps=13, batch=6)
+RICH = Recipe(
+    "rich",
+    Addition(3, "least"),
+    Pairs(),
+    Uniform(4, longest=0.5),
+    ExtraLoops(1, 2),
+    replace(MODEL, dropout=0.2, positions=(Local(1),)),
+    Progressive(truncated=True),
+    steps=15,
+    batch=6,
+    optimizer=AdamW(5e-3),
+    schedule=Schedule("cosine", warmup=0.2),
+    ema=0.8,
+    ema_start=3,
+    hard=0.3,
+    stopping=MaxConfidence(extra=1),
+    watch=Watch(every=4, sizes=(1, 2), count=10),
+    keep="best",
+)
+LARGE = replace(PLAIN, name="large", optimizer=LAMB(5e-3), schedule=Schedule("exponential", floor=0.05))
+MASTERED = replace(PLAIN, name="mastered", lengths=Mastery(4, every=3, least=0.0, count=4))
+
+
+def outcome(run):
+    """What must not depend on how training was carried out: the weights file and the metrics but for times."""
+    rows = [{k: v for k, v in row.items() if not k.endswith("_s")} for row in run.rows("metrics")]
+    return (run.folder / "model.safetensors").read_bytes(), rows
+
+
+@cache
+def unbroken(recipe):
+    """The outcome of a run that nobody stopped."""
+    with tempfile.TemporaryDirectory() as folder:
+        return outcome(train(recipe, folder))
+
+
+def stop_at(monkeypatch, steps, how):
+    """During these steps (each once), something happens."""
+    steps, advance = set(steps), training.Trainer.advance
+
+    def advance_and_stop(trainee):
+        advance(trainee)
+        if trainee.step in steps and trainee.recipe.batch > REHEARSED:
+            steps.discard(trainee.step)
+            how()
+
+    monkeypatch.setattr(training.Trainer, "advance", advance_and_stop)
+
+
+ODD = replace(PLAIN, batch=7, clip=0.1)  # rows that no number of processes shares evenly
+RECIPES = {
+    "final": (ODD, 20),
+    "every": (replace(ODD, objective=Every()), 3),
+    "progressive": (replace(ODD, objective=Progressive(truncated=True)), 3),
+    "halting": (replace(ODD, objective=Halting(), loops=AnyLoops(extra=2)), 3),
+    "next-token": (replace(ODD, layout=NextToken()), 3),
+    "rich": (replace(RICH, batch=3, model=replace(RICH.model, dropout=0.0)), 3),
+    "mastered": (replace(MASTERED, batch=7), 6),
+}
+
+
+def seeds(recipe, count):
+    return [replace(recipe, seed=seed, data_seed=seed) for seed in range(count)]
