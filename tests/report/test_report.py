@@ -20,12 +20,13 @@ from rich.console import Console
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.csv_files import read_csv, write_csv
+from lengthwise.base.results import Claim
 from lengthwise.base.schemas import Trained
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli.entry import main
 from lengthwise.experiment.lengths import Curriculum, Uniform
-from lengthwise.report import WORST, Claim, curves, language_model_curves, names
+from lengthwise.report import WORST, curves, language_model_curves, names
 from lengthwise.report import published as report_published
 from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.families import worst_table
