@@ -82,10 +82,10 @@ from lengthwise.runners.plain import unroll
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import SequenceTask, Task
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.file import File
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.strings import Copy
 from lengthwise.training import loop, stacked
 from lengthwise.training.arithmetic import Matmul, computing
 

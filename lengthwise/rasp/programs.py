@@ -31,9 +31,9 @@ from lengthwise.rasp.program import Program, State
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.strings import Copy
 from lengthwise.tasks.unique_set import UniqueSet
 
 

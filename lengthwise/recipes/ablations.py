@@ -18,7 +18,7 @@ from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads, LocalHeads
 from lengthwise.recipes.looped import SETTINGS, variation
 from lengthwise.recipes.window import WINDOWED, columns_addition
-from lengthwise.tasks.flipped_copy import FlippedCopy
+from lengthwise.tasks.bits import FlippedCopy
 
 PUBLISHED = ("parity", "binary-sum")  # what the published form learns in minutes
 PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes longer

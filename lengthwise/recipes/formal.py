@@ -25,10 +25,9 @@ from lengthwise.nn.mixers.delta import DeltaNet, GatedDeltaNet
 from lengthwise.nn.position import RoPE
 from lengthwise.objectives.final import Final
 from lengthwise.tasks import Task
+from lengthwise.tasks.automaton import CycleNavigation, EvenPairs
 from lengthwise.tasks.counted_blocks import CountedBlocks
-from lengthwise.tasks.cycle_navigation import CycleNavigation
 from lengthwise.tasks.dyck import Dyck
-from lengthwise.tasks.even_pairs import EvenPairs
 from lengthwise.tasks.group_words import GroupWords
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
 from lengthwise.tasks.parity import Parity

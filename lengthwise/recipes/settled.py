@@ -16,8 +16,8 @@ from lengthwise.nn.convolution import Convolution, GridConvolution
 from lengthwise.nn.position import Mark
 from lengthwise.objectives.final import Final
 from lengthwise.recipes.window import SMALL, looped_parity
+from lengthwise.tasks.bits import PrefixSum
 from lengthwise.tasks.maze import Maze
-from lengthwise.tasks.prefix_sum import PrefixSum
 
 
 def settled_parity() -> Recipe:

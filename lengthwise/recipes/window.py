@@ -25,11 +25,11 @@ from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bits import FlippedCopy
 from lengthwise.tasks.bitwise_or import BitwiseOr
-from lengthwise.tasks.copy import Copy
-from lengthwise.tasks.flipped_copy import FlippedCopy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.strings import Copy
 from lengthwise.tasks.unique_set import UniqueSet
 
 SMALL = Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3)

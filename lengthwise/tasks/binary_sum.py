@@ -13,15 +13,15 @@ from lengthwise.base.types import Problems
 from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.family import Family
 
-# Where a counter that was trained on short rows may stop counting: all of its bits are set, or one more is needed.
+# Counts near which a model trained on short rows may fail: all bits are set, or one more bit is needed.
 COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 
 
 @dataclass(frozen=True)
 class BinarySum(SequenceTask):
-    """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros; none is
-    written ``0``. T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n:
-    among uniform bits a sum near n, whose highest bits are set, is hardly ever seen."""
+    """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros; no ones:
+    ``0``. T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n: uniform bits
+    almost never have a sum near n, whose highest bits are set."""
 
     symbols = ("0", "1")
     harder = "uniform-count"
@@ -33,7 +33,7 @@ class BinarySum(SequenceTask):
         return self._rows_with_ones(sizes, ones, generator)
 
     def _rows_with_ones(self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator) -> Problems:
-        """Rows with so many ones, anywhere."""
+        """Draw rows with this number of ones, anywhere."""
         length, width = sizes[:, :1], int(sizes.max())
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
         return self.from_rows(sizes, (draw.argsort(1).argsort(1) < ones).long())
@@ -41,10 +41,10 @@ class BinarySum(SequenceTask):
     @property
     def families(self) -> Sequence[Family]:
         near = Family.of(self._near_power_of_two, self._near_power_of_two)
-        return (*super().families, near, *(self._exactly(ones) for ones in COUNTS))
+        return (*super().families, near, *(self._family_of_count(ones) for ones in COUNTS))
 
-    def _exactly(self, ones: int) -> Family:
-        """The family of rows with one number of ones."""
+    def _family_of_count(self, ones: int) -> Family:
+        """Return the family of rows with this number of ones."""
 
         def sample(sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
             return self._rows_with_ones(sizes, sizes[:, :1].clamp(max=ones), generator)
@@ -52,7 +52,7 @@ class BinarySum(SequenceTask):
         return Family(f"{ones}-ones", f"Exactly {ones} ones, anywhere.", sample, smallest=ones)
 
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """A power of two of ones, or one more or one less: 7, 8, 9."""
+        """The number of ones is a power of two, or one more or one less: 7, 8, 9."""
         length = sizes[:, 0]
         power = 2 ** (torch.rand(len(sizes), generator=generator) * _bit_length(length)).long()
         ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
@@ -79,5 +79,5 @@ class BinarySum(SequenceTask):
 
 
 def _bit_length(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Bits that each number takes in binary; zero takes one."""
+    """Return the number of bits of each number in binary; 1 for zero."""
     return number.double().frexp().exponent.clamp(min=1).long()  # exact up to 2⁵³

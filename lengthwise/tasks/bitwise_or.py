@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,32 +10,51 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks import Task
 from lengthwise.tasks.digits import join_numbers, split_numbers
-from lengthwise.tasks.family import Family
-from lengthwise.tasks.operands import (
-    Digits,
-    Pair,
-    PairPattern,
-    all_highest,
-    complement,
-    every_pair,
-    families,
-    twice,
-    zeros,
-)
+from lengthwise.tasks.operands import OF_EACH, Digits, Pair, PairTask, all_highest, complement, twice, zeros
 
 OR = 2  # the id of the sign between the vectors
 
 
+def one_at_the_start(pair: Pair) -> Digits:
+    """A single 1, in the first position of the shorter vector."""
+    return _single(pair, torch.zeros_like(pair.shorter))
+
+
+def one_at_the_end(pair: Pair) -> Digits:
+    """A single 1, in the last position of the shorter vector."""
+    return _single(pair, pair.shorter - 1)
+
+
+def one_in_the_longer(pair: Pair) -> Digits:
+    """A single 1, in the longer vector, at a uniform position, perhaps beyond the shorter vector's end."""
+    one = (pair.place == pair.position(pair.longer)).long()
+    return pair.order(one, torch.zeros_like(one))
+
+
+def no_one(pair: Pair) -> Digits:
+    """Only zeros."""
+    return torch.zeros(len(pair.lengths), 2, pair.width, dtype=torch.long)
+
+
+def _single(pair: Pair, position: Int[Tensor, "b 1"]) -> Digits:
+    """Return pairs with a single 1, at this position of the shorter vector."""
+    one = (pair.place == position).long()
+    return pair.order(torch.zeros_like(one), one)
+
+
 @dataclass(frozen=True)
-class BitwiseOr(Task):
+class BitwiseOr(PairTask):
     """Two vectors → their bitwise or, as long as the longer. One is all zeros; the shorter (of two as long, either)
     holds a single 1, at a uniform position. T = the longer's length."""
 
     symbols = ("0", "1", "|")
     signs = ("|",)
     axes = ("first", "second")
+    base, leading_zeros = 2, True
+    # Vectors with a single 1, which ``sample`` draws, and any two vectors, which people may type.
+    patterns = (*OF_EACH, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, all_highest, twice, complement,
+                zeros)  # fmt: skip
     question = (
         "Give the bitwise or of these two vectors of bits. They are aligned at their first bits, and the shorter one "
         "is filled up with zeros at its end."
@@ -45,39 +63,24 @@ class BitwiseOr(Task):
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         first, second = sizes.unbind(1)
         coin = torch.rand(len(sizes), generator=generator) < 0.5
-        holds = torch.where(first == second, coin, first < second)  # does the first vector hold the 1?
+        in_first = torch.where(first == second, coin, first < second)  # whether the first vector holds the 1
         one = (torch.rand(len(sizes), generator=generator) * sizes.amin(1)).long()
-        at = torch.where(holds, one, first + 1 + one)
+        position = torch.where(in_first, one, first + 1 + one)
         bits = torch.zeros(len(sizes), int(sizes.sum(1).max()) + 1, dtype=SYMBOL)
-        return self._problems(sizes, bits.scatter_(1, at[:, None], 1))
+        return self._problems(sizes, bits.scatter_(1, position[:, None], 1))
 
-    @property
-    def families(self) -> Sequence[Family]:
-        """Of those that hold a single 1, which is what ``sample`` draws; and of any two vectors, which is what people
-        may type."""
-        return (*super().families, *families((*SINGLE, all_highest, twice, complement, zeros), self._draw_pattern))
-
-    def _draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        bits = pattern(Pair(sizes, 2, True, generator))
-        return self._of(sizes, bits)
-
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        bits = every_pair((size[0], size[1]), 2, True, most)
-        return None if bits is None else self._of(torch.tensor([list(size)]).repeat(len(bits), 1), bits)
-
-    def _of(self, sizes: Int[Tensor, "b axes"], bits: Digits) -> Problems:
-        """From the bits of both vectors, whatever they are padded with."""
-        first, second = zero_after(bits.to(SYMBOL).contiguous(), sizes).unbind(1)
+    def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
+        first, second = operands.unbind(1)
         return self._problems(sizes, join_numbers(first, second, sizes, "least", 0))
 
     def parse(self, text: str) -> Problems:
-        """Any two vectors."""
+        """Read any two vectors."""
         first, second = split_numbers(self, text, OR, "vectors")
         bits = torch.cat([first, torch.zeros(1, dtype=torch.long), second])
         return self._problems(torch.tensor([[len(first), len(second)]]), bits[None])
 
     def _problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
-        """``bits`` are those of both vectors, with a zero at the sign's position."""
+        """Return problems with the ``bits`` of both vectors and a zero at the sign's position."""
         first, second, longest = *sizes.unbind(1), sizes.amax(1)
         width = int(longest.max())
         answer = zero_after(bits[:, :width], first) | zero_after(shift_right(bits, -1 - first, width), second)
@@ -95,33 +98,3 @@ class BitwiseOr(Task):
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.amax(1)
-
-
-def one_at_the_start(pair: Pair) -> Digits:
-    """A single 1, in the first position of the shorter vector."""
-    return _single(pair, torch.zeros_like(pair.shorter))
-
-
-def one_at_the_end(pair: Pair) -> Digits:
-    """A single 1, in the last position of the shorter vector."""
-    return _single(pair, pair.shorter - 1)
-
-
-def one_in_the_longer(pair: Pair) -> Digits:
-    """A single 1, in the longer vector, at a uniform position: where the shorter may have ended."""
-    longer = pair.lengths.amax(1, keepdim=True)
-    one = (torch.arange(pair.width) == pair.position(longer)).long()
-    return pair.either_way(one, torch.zeros_like(one))
-
-
-def no_one(pair: Pair) -> Digits:
-    """Zeros alone."""
-    return torch.zeros(len(pair.lengths), 2, pair.width, dtype=torch.long)
-
-
-def _single(pair: Pair, at: Int[Tensor, "b 1"]) -> Digits:
-    one = (torch.arange(pair.width) == at).long()
-    return pair.either_way(torch.zeros_like(one), one)
-
-
-SINGLE: tuple[Callable[[Pair], Digits], ...] = (one_at_the_start, one_at_the_end, one_in_the_longer, no_one)

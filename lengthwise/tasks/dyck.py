@@ -19,15 +19,15 @@ from lengthwise.tasks.family import Family
 from lengthwise.tasks.patterns import every_row
 
 OPENING, CLOSING = "([{<", ")]}>"
-NONE = "."  # what stands in an answer where no bracket is open
+NONE = "."  # the answer's symbol where no bracket is open
 
 
 @dataclass(frozen=True)
 class Dyck(Task):
-    """A beginning of a Dyck word, n brackets of ``kinds`` kinds → for each of them, the bracket that would close the
-    innermost one that is then open, or ``.`` where none is: the state of a stack, at every position.
+    """A prefix of a Dyck word, n brackets of ``kinds`` kinds → for each of them, the bracket that would close the
+    innermost open one, or ``.`` if none is open: the top of a stack, at every position.
 
-    Uniform problems open and close with even odds, as far as they can. T(n) = n.
+    In uniform problems each bracket opens or closes with probability 1/2, where both are possible. T(n) = n.
     """
 
     kinds: Annotated[int, Range(1, 4)] = 2  # of brackets
@@ -62,62 +62,58 @@ class Dyck(Task):
             Family("deep", "Nine brackets of ten open.", partial(self._walk, 0.9)),
             Family("shallow", "Three brackets of ten open, so few are open at a time.", partial(self._walk, 0.3)),
             Family("flat", "Each bracket is closed at once.", self._flat),
-            Family("one-mountain", "Brackets that open up to the middle, and close from there on.", self._mountain),
+            Family("one-mountain", "Brackets open up to the middle, and close after it.", self._mountain),
             Family("sawtooth", "Several open, then as many close, again and again.", self._sawtooth),
-            Family(
-                "deep-then-flat", "Brackets open up to the middle; from there, each is closed at once.", self._deep_flat
-            ),
-            Family("one-kind", "Brackets of one kind alone.", partial(self._walk, 0.5, one_kind=True)),
-            Family(
-                "deep-of-one-kind", "Brackets of one kind; nine of ten open.", partial(self._walk, 0.9, one_kind=True)
-            ),
+            Family("deep-then-flat", "Brackets open up to the middle; then each is closed at once.", self._deep_flat),
+            Family("one-kind", "Brackets of one kind.", partial(self._walk, 0.5, one_kind=True)),
+            Family("deep-of-one-kind", "Nine of ten open, all of one kind.", partial(self._walk, 0.9, one_kind=True)),
         )
 
     def _walk(
         self, opens: float, sizes: Int[Tensor, "b axes"], generator: Generator, *, one_kind: bool = False
     ) -> Problems:
         chance = torch.rand(len(sizes), int(sizes.max()), generator=generator)
-        return self._climbing(chance < opens, sizes, generator, one_kind=one_kind)
+        return self._nest(chance < opens, sizes, generator, one_kind=one_kind)
 
     def _deep_flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         position = torch.arange(int(sizes.max()))
-        return self._climbing((position < sizes // 2) | (position % 2 == 0), sizes, generator)
+        return self._nest((position < sizes // 2) | (position % 2 == 0), sizes, generator)
 
     def _flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         opens = torch.arange(int(sizes.max())) % 2 == 0
-        return self._climbing(opens.expand(len(sizes), -1), sizes, generator)
+        return self._nest(opens.expand(len(sizes), -1), sizes, generator)
 
     def _mountain(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._climbing(torch.arange(int(sizes.max())) < (sizes + 1) // 2, sizes, generator)
+        return self._nest(torch.arange(int(sizes.max())) < (sizes + 1) // 2, sizes, generator)
 
     def _sawtooth(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         tooth = torch.randint(2, 6, (len(sizes), 1), generator=generator)
-        return self._climbing(torch.arange(int(sizes.max())) % (2 * tooth) < tooth, sizes, generator)
+        return self._nest(torch.arange(int(sizes.max())) % (2 * tooth) < tooth, sizes, generator)
 
-    def _climbing(
+    def _nest(
         self, opens: Tensor, sizes: Int[Tensor, "b axes"], generator: Generator, *, one_kind: bool = False
     ) -> Problems:
-        """Brackets of uniform kinds that open where they should, and where nothing is open that could be closed."""
+        """Draw brackets of uniform kinds that open where ``opens`` is True, or where no bracket is open."""
         rows, width = opens.shape
         kind = torch.randint(self.kinds, (rows, 1 if one_kind else width), generator=generator).expand(-1, width)
         stack, depth, row = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1, dtype=torch.long), []
         for place in range(width):
             opening = opens[:, place : place + 1] | (depth == 0)
             top = stack.gather(1, (depth - 1).clamp(min=0))
-            here = kind[:, place : place + 1]
-            stack = torch.where(opening, stack.scatter(1, depth, here), stack)
-            row.append(torch.where(opening, here, self.kinds + top))
+            opened = kind[:, place : place + 1]
+            stack = torch.where(opening, stack.scatter(1, depth, opened), stack)
+            row.append(torch.where(opening, opened, self.kinds + top))
             depth = depth + torch.where(opening, 1, -1)
         return self.from_rows(sizes, zero_after(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
-        """These rows of brackets as problems with their answers."""
+        """Return these rows of brackets as problems with their answers."""
         rows, width = row.shape
         stack, depth, answer = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1).long(), []
         for place in range(width):
-            here = row[:, place : place + 1].long()
-            opening = here < self.kinds
-            stack = torch.where(opening, stack.scatter(1, depth, here % self.kinds), stack)
+            symbol = row[:, place : place + 1].long()
+            opening = symbol < self.kinds
+            stack = torch.where(opening, stack.scatter(1, depth, symbol % self.kinds), stack)
             depth = (depth + torch.where(opening, 1, -1)).clamp(min=0)  # after a row's end it does not matter
             top = stack.gather(1, (depth - 1).clamp(min=0)) + self.kinds
             answer.append(torch.where(depth > 0, top, 2 * self.kinds))
@@ -128,11 +124,11 @@ class Dyck(Task):
         rows = every_row(2 * self.kinds, size[0], most)
         if rows is None:
             return None
-        rows = rows[[self._is_beginning(row) for row in rows.tolist()]]
+        rows = rows[[self._is_prefix(row) for row in rows.tolist()]]
         return self.from_rows(torch.full((len(rows), 1), size[0]), rows)
 
-    def _is_beginning(self, row: Sequence[int]) -> bool:
-        """Whether every bracket that closes is of the kind of the innermost one that is open."""
+    def _is_prefix(self, row: Sequence[int]) -> bool:
+        """Return whether each closing bracket matches the innermost open one."""
         expected: list[int] = []
         for symbol in row:
             if symbol < self.kinds:
@@ -143,7 +139,7 @@ class Dyck(Task):
 
     def parse(self, text: str) -> Problems:
         row = symbols_of(self, text)
-        if not self._is_beginning(row.tolist()):
+        if not self._is_prefix(row.tolist()):
             raise UsageError(f"{self.name}: in {text!r} a bracket closes one that is not open, or of another kind")
         return self.from_rows(torch.tensor([[len(row)]]), row[None])
 

@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import Annotated
 
@@ -17,73 +16,72 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
-from lengthwise.tasks.digits import arithmetic
-from lengthwise.tasks.family import Family
 from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES
 from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
 from lengthwise.tasks.grammar.structured import WRITERS, Writer
 from lengthwise.tasks.grammar.values import value
+from lengthwise.tasks.operands import ask_arithmetic
 
-TRIES = 64  # of an expression of a family, until its value is short enough
-CHEAP = 512  # rows that take hardly longer than one
+TRIES = 64  # draws of an expression of a family, until its value is short enough
+CHEAP = 512  # rows that take little longer than one
 
 
 @dataclass(frozen=True)
 class Expression(Task):
     """An expression with + − * and parentheses → its value: ``(3-8)*-4`` → ``20``. T = the number of operators.
 
-    The size is the number of characters of the expression; its value has at most ``most``, with its sign.
+    The size is the number of characters of the expression; its value has at most ``most``, including its sign.
     """
 
-    most: Annotated[int, Range(1, 15)] = 5  # what a model has room for
+    most: Annotated[int, Range(1, 15)] = 5  # characters of a value
 
     symbols = SYMBOLS
     signs = (*OPERATORS, "(", ")")
     smallest, largest = 3, LONGEST
     answers_numbers = True
-    question = arithmetic(10)
+    question = ask_arithmetic(10)
 
     # Sampling
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """From the grammar's own distribution, given the length and that the value is short enough."""
+        """Sample from the grammar's distribution, given the length and that the value is short enough."""
         lengths = sizes[:, 0]
         if int(lengths.min()) < self.smallest:
             raise UsageError(f"expression: lengths start at {self.smallest}, not {int(lengths.min())}")
         rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
         values, left = torch.zeros_like(lengths), torch.arange(len(lengths))
         while len(left):
-            tries = 1 + CHEAP // len(left)  # of each row; the first that is kept is taken
+            tries = 1 + CHEAP // len(left)  # of each row; the first short value is taken
             drawn, results = draw(lengths[left].repeat(tries), generator)
-            kept = self._is_short(results).view(tries, -1)
-            found = kept.any(0).nonzero().flatten()
-            taken = kept[:, found].long().argmax(0) * len(left) + found
-            rows[left[found], : drawn.shape[1]], values[left[found]] = drawn[taken], results[taken]
-            left = left[~kept.any(0)]
+            short = self._is_short(results).view(tries, -1)
+            done = short.any(0).nonzero().flatten()
+            first = short[:, done].long().argmax(0) * len(left) + done
+            rows[left[done], : drawn.shape[1]], values[left[done]] = drawn[first], results[first]
+            left = left[~short.any(0)]
         return self._problems(lengths, rows, values)
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
-        """From the grammar's own distribution, given that the length is in the range and the value is short enough."""
+        """Sample from the grammar's distribution, given that the length is in the range and the value short enough."""
         self.check_pool(count, low, high)
         mass = torch.where(torch.arange(high + 1) < low, 0, tables(high).mass[: high + 1])
         parts = []
         while count:
-            # Somewhat more than are needed: the first that are kept are as good as any, and a second round is rare.
+            # Somewhat more than are needed, so that a second round is rare; the first short values are kept.
             lengths = torch.multinomial(mass, count + count // 16 + CHEAP, replacement=True, generator=generator)
             rows, values = draw(lengths, generator)
-            kept = self._is_short(values).nonzero().flatten()[:count]
-            parts.append([part.index_select(0, kept) for part in (lengths, rows, values)])
-            count -= len(kept)
+            short = self._is_short(values).nonzero().flatten()[:count]
+            parts.append([part.index_select(0, short) for part in (lengths, rows, values)])
+            count -= len(short)
         lengths, rows, values = map(torch.cat, zip(*parts, strict=True))
         return self._problems(lengths, rows, values)
 
     def _is_short(self, values: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-        """Which values are short enough."""
+        """Return which values are short enough."""
         return (values > self._bounds[0]) & (values < self._bounds[1])
 
     @property
     def _bounds(self) -> tuple[int, int]:
-        """What all values that are short enough lie between."""
+        """The open interval of values that are short enough."""
         return -(10 ** (self.most - 1)), 10**self.most
 
     def _problems(self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]) -> Problems:
@@ -91,50 +89,48 @@ class Expression(Task):
         rows = rows[:, : int(lengths.max())]
         return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, _operators(rows))
 
-    @property
-    def families(self) -> Sequence[Family]:
-        """Where a family finds no value that is short enough, it is drawn from the grammar's own distribution."""
-        return (*super().families, *(Family.of(writer, partial(self._draw_structured, writer)) for writer in WRITERS))
+    patterns = WRITERS
 
-    def _draw_structured(self, writer: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def draw_pattern(self, pattern: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """Draw expressions of a family; from the grammar's distribution where no value is short enough."""
         draw = Random(int(torch.randint(2**62, (1,), generator=generator)))
-        texts = [self._short(writer, size, draw) for size in sizes[:, 0].tolist()]
+        texts = [self._write_short(pattern, size, draw) for size in sizes[:, 0].tolist()]
         missing = torch.tensor([text is None for text in texts])
-        found = [self._of([text for text in texts if text])] if not missing.all() else []
+        parts = [self._from_texts([text for text in texts if text])] if not missing.all() else []
         if missing.any():
-            found.append(self.sample(sizes[missing], generator))
-        back = missing.long().argsort(stable=True).argsort()
-        return Problems.join(found).take(back)
+            parts.append(self.sample(sizes[missing], generator))
+        order = missing.long().argsort(stable=True).argsort()
+        return Problems.join(parts).take(order)
 
-    def _of(self, texts: Sequence[str]) -> Problems:
-        """From expressions as the grammar writes them."""
+    def _from_texts(self, texts: Sequence[str]) -> Problems:
+        """Return expressions, written as the grammar does, as problems."""
         lengths = torch.tensor([len(text) for text in texts])
         rows = torch.zeros(len(texts), int(lengths.max()), dtype=torch.uint8)
         for row, text in enumerate(texts):
             rows[row, : len(text)] = self.vocab.encode(text)
         return self._problems(lengths, rows, torch.tensor([value(text) for text in texts]))
 
-    def _short(self, writer: Writer, size: int, draw: Random) -> str | None:
-        """An expression whose value is short enough."""
+    def _write_short(self, writer: Writer, size: int, draw: Random) -> str | None:
+        """Write an expression whose value is short enough; None if ``TRIES`` draws find none."""
         low, high = self._bounds
         tries = (writer(size, draw) for _ in range(TRIES))
         return next((text for text in tries if low < value(text) < high), None)
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         if size[0] != self.smallest:
-            return None  # 300 of three characters; of four already 5,700
+            return None  # there are 300 expressions of three characters, and 5,700 of four
         low, high = self._bounds
         digits = self.symbols[:10]
         texts = ["".join(parts) for parts in itertools.product(digits, OPERATORS, digits)]
-        found = [text for text in texts if low < value(text) < high]
-        return self._of(found) if len(found) <= most else None
+        short = [text for text in texts if low < value(text) < high]
+        return self._from_texts(short) if len(short) <= most else None
 
     # People
 
     def parse(self, text: str) -> Problems:
-        """An expression of the grammar, folded or not; zeros in front of a number are dropped, and the minus sign of
-        ``-0``. UsageError for what the grammar has not (a number alone, parentheses without an operator of their own, a
-        minus sign before a parenthesis), and for a value longer than ``most``, which a model has no room for."""
+        """Read an expression; ``--`` becomes ``+`` and ``+-`` becomes ``-``, leading zeros and the sign of ``-0`` are
+        dropped. Raises UsageError for expressions outside the grammar (a single number, parentheses without an
+        operator, a minus sign before a parenthesis) and for a value longer than ``most``."""
         expression = _write_expression(self.vocab.decode(symbols_of(self, text)))
         result, (low, high) = value(expression), self._bounds
         if not low < result < high:
@@ -146,7 +142,7 @@ class Expression(Task):
         return str(value(prompt))
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """How many operators there are, and how deep parentheses are nested."""
+        """The number of operators, and the depth of parentheses."""
         nested = (problems.prompt == OPEN).long() - (problems.prompt == CLOSE).long()
         return {"operators": problems.rounds, "depth of parentheses": nested.cumsum(1).amax(1)}
 
@@ -156,13 +152,13 @@ class Expression(Task):
 
 
 def _operators(rows: UInt8[Tensor, "b p"]) -> Int[Tensor, " b"]:
-    """How many operators there are: they stand behind a number or a parenthesis, unlike minus signs of numbers."""
+    """Count operators: they follow a number or a parenthesis, unlike minus signs of numbers."""
     symbol = rows - PLUS  # all symbols before + wrap around to large numbers
     return ((symbol[:, 1:] <= TIMES - PLUS) & (symbol[:, :-1] > OPEN - PLUS)).sum(1)
 
 
 def _write_values(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b a"], Int[Tensor, " b"]]:
-    """Values of up to ``most`` characters as symbols, and how many."""
+    """Return values of up to ``most`` characters as symbols, and their lengths."""
     left, negative, digits = values.abs().double(), values < 0, []
     powers = 10.0 ** torch.arange(most, dtype=torch.float64)
     length = torch.bucketize(left, powers[1:], right=True) + 1
@@ -176,11 +172,8 @@ def _write_values(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b 
     return torch.where(negative[:, None], signed, row)[:, : int(length.max())].long(), length
 
 
-# What a person types
-
-
 def _write_expression(text: str) -> str:
-    """An expression as the grammar writes it."""
+    """Return a typed expression as the grammar writes it."""
     _check(text)
     text = text.replace("--", "+").replace("+-", "-")
     text = re.sub(r"(?<!\d)0+(?=\d)", "", text)
@@ -188,20 +181,21 @@ def _write_expression(text: str) -> str:
 
 
 def _check(text: str) -> None:
-    """UsageError, which says what is wrong and where, unless this is an expression of the grammar, not yet folded."""
+    """Raise UsageError with the fault and its position unless this is an expression of the grammar."""
 
     def wrong(reason: str) -> UsageError:
         return UsageError(f"expression: {reason}, in {text}")
 
     opened: list[int] = []
-    operators, before = [0], "("  # on each level; what stands before: a digit as 0, the minus sign of a number as ~
+    operators = [0]  # on each level
+    before = "("  # the symbol before: 0 for a digit, ~ for the minus sign of a number
     for position, symbol in enumerate(text, 1):
         if before == "~" and not symbol.isdigit():
-            raise wrong(f"behind the minus sign at position {position - 1} stands {symbol} instead of a number")
+            raise wrong(f"the minus sign at position {position - 1} is followed by {symbol} instead of a number")
         if (before == ")" and symbol.isdigit()) or (before in "0)" and symbol == "("):
             raise wrong(f"an operator is missing before position {position}")
         if before in "(+-*" and symbol in "+*)":
-            raise wrong(f"at position {position} stands {symbol} instead of a number or (")
+            raise wrong(f"position {position} has {symbol} instead of a number or (")
         if symbol == "(":
             opened.append(position)
             operators.append(0)

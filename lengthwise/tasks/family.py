@@ -1,4 +1,4 @@
-"""Families: structured problems of a task, each kind with a name. Uniform problems hardly ever hold them."""
+"""Families: kinds of structured problems, each with a name. They are rare among uniform problems."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Sampler = Callable[[Int[Tensor, "b axes"], Generator], Problems]
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of structured problems. ``sample`` draws one problem per row of sizes, of exactly these sizes. Below
-    ``smallest``, on the first axis, the family is neither measured nor drawn for training."""
+    """One kind of structured problem. ``sample`` draws one problem per row of sizes, of exactly these sizes. Sizes
+    below ``smallest``, on the first axis, are neither measured nor drawn for training."""
 
     name: str
     about: str  # one sentence
@@ -27,23 +27,24 @@ class Family:
 
     @staticmethod
     def of(function: Callable[..., object], sample: Sampler, about: str = "") -> Family:
-        """Named after a function: ``one_symbol`` → ``one-symbol``; described by its docstring's first sentence."""
-        said = " ".join((function.__doc__ or "").split("\n\n")[0].split())
-        return Family(function.__name__.strip("_").replace("_", "-"), about or said, sample)
+        """Name a family after a function (``one_symbol`` → ``one-symbol``), and describe it by ``about`` or the
+        function's docstring."""
+        docstring = " ".join((function.__doc__ or "").split("\n\n")[0].split())
+        return Family(function.__name__.strip("_").replace("_", "-"), about or docstring, sample)
 
 
 def draw_mixture(families: Sequence[Family], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-    """One problem per row of sizes, each of a family drawn uniformly among those that the size is large enough for
-    (of the first where it is too small for all). Rows of one family stand together."""
+    """Draw one problem per row of sizes, each from a uniform family among those whose ``smallest`` admits the size
+    (from the first family if none does). Rows of one family are contiguous."""
     fits = sizes[:, 0] >= torch.tensor([[family.smallest] for family in families])
-    which = torch.randint(len(families), (len(sizes),), generator=generator) % fits.sum(0).clamp(min=1)
-    which = fits.int().argsort(dim=0, descending=True, stable=True).gather(0, which[None])[0]
-    rows = ((family, sizes[which == number]) for number, family in enumerate(families))
-    return Problems.join([family.sample(asked, generator) for family, asked in rows if len(asked)])
+    chosen = torch.randint(len(families), (len(sizes),), generator=generator) % fits.sum(0).clamp(min=1)
+    chosen = fits.int().argsort(dim=0, descending=True, stable=True).gather(0, chosen[None])[0]
+    rows = ((family, sizes[chosen == number]) for number, family in enumerate(families))
+    return Problems.join([family.sample(own_sizes, generator) for family, own_sizes in rows if len(own_sizes)])
 
 
 def choose_families(families: Sequence[Family], names: Sequence[str], task: str) -> Sequence[Family]:
-    """Those of these names; without names, all. UsageError where there is no such family."""
+    """Return the families with these names, or all without names. Raises UsageError for an unknown name."""
     known = {family.name: family for family in families}
     for name in names:
         if name not in known:

@@ -25,36 +25,36 @@ from lengthwise.tasks.problem_file import PARTS, Collection, read_collection, to
 class File(Task):
     """Problems of a file: JSON Lines or CSV with the columns prompt and answer, or a Hugging Face data set on disk.
 
-    Optional columns: ``size``, by default the number of symbols of the prompt; ``rounds``, T(n) for models that loop,
-    by default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Every
-    character is a symbol. A size that is asked for and not there is replaced, in training, by one of those that are
-    there, up to the largest asked for; elsewhere it is refused. The digest belongs to a recipe's id, the path does not.
+    Optional columns: ``size``, by default the number of symbols of the prompt; ``rounds``, T(n) for looped models, by
+    default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Every character
+    is a symbol. In training, a size that the file lacks is replaced by a random size of the file, up to the largest
+    requested; in evaluation it is refused. The digest is part of a recipe's id, the path is not.
     """
 
     path: OneLine = field(metadata={"identity": False})  # of the file, or of a folder that save_to_disk wrote
     digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # of its content; empty: as it is
-    shares: tuple[Size, Size, Size] = (10, 2, 1)  # of training, validation and test, where no column says it
+    shares: tuple[Size, Size, Size] = (10, 2, 1)  # of training, validation and test, without a column ``split``
 
     def __post_init__(self) -> None:
         super().__post_init__()
         path = path_of(self.path).expanduser()
-        # A run that was moved to another machine finds its file in the working folder too.
+        # On another machine, the file may lie in the working folder instead.
         path = path if path.exists() or not Path(path.name).exists() else Path(path.name)
         if not path.exists():
             raise UsageError(f"task: {path}: there is no such file of problems")
         object.__setattr__(self, "path", str(path.resolve()))
-        found = self.collection.digest
-        if self.digest not in ("", found):
+        digest = self.collection.digest
+        if self.digest not in ("", digest):
             raise UsageError(
-                f"task: {path}: its digest is {found}, and the recipe's file had {self.digest}: put that file back, or "
-                "take the new one: task=File(path=…)"
+                f"task: {path}: its digest is {digest}, and the recipe's file had {self.digest}: restore that file, or "
+                "use the new one: task=File(path=…)"
             )
-        object.__setattr__(self, "digest", found)
+        object.__setattr__(self, "digest", digest)
 
     @staticmethod
     def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:
-        """Keep problems that are in memory in a JSON Lines file, and return its task. ``rows`` are dictionaries with
-        "prompt" and "answer", or a Hugging Face data set. Raises UsageError where a row is no problem."""
+        """Write problems to a JSON Lines file and return its task. ``rows`` are dictionaries with "prompt" and
+        "answer", or a Hugging Face data set. Raises UsageError if a row is no problem."""
         lines = [json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows]
         write(path_of(path), "".join(lines).encode())
         return File(str(path))
@@ -89,28 +89,28 @@ class File(Task):
         return _part(self, purpose)
 
     def _rows(self) -> Int[Tensor, " n"]:
-        """Numbers of the rows that may be drawn."""
+        """Return the numbers of the rows that may be drawn."""
         return torch.arange(len(self.collection.size))
 
     @cached_property
     def _by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
-        """The rows, ordered by size; the sizes; and how many rows each has."""
+        """The rows, ordered by size; the sizes; and the number of rows of each size."""
         rows = self._rows()
         size = self.collection.size[rows]
         return rows[size.sort(stable=True).indices], *size.unique(return_counts=True)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        rows, there, counts = self._by_size
+        rows, known, counts = self._by_size
         wanted, first = sizes[:, 0], counts.cumsum(0) - counts
-        at = torch.searchsorted(there, wanted).clamp(max=len(there) - 1)
-        missing = there[at] != wanted
-        up_to = max(1, int(torch.searchsorted(there, int(wanted.max()), right=True)))
-        at = torch.where(missing, torch.randint(up_to, at.shape, generator=generator), at)
-        found = torch.empty_like(at)
-        for number in at.unique().tolist():  # no problem is drawn again before all of its size were
-            here = at == number
-            found[here] = first[number] + _each_in_turn(int(here.sum()), int(counts[number]), generator)
-        return self.collection.problems(rows[found])
+        index = torch.searchsorted(known, wanted).clamp(max=len(known) - 1)
+        missing = known[index] != wanted
+        up_to = max(1, int(torch.searchsorted(known, int(wanted.max()), right=True)))
+        index = torch.where(missing, torch.randint(up_to, index.shape, generator=generator), index)
+        drawn = torch.empty_like(index)
+        for number in index.unique().tolist():
+            same_size = index == number
+            drawn[same_size] = first[number] + _draw_in_turns(int(same_size.sum()), int(counts[number]), generator)
+        return self.collection.problems(rows[drawn])
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         rows = self._by_size[0]
@@ -118,7 +118,7 @@ class File(Task):
         rows = rows[(size >= low) & (size <= high)]
         if not len(rows):
             raise UsageError(f"{self.name}: it has no problems of sizes {low} to {high}")
-        return self.collection.problems(rows[_each_in_turn(count, len(rows), generator)])
+        return self.collection.problems(rows[_draw_in_turns(count, len(rows), generator)])
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         rows = self._by_size[0]
@@ -151,15 +151,15 @@ class File(Task):
 
     @cached_property
     def _longest_answers(self) -> tuple[Int[Tensor, " s"], Int[Tensor, " s"]]:
-        """The sizes of the file, and the longest answer of any problem that is no larger."""
-        known, at = self.collection.size.unique(return_inverse=True)
-        longest = torch.zeros_like(known).scatter_reduce_(0, at, self.collection.length[:, 1], "amax")
+        """The sizes of the file, and for each the longest answer up to this size."""
+        known, index = self.collection.size.unique(return_inverse=True)
+        longest = torch.zeros_like(known).scatter_reduce_(0, index, self.collection.length[:, 1], "amax")
         return known, longest.cummax(0).values
 
 
 @dataclass(frozen=True)
 class _Part(File):
-    """The problems of a file that may be used for one purpose."""
+    """The problems of a file for one purpose."""
 
     purpose: Purpose = "train"
 
@@ -174,16 +174,16 @@ _PARTS: dict[tuple[File, Purpose], _Part] = {}
 
 
 def _part(task: File, purpose: Purpose) -> _Part:
-    """The part of a file, which is made once. Raises UsageError if it has no problems."""
+    """Return a part of a file, built once per process. Raises UsageError if it has no problems."""
     if (task, purpose) not in _PARTS:
-        part = _Part(**{one.name: getattr(task, one.name) for one in fields(task)}, purpose=purpose)
+        part = _Part(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
         if not len(part._rows()):
             raise UsageError(f"{task.name}: it has no problem in its {purpose} part: give it more, or other shares")
         _PARTS[task, purpose] = part
     return _PARTS[task, purpose]
 
 
-def _each_in_turn(count: int, of: int, generator: Generator) -> Int[Tensor, " count"]:
-    """Random numbers below ``of``, none again before each was there."""
-    turns = -(-count // of)
-    return torch.cat([torch.randperm(of, generator=generator) for _ in range(turns)])[:count]
+def _draw_in_turns(count: int, limit: int, generator: Generator) -> Int[Tensor, " count"]:
+    """Draw ``count`` numbers below ``limit``; all are drawn once before any is drawn again."""
+    turns = -(-count // limit)
+    return torch.cat([torch.randperm(limit, generator=generator) for _ in range(turns)])[:count]

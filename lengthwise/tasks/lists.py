@@ -1,6 +1,6 @@
-"""Structured lists of numbers: families of problems of sorting.
+"""Structured lists of numbers: the families of sorting.
 
-Each function fills the digits of a ``NumberList`` list, least significant first, and says how many each number has.
+Each function returns the digits of a ``NumberList``, least significant first, and each number's length.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from lengthwise.tasks.digits import number_length
 
-Numbers = tuple[Int[Tensor, "b n d"], Int[Tensor, "b n"]]  # digits, and how many of them
+Numbers = tuple[Int[Tensor, "b n d"], Int[Tensor, "b n"]]  # digits, and their number
 
 
 @dataclass(frozen=True)
 class NumberList:
-    """What is known of each row's list before its numbers are."""
+    """The sizes of lists whose numbers are to be drawn."""
 
-    sizes: Int[Tensor, "b 2"]  # how many numbers, and the digits that each has at most
+    sizes: Int[Tensor, "b 2"]  # the number of numbers, and their largest number of digits
     generator: Generator
 
     @property
@@ -33,161 +33,147 @@ class NumberList:
         return torch.arange(self.shape[2])
 
     def full(self) -> Int[Tensor, "b n"]:
-        """As many digits as each number may have."""
+        """Return the largest number of digits of each number."""
         return self.sizes[:, 1:].expand(-1, self.shape[1]).clone()
 
     def chance(self, *shape: int) -> Float[Tensor, "*shape"]:
-        """Numbers from 0 to 1."""
+        """Draw numbers from 0 to 1."""
         return torch.rand(shape, generator=self.generator)
 
     def digits(self, numbers: int) -> Int[Tensor, "b numbers d"]:
-        """Uniform digits of so many numbers per row, none of which starts with a zero."""
+        """Draw uniform digits of ``numbers`` numbers per row, without leading zeros."""
         rows, _, width = self.shape
         drawn = torch.randint(10, (rows, numbers, width), generator=self.generator)
-        front = (self.position == self.sizes[:, 1:] - 1)[:, None] & (self.sizes[:, 1] > 1)[:, None, None]
-        return torch.where(front & (drawn == 0), 1, drawn)
+        return torch.where(self.top & (drawn == 0), 1, drawn)
 
-    def one_of(self) -> Int[Tensor, "b n 1"]:
-        """A uniform one of each row's numbers is 1, the others are 0."""
-        rows, count, _ = self.shape
-        at = (self.chance(rows, 1) * self.sizes[:, :1]).long()
-        return (torch.arange(count) == at).long()[..., None]
+    @property
+    def top(self) -> Bool[Tensor, "b 1 d"]:
+        """True at the top digit of numbers of several digits."""
+        return (self.position == self.sizes[:, 1:] - 1)[:, None] & (self.sizes[:, 1] > 1)[:, None, None]
 
 
 Listing = Callable[[NumberList], Numbers]
 
 
-def all_equal(drawn: NumberList) -> Numbers:
-    """One number, again and again: the labels come out as they stand."""
-    return drawn.digits(1).expand(-1, drawn.shape[1], -1), drawn.full()
+def all_equal(numbers: NumberList) -> Numbers:
+    """All numbers are equal: the labels keep their order."""
+    return numbers.digits(1).expand(-1, numbers.shape[1], -1), numbers.full()
 
 
-def odd_one_out(drawn: NumberList) -> Numbers:
-    """One number, again and again, but for one that differs in a single digit."""
-    rows = len(drawn.sizes)
-    at = drawn.position == (drawn.chance(rows, 1, 1) * drawn.sizes[:, 1:, None]).long()
-    other = torch.randint(1, 10, (rows, 1, 1), generator=drawn.generator)
-    digits = drawn.digits(1)
-    changed = (digits + at * other) % 10
-    top = (drawn.position == drawn.sizes[:, 1:] - 1)[:, None] & (drawn.sizes[:, 1] > 1)[:, None, None]
-    changed = torch.where(top & (changed == 0), torch.where(digits == 5, 6, 5), changed)
-    return torch.where(drawn.one_of() > 0, changed, digits), drawn.full()
+def odd_one_out(numbers: NumberList) -> Numbers:
+    """Equal numbers, except one that differs in a single digit."""
+    rows, count, _ = numbers.shape
+    place = numbers.position == (numbers.chance(rows, 1, 1) * numbers.sizes[:, 1:, None]).long()
+    other = torch.randint(1, 10, (rows, 1, 1), generator=numbers.generator)
+    digits = numbers.digits(1)
+    changed = (digits + place * other) % 10
+    changed = torch.where(numbers.top & (changed == 0), torch.where(digits == 5, 6, 5), changed)
+    odd = torch.arange(count) == (numbers.chance(rows, 1) * numbers.sizes[:, :1]).long()
+    return torch.where(odd[..., None], changed, digits), numbers.full()
 
 
-def two_values(drawn: NumberList) -> Numbers:
-    """Two numbers, each about as often."""
-    rows, count, width = drawn.shape
-    which = torch.randint(2, (rows, count, 1), generator=drawn.generator).expand(-1, -1, width)
-    return drawn.digits(2).gather(1, which), drawn.full()
+def two_values(numbers: NumberList) -> Numbers:
+    """Two numbers, about equally often."""
+    rows, count, width = numbers.shape
+    which = torch.randint(2, (rows, count, 1), generator=numbers.generator).expand(-1, -1, width)
+    return numbers.digits(2).gather(1, which), numbers.full()
 
 
-def same_length(drawn: NumberList) -> Numbers:
-    """Numbers that all have the most digits."""
-    return drawn.digits(drawn.shape[1]), drawn.full()
+def same_length(numbers: NumberList) -> Numbers:
+    """Numbers that all have the largest number of digits."""
+    return numbers.digits(numbers.shape[1]), numbers.full()
 
 
-def one_digit(drawn: NumberList) -> Numbers:
+def one_digit(numbers: NumberList) -> Numbers:
     """Numbers of one digit: many are equal."""
-    digits, length = drawn.digits(drawn.shape[1]), torch.ones_like(drawn.full())
-    digits[..., 0] = torch.randint(10, digits.shape[:2], generator=drawn.generator)
+    digits, length = numbers.digits(numbers.shape[1]), torch.ones_like(numbers.full())
+    digits[..., 0] = torch.randint(10, digits.shape[:2], generator=numbers.generator)
     return digits, length
 
 
-def shared_front(drawn: NumberList) -> Numbers:
-    """Numbers that differ in their last digit alone."""
-    own = torch.randint(1, 10, (*drawn.shape[:2], 1), generator=drawn.generator)
-    return torch.where(drawn.position == 0, own, drawn.digits(1)), drawn.full()
+def shared_front(numbers: NumberList) -> Numbers:
+    """Numbers that differ only in their last digit."""
+    own = torch.randint(1, 10, (*numbers.shape[:2], 1), generator=numbers.generator)
+    return torch.where(numbers.position == 0, own, numbers.digits(1)), numbers.full()
 
 
-def shared_back(drawn: NumberList) -> Numbers:
-    """Numbers that differ in their first digit alone."""
-    own = torch.randint(1, 10, (*drawn.shape[:2], 1), generator=drawn.generator)
-    front = (drawn.position == drawn.sizes[:, 1:] - 1)[:, None]
-    return torch.where(front, own, drawn.digits(1)), drawn.full()
+def shared_back(numbers: NumberList) -> Numbers:
+    """Numbers that differ only in their first digit."""
+    own = torch.randint(1, 10, (*numbers.shape[:2], 1), generator=numbers.generator)
+    front = (numbers.position == numbers.sizes[:, 1:] - 1)[:, None]
+    return torch.where(front, own, numbers.digits(1)), numbers.full()
 
 
-def powers(drawn: NumberList) -> Numbers:
+def powers(numbers: NumberList) -> Numbers:
     """Powers of ten, and one less or one more: 99, 100, 101."""
-    length = _lengths(drawn)
-    at = drawn.position
-    change = torch.randint(-1, 2, (*length.shape, 1), generator=drawn.generator)
-    power = (at == length[..., None] - 1).long()
-    return torch.where(change < 0, 9, torch.where((change > 0) & (at == 0), 1, power)), length
+    length = _lengths(numbers)
+    change = torch.randint(-1, 2, (*length.shape, 1), generator=numbers.generator)
+    power = (numbers.position == length[..., None] - 1).long()
+    return torch.where(change < 0, 9, torch.where((change > 0) & (numbers.position == 0), 1, power)), length
 
 
-def all_highest(drawn: NumberList) -> Numbers:
+def all_highest(numbers: NumberList) -> Numbers:
     """Nines: 9, 99, 999."""
-    length = _lengths(drawn)
-    return torch.full((*length.shape, drawn.shape[2]), 9), length
+    length = _lengths(numbers)
+    return torch.full((*length.shape, numbers.shape[2]), 9), length
 
 
-def repeated_digit(drawn: NumberList) -> Numbers:
+def repeated_digit(numbers: NumberList) -> Numbers:
     """Numbers of one digit, repeated: 444, 77, 3."""
-    length = _lengths(drawn)
-    digit = torch.randint(1, 10, (*length.shape, 1), generator=drawn.generator)
-    return digit.expand(-1, -1, drawn.shape[2]), length
+    length = _lengths(numbers)
+    digit = torch.randint(1, 10, (*length.shape, 1), generator=numbers.generator)
+    return digit.expand(-1, -1, numbers.shape[2]), length
 
 
-def zeros(drawn: NumberList) -> Numbers:
-    """Zero in about half of the positions."""
-    digits, length = drawn.digits(drawn.shape[1]), _lengths(drawn)
-    zero = drawn.chance(*length.shape) < 0.5
+def zeros(numbers: NumberList) -> Numbers:
+    """About half of the numbers are zero."""
+    digits, length = numbers.digits(numbers.shape[1]), _lengths(numbers)
+    zero = numbers.chance(*length.shape) < 0.5
     length = torch.where(zero, 1, length)
     digits = torch.where(digits == 0, 1, digits)
     return digits.masked_fill(zero[..., None], 0), length
 
 
-def ascending(drawn: NumberList) -> Numbers:
-    """In order already."""
-    return _consecutive(drawn, torch.arange(drawn.shape[1]).expand(drawn.shape[:2]))
+def ascending(numbers: NumberList) -> Numbers:
+    """Consecutive numbers in order."""
+    return _consecutive(numbers, torch.arange(numbers.shape[1]).expand(numbers.shape[:2]))
 
 
-def descending(drawn: NumberList) -> Numbers:
-    """In reverse order."""
-    rank = (drawn.sizes[:, :1] - 1 - torch.arange(drawn.shape[1])).clamp(min=0)
-    return _consecutive(drawn, rank)
+def descending(numbers: NumberList) -> Numbers:
+    """Consecutive numbers in reverse order."""
+    rank = (numbers.sizes[:, :1] - 1 - torch.arange(numbers.shape[1])).clamp(min=0)
+    return _consecutive(numbers, rank)
 
 
-def neighbours(drawn: NumberList) -> Numbers:
-    """Numbers one after the other, in no order: 42, 44, 43."""
-    behind = torch.arange(drawn.shape[1]) >= drawn.sizes[:, :1]  # what is not there comes last in every order
-    order = drawn.chance(*drawn.shape[:2]).masked_fill(behind, 2).argsort(1).argsort(1)
-    return _consecutive(drawn, order)
+def neighbours(numbers: NumberList) -> Numbers:
+    """Consecutive numbers in random order: 42, 44, 43."""
+    padding = torch.arange(numbers.shape[1]) >= numbers.sizes[:, :1]
+    order = numbers.chance(*numbers.shape[:2]).masked_fill(padding, 2).argsort(1).argsort(1)
+    return _consecutive(numbers, order)
 
 
 LISTS: tuple[Listing, ...] = (
-    all_equal,
-    odd_one_out,
-    two_values,
-    same_length,
-    one_digit,
-    shared_front,
-    shared_back,
-    powers,
-    all_highest,
-    repeated_digit,
-    zeros,
-    ascending,
-    descending,
-    neighbours,
-)
+    all_equal, odd_one_out, two_values, same_length, one_digit, shared_front, shared_back, powers, all_highest,
+    repeated_digit, zeros, ascending, descending, neighbours,
+)  # fmt: skip
 
 
-def _lengths(drawn: NumberList) -> Int[Tensor, "b n"]:
-    """Uniform numbers of digits."""
-    return (drawn.chance(*drawn.shape[:2]) * drawn.sizes[:, 1:]).long() + 1
+def _lengths(numbers: NumberList) -> Int[Tensor, "b n"]:
+    """Draw uniform lengths."""
+    return (numbers.chance(*numbers.shape[:2]) * numbers.sizes[:, 1:]).long() + 1
 
 
-def _consecutive(drawn: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
-    """A uniform number and those that follow it, as ``rank`` says; beyond the largest they are all the largest."""
-    last = torch.minimum(drawn.sizes[:, 1], torch.tensor(3))  # two or three digits change; the others are shared
-    room = 10**last
-    start = (drawn.chance(len(room)) * (room - drawn.sizes[:, 0]).clamp(min=1)).long()
+def _consecutive(numbers: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
+    """Draw a uniform start and return start + ``rank``, clamped to the largest number."""
+    low_digits = torch.minimum(numbers.sizes[:, 1], torch.tensor(3))  # these change; the others are shared
+    room = 10**low_digits
+    start = (numbers.chance(len(room)) * (room - numbers.sizes[:, 0]).clamp(min=1)).long()
     value = torch.minimum(start[:, None] + rank, room[:, None] - 1)
     low = value[..., None] // 10 ** torch.arange(3) % 10
-    digits = drawn.digits(1).expand(-1, drawn.shape[1], -1).clone()
-    width = min(3, drawn.shape[2])
-    digits[..., :width] = torch.where(torch.arange(width) < last[:, None, None], low[..., :width], digits[..., :width])
-    shown = digits * (drawn.position < drawn.sizes[:, 1:, None])
+    digits = numbers.digits(1).expand(-1, numbers.shape[1], -1).clone()
+    width = min(3, numbers.shape[2])
+    changes = torch.arange(width) < low_digits[:, None, None]
+    digits[..., :width] = torch.where(changes, low[..., :width], digits[..., :width])
+    shown = digits * (numbers.position < numbers.sizes[:, 1:, None])
     length = number_length(shown.flatten(0, 1)).view(shown.shape[:2])
     return digits, length

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Int
@@ -14,14 +13,10 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
-from lengthwise.tasks.family import Family
-from lengthwise.tasks.maze_patterns import EVERY, depth_first
+from lengthwise.tasks.maze_patterns import PATTERNS, Carver, depth_first
 
 WALL, FREE, START, GOAL, WAY = range(5)
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
-
-Ends = Int[Tensor, "b 2"]  # the numbers of the cells of start and goal
-Carver = Callable[[int, int, Generator], tuple[Bool[Tensor, "b side side"], Ends | None]]
 
 
 @dataclass(frozen=True)
@@ -46,29 +41,28 @@ class Maze(Task):
         "symbol of the way from S to G, S and G included, and with . on the other free symbols."
     )
 
+    patterns = PATTERNS
+
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._carved(depth_first, sizes, generator)
+        return self.draw_pattern(depth_first, sizes, generator)
 
-    @property
-    def families(self) -> Sequence[Family]:
-        return tuple(Family.of(carver, partial(self._carved, carver)) for carver in EVERY)
-
-    def _carved(self, carver: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """One maze per row of sizes; all of one size are carved together."""
+    def draw_pattern(self, pattern: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """Draw one maze per row of sizes, with all mazes of one size at once."""
         parts, places = [], []
         for cells in sizes[:, 0].unique().tolist():
             rows = (sizes[:, 0] == cells).nonzero()[:, 0]
-            free, ends = carver(len(rows), cells, generator)
+            free, ends = pattern(len(rows), cells, generator)
             if ends is None:
                 ends = torch.rand(len(rows), cells * cells, generator=generator).topk(2, 1).indices
             grid = free.long().flatten(1)
             place = (2 * (ends // cells) + 1) * (2 * cells + 1) + 2 * (ends % cells) + 1
             grid.scatter_(1, place, torch.tensor([[START, GOAL]]).expand(len(rows), -1))
-            parts.append(self._solved(grid, cells))
+            parts.append(self._from_grids(grid, cells))
             places.append(rows)
         return Problems.join(parts).take(torch.cat(places).argsort())
 
-    def _solved(self, grid: Int[Tensor, "b n"], cells: int) -> Problems:
+    def _from_grids(self, grid: Int[Tensor, "b n"], cells: int) -> Problems:
+        """Return grids of one size as problems with their answers."""
         side = 2 * cells + 1
         way, rounds = fill_dead_ends(grid.view(-1, side, side))
         answer = (grid > WALL).long().masked_fill(way.flatten(1), WAY)
@@ -83,8 +77,8 @@ class Maze(Task):
             raise UsageError(
                 f"{self.name}: lines separated by / that form a square of odd side, 5 or more, are expected"
             )
-        if strange := sorted({*text} - {*self.reads, "/", *" \n\r\t"}):
-            raise UsageError(f"{self.name}: {strange[0]!r} is not one of: {' '.join(self.reads)}")
+        if unknown := sorted({*text} - {*self.reads, "/", *" \n\r\t"}):
+            raise UsageError(f"{self.name}: {unknown[0]!r} is not one of: {' '.join(self.reads)}")
         grid = self.vocab.encode("".join(lines)).long().view(1, side, side)
         if text.count("S") != 1 or text.count("G") != 1:
             raise UsageError(f"{self.name}: one S and one G are expected")
@@ -96,7 +90,7 @@ class Maze(Task):
         degree, ends = count_neighbours(way), grid >= START
         if (degree[way] != torch.where(ends, 1, 2)[way]).any() or not _is_connected(way[0]):
             raise UsageError(f"{self.name}: exactly one way from S to G, and no cycle, is expected")
-        return self._solved(grid.flatten(1), side // 2)
+        return self._from_grids(grid.flatten(1), side // 2)
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         text, side = self.vocab.decode(answer), round(len(answer) ** 0.5)
@@ -108,18 +102,18 @@ class Maze(Task):
     def reference(self, prompt: str) -> str:
         """Breadth-first search from S."""
         side = round(len(prompt) ** 0.5)
-        start, here = prompt.index("S"), prompt.index("G")
-        came, queue = {start: start}, deque([start])
+        start, cell = prompt.index("S"), prompt.index("G")
+        previous, queue = {start: start}, deque([start])
         while queue:
-            at = queue.popleft()
+            current = queue.popleft()
             for step in (-side, side, -1, 1):
-                if prompt[at + step] != "#" and at + step not in came:
-                    came[at + step] = at
-                    queue.append(at + step)
+                if prompt[current + step] != "#" and current + step not in previous:
+                    previous[current + step] = current
+                    queue.append(current + step)
         way = {start}
-        while here != start:
-            way.add(here)
-            here = came[here]
+        while cell != start:
+            way.add(cell)
+            cell = previous[cell]
         return "".join("o" if i in way else "#" if symbol == "#" else "." for i, symbol in enumerate(prompt))
 
     def shape(self, size: Sequence[int]) -> tuple[int, int]:
@@ -133,13 +127,13 @@ class Maze(Task):
 
 
 def count_neighbours(free: Bool[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
-    """How many of the four neighbours of each symbol are True."""
+    """Return how many of the four neighbours of each symbol are True."""
     padded = F.pad(free.int(), (1, 1, 1, 1))
     return padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
 
 
 def fill_dead_ends(grid: Int[Tensor, "b h w"]) -> tuple[Bool[Tensor, "b h w"], Int[Tensor, " b"]]:
-    """What is left of the free symbols when dead ends are filled until there are none, and in how many rounds."""
+    """Fill dead ends until there are none; return the remaining free symbols and the number of rounds."""
     way, rounds = grid > WALL, torch.zeros(len(grid), dtype=torch.long)
     ends = grid >= START
     while (dead := way & ~ends & (count_neighbours(way) <= 1)).any():
@@ -149,7 +143,7 @@ def fill_dead_ends(grid: Int[Tensor, "b h w"]) -> tuple[Bool[Tensor, "b h w"], I
 
 
 def _is_connected(way: Bool[Tensor, "h w"]) -> bool:
-    """Whether the symbols that are True are one piece."""
+    """Return whether the True symbols are connected."""
     cells = {(i, j) for i, j in way.nonzero().tolist()}
     queue = [cells.pop()]
     while queue:

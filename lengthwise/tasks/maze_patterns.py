@@ -1,11 +1,12 @@
-"""Ways to carve mazes: uniform ones, and the families.
+"""Uniform mazes, and the families.
 
 Each function takes the number of mazes, the cells per side, and a generator. It returns which symbols of the grids
-(2 cells + 1 per side) are free, and the cells of start and goal, numbered line after line; None: uniform ones.
+(2 cells + 1 per side) are free, and the cells of start and goal, numbered line after line; None: uniform cells.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
 Carved = tuple[Bool[Tensor, "b side side"], Int[Tensor, "b 2"] | None]
+Carver = Callable[[int, int, Generator], Carved]
 
 
 def depth_first(rows: int, cells: int, generator: Generator) -> Carved:
@@ -21,24 +23,24 @@ def depth_first(rows: int, cells: int, generator: Generator) -> Carved:
     visited[:, [0, -1]], visited[:, :, [0, -1]] = True, True
     free = torch.zeros(rows, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
     moves, row = torch.tensor([(-1, 0), (1, 0), (0, -1), (0, 1)]), torch.arange(rows)
-    here = torch.randint(cells, (rows, 2), generator=generator)
+    cell = torch.randint(cells, (rows, 2), generator=generator)
     stack, depth = torch.zeros(rows, cells * cells + 1, 2, dtype=torch.long), torch.zeros(rows, dtype=torch.long)
-    visited[row, here[:, 0] + 1, here[:, 1] + 1] = True
-    free[row, 2 * here[:, 0] + 1, 2 * here[:, 1] + 1] = True
+    visited[row, cell[:, 0] + 1, cell[:, 1] + 1] = True
+    free[row, 2 * cell[:, 0] + 1, 2 * cell[:, 1] + 1] = True
     for _ in range(2 * cells * cells - 1):  # every cell is entered once, and left once
-        near = here[:, None] + moves
+        near = cell[:, None] + moves
         open_ = ~visited[row[:, None], near[..., 0] + 1, near[..., 1] + 1]
         choice = ((torch.rand(rows, 4, generator=generator) + 1) * open_).argmax(1)
-        ahead = open_.any(1)
-        there = torch.where(ahead[:, None], near[row, choice], stack[row, (depth - 1).clamp(min=0)])
-        new, old, to = row[ahead], here[ahead], there[ahead]
+        enters = open_.any(1)
+        target = torch.where(enters[:, None], near[row, choice], stack[row, (depth - 1).clamp(min=0)])
+        new, old, to = row[enters], cell[enters], target[enters]
         stack[new, depth[new]] = old
         wall = old + to + 1
         free[new, wall[:, 0], wall[:, 1]] = True
         free[new, 2 * to[:, 0] + 1, 2 * to[:, 1] + 1] = True
         visited[new, to[:, 0] + 1, to[:, 1] + 1] = True
-        depth = torch.where(ahead, depth + 1, (depth - 1).clamp(min=0))
-        here = there
+        depth = torch.where(enters, depth + 1, (depth - 1).clamp(min=0))
+        cell = target
     return free, None
 
 
@@ -69,7 +71,7 @@ def from_the_centre(rows: int, cells: int, generator: Generator) -> Carved:
 
 
 def side_by_side(rows: int, cells: int, generator: Generator) -> Carved:
-    """Start and goal in cells side by side, often with a wall between them and a long way around it."""
+    """Start and goal in neighbouring cells, often with a wall between them and a long way around it."""
     free, _ = depth_first(rows, cells, generator)
     line = torch.randint(cells, (rows,), generator=generator)
     column = torch.randint(cells - 1, (rows,), generator=generator)
@@ -84,20 +86,20 @@ def binary_tree(rows: int, cells: int, generator: Generator) -> Carved:
     up[:, 0], up[:, 1:, 0] = False, True
     left = ~up
     left[:, :, 0] = False
-    return _turned(_opened(up, left), None, cells, generator)
+    return _turn(_open_walls(up, left), None, cells, generator)
 
 
 def comb(rows: int, cells: int, generator: Generator) -> Carved:
-    """One corridor along a side, with a dead end as long as the maze at every cell of it."""
+    """One corridor along a side, with a dead end as long as the maze at each of its cells."""
     up = torch.ones(rows, cells, cells, dtype=torch.bool)
     up[:, 0] = False
     left = torch.zeros_like(up)
     left[:, 0, 1:] = True
-    return _turned(_opened(up, left), None, cells, generator)
+    return _turn(_open_walls(up, left), None, cells, generator)
 
 
 def snake(rows: int, cells: int, generator: Generator) -> Carved:
-    """One corridor through all cells, to and fro, from start to goal."""
+    """One corridor through all cells, line by line, from start to goal."""
     lines = [range(i * cells, (i + 1) * cells) for i in range(cells)]
     order = [cell for i, line in enumerate(lines) for cell in (line if i % 2 == 0 else reversed(line))]
     return _corridor(order, rows, cells, generator)
@@ -112,31 +114,24 @@ def spiral(rows: int, cells: int, generator: Generator) -> Carved:
     return _corridor(order, rows, cells, generator)
 
 
-EVERY = (
-    opposite_corners,
-    ends_of_a_line,
-    from_the_centre,
-    side_by_side,
-    binary_tree,
-    comb,
-    snake,
-    spiral,
-)
+PATTERNS: tuple[Carver, ...] = (
+    opposite_corners, ends_of_a_line, from_the_centre, side_by_side, binary_tree, comb, snake, spiral
+)  # fmt: skip
 
 
 def _corridor(order: list[int], rows: int, cells: int, generator: Generator) -> Carved:
-    """A corridor through cells in this order, with start and goal at its ends."""
+    """Return mazes with one corridor through cells in this order, and start and goal at its ends."""
     up, left = torch.zeros(2, rows, cells, cells, dtype=torch.bool)
     for pair in pairwise(order):
         later, along = max(pair), abs(pair[0] - pair[1])
         (left if along == 1 else up)[:, later // cells, later % cells] = True
     ends = torch.tensor([[order[0], order[-1]]]).repeat(rows, 1)
     backwards = torch.rand(rows, generator=generator) < 0.5
-    return _turned(_opened(up, left), torch.where(backwards[:, None], ends.flip(1), ends), cells, generator)
+    return _turn(_open_walls(up, left), torch.where(backwards[:, None], ends.flip(1), ends), cells, generator)
 
 
-def _opened(up: Bool[Tensor, "b n n"], left: Bool[Tensor, "b n n"]) -> Bool[Tensor, "b side side"]:
-    """The grids in which cells are open to their neighbours above, and to those on the left."""
+def _open_walls(up: Bool[Tensor, "b n n"], left: Bool[Tensor, "b n n"]) -> Bool[Tensor, "b side side"]:
+    """Return grids whose cells are open to the neighbours above (``up``) and on the left."""
     rows, cells = up.shape[:2]
     free = torch.zeros(rows, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
     free[:, 1::2, 1::2] = True
@@ -144,10 +139,10 @@ def _opened(up: Bool[Tensor, "b n n"], left: Bool[Tensor, "b n n"]) -> Bool[Tens
     return free
 
 
-def _turned(
+def _turn(
     free: Bool[Tensor, "b side side"], ends: Int[Tensor, "b 2"] | None, cells: int, generator: Generator
 ) -> Carved:
-    """Each maze in one of the eight symmetries of a square, with its start and goal."""
+    """Turn or mirror each maze, with its start and goal, by one of the eight symmetries of a square."""
     number = torch.arange(cells * cells).view(cells, cells)
     forms = [(free.rot90(k, (1, 2)), number.rot90(k)) for k in range(4)]
     forms += [(grid.transpose(1, 2), numbers.T) for grid, numbers in forms]
@@ -155,5 +150,5 @@ def _turned(
     turned = torch.stack([grid for grid, _ in forms])[which, row]
     if ends is None:
         return turned, None
-    places = torch.stack([numbers.flatten().argsort() for _, numbers in forms])  # where each cell went
+    places = torch.stack([numbers.flatten().argsort() for _, numbers in forms])  # the new place of each cell
     return turned, places[which].gather(1, ends)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -16,11 +16,10 @@ from lengthwise.base.ranges import Range
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
-from lengthwise.tasks.family import Family
 from lengthwise.tasks.patterns import every_row
 
 OPERATIONS = "+-*"
-Draw = Callable[[Int[Tensor, " b"], int, int, Generator], tuple[Tensor, Tensor]]
+Pattern = Callable[[Tensor, Tensor, int, Generator], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -47,22 +46,21 @@ class ModularArithmetic(Task):
     def question(self) -> str:
         return f"Write the value of this expression modulo {self.modulus}, where * comes before + and -."
 
-    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._of(uniform, sizes, generator)
-
     @property
-    def families(self) -> Sequence[Family]:
-        kinds = (one_product, alternating_products, sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
-        return tuple(Family.of(kind, partial(self._of, kind)) for kind in kinds)
+    def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
+        return (one_product, alternating_products, sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
 
-    def _of(self, draw: Draw, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        numbers, operations = draw(sizes[:, 0], int(sizes.max()), self.modulus, generator)
-        return self.from_rows(sizes, numbers, operations)
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self.from_rows(sizes, *_uniform(sizes, self.modulus, generator))
+
+    def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        numbers, operations = _uniform(sizes, self.modulus, generator)
+        return self.from_rows(sizes, *pattern(numbers, operations, self.modulus, generator))
 
     def from_rows(
         self, sizes: Int[Tensor, "b axes"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"]
     ) -> Problems:
-        """Expressions of these numbers, with the operations that stand after each of them, as problems."""
+        """Return expressions of these numbers, each followed by its operation, as problems."""
         count = sizes[:, 0]
         total, term = torch.zeros(len(sizes), dtype=torch.long), numbers[:, 0].long()
         for place in range(1, numbers.shape[1]):
@@ -97,69 +95,62 @@ class ModularArithmetic(Task):
     def reference(self, prompt: str) -> str:
         value = 0
         for sign, term in re.findall(r"([+-]?)([\d*]+)", prompt):
-            found = 1
-            for number in term.split("*"):
-                found *= int(number)
-            value += -found if sign == "-" else found
+            product = math.prod(map(int, term.split("*")))
+            value += -product if sign == "-" else product
         return str(value % self.modulus)
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return torch.ones_like(sizes[:, 0])
 
 
-def uniform(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Uniform numbers and operations."""
-    shape = len(count), width
+def _uniform(sizes: Int[Tensor, "b axes"], modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Draw uniform numbers and operations, "b n" each."""
+    shape = len(sizes), int(sizes.max())
     numbers = torch.randint(modulus, shape, generator=generator)
     return numbers, torch.randint(len(OPERATIONS), shape, generator=generator)
 
 
-def one_product(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """One long product of numbers that are not zero."""
-    numbers, operations = uniform(count, width, modulus, generator)
+# Patterns change uniform numbers and operations.
+
+
+def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """One long product of numbers other than zero."""
     return numbers.clamp(min=1), torch.full_like(operations, OPERATIONS.index("*"))
 
 
 def alternating_products(
-    count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator
+    numbers: Tensor, operations: Tensor, modulus: int, generator: Generator
 ) -> tuple[Tensor, Tensor]:
     """Products of two numbers, added and subtracted."""
-    numbers, operations = uniform(count, width, modulus, generator)
-    inside = torch.arange(width) % 2 == 0
+    inside = torch.arange(numbers.shape[1]) % 2 == 0
     return numbers, torch.where(inside, OPERATIONS.index("*"), operations % 2)
 
 
-def sums(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Additions and subtractions alone."""
-    numbers, operations = uniform(count, width, modulus, generator)
+def sums(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Only additions and subtractions."""
     return numbers, operations % 2
 
 
-def subtractions(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Subtractions alone."""
-    numbers, operations = uniform(count, width, modulus, generator)
+def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Only subtractions."""
     return numbers, torch.full_like(operations, OPERATIONS.index("-"))
 
 
-def mostly_ones(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """One in nine places of ten."""
-    numbers, operations = uniform(count, width, modulus, generator)
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
 
 
-def largest(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """The largest number throughout."""
-    numbers, operations = uniform(count, width, modulus, generator)
-    return torch.full_like(numbers, modulus - 1), operations
-
-
-def mostly_zeros(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """Zero in nine places of ten."""
-    numbers, operations = uniform(count, width, modulus, generator)
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 0), operations
 
 
-def one_number(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def largest(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """The largest number throughout."""
+    return torch.full_like(numbers, modulus - 1), operations
+
+
+def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """One number throughout, not zero, and one operation."""
-    numbers, operations = uniform(count, width, modulus, generator)
-    return numbers[:, :1].clamp(min=1).expand(-1, width), operations[:, :1].expand(-1, width)
+    return numbers[:, :1].clamp(min=1).expand_as(numbers), operations[:, :1].expand_as(operations)

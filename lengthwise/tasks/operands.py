@@ -1,32 +1,35 @@
-"""Structured pairs of numbers: families of problems of tasks on two operands, digit by digit.
+"""Tasks on two numbers, and their families: structured pairs of numbers, digit by digit.
 
-Each function fills the digits of a ``Pair``, least significant first; ``written`` sees to numbers that must not start
-with a zero.
+A pattern fills the digits of a ``Pair``, least significant first; ``fit_pattern`` removes leading zeros where a task
+has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import string
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import wraps
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks import patterns
-from lengthwise.tasks.family import Family
+from lengthwise.tasks import Task, patterns
+from lengthwise.tasks.digits import Order, as_read, split_numbers, strip_zeros
 
 Digits = Int[Tensor, "b 2 n"]
 
-TRIES = 8  # drawings of a row that starts with a zero, where none may
+TRIES = 8  # draws of a row with a leading zero, where none is allowed
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What is known of the two numbers of each row, before their digits are."""
+    """The lengths of each row's two numbers, and the properties of their digits."""
 
     lengths: Int[Tensor, "b 2"]
     base: int
@@ -47,27 +50,37 @@ class Pair:
         return self.base - 1
 
     @property
+    def longer(self) -> Int[Tensor, "b 1"]:
+        """Digits of the longer number."""
+        return self.lengths.amax(1, keepdim=True)
+
+    @property
     def shorter(self) -> Int[Tensor, "b 1"]:
         """Digits of the shorter number."""
         return self.lengths.amin(1, keepdim=True)
 
+    @property
+    def place(self) -> Int[Tensor, " n"]:
+        """The index of each digit, from the lowest."""
+        return torch.arange(self.width)
+
     def digits(self, low: int = 0) -> Int[Tensor, "b n"]:
-        """Uniform digits of one number, from ``low`` up."""
+        """Draw uniform digits of one number, from ``low`` up."""
         return torch.randint(low, self.base, (len(self.lengths), self.width), generator=self.generator)
 
     def chance(self) -> Float[Tensor, "b 1"]:
-        """A number from 0 to 1 for each row."""
+        """Draw a number from 0 to 1 for each row."""
         return torch.rand(len(self.lengths), 1, generator=self.generator)
 
     def position(self, length: Int[Tensor, "b 1"]) -> Int[Tensor, "b 1"]:
-        """A uniform position in each row's first ``length``."""
+        """Draw a uniform position below each row's ``length``."""
         return (self.chance() * length).long()
 
-    def either_way(self, first: Int[Tensor, "b n"], second: Int[Tensor, "b n"]) -> Digits:
-        """Two numbers in either order: the first is the longer, of two as long either."""
-        one, two = self.lengths[:, :1], self.lengths[:, 1:]
-        swap = (one < two) | ((one == two) & (self.chance() < 0.5))
-        return torch.stack([torch.where(swap, second, first), torch.where(swap, first, second)], 1)
+    def order(self, longer: Int[Tensor, "b n"], shorter: Int[Tensor, "b n"]) -> Digits:
+        """Stack the longer and the shorter number in the rows' order; numbers of equal length in random order."""
+        first, second = self.lengths[:, :1], self.lengths[:, 1:]
+        swap = (first < second) | ((first == second) & (self.chance() < 0.5))
+        return torch.stack([torch.where(swap, shorter, longer), torch.where(swap, longer, shorter)], 1)
 
 
 PairPattern = Callable[[Pair], Digits]
@@ -80,39 +93,37 @@ def all_highest(pair: Pair) -> Digits:
 
 def complement(pair: Pair) -> Digits:
     """Columns that all add up to the largest digit: 372+627. Nothing carries, but one more would carry everywhere."""
-    longer = _passing(pair)
-    return pair.either_way(longer, pair.top - longer)
+    longer = _passing_digits(pair)
+    return pair.order(longer, pair.top - longer)
 
 
 def complement_and_one(pair: Pair) -> Digits:
-    """Columns that add up to the largest digit, but the lowest to one more: 372+628. A carry travels through all."""
-    longer = _passing(pair)
-    lowest = torch.arange(pair.width) == 0
+    """Columns that add up to the largest digit, except the lowest, with one more: 372+628. A carry passes all
+    columns."""
+    longer, lowest = _passing_digits(pair), pair.place == 0
     longer = torch.where(lowest, longer.clamp(min=1), longer)
-    return pair.either_way(longer, pair.top - longer + lowest)
+    return pair.order(longer, pair.top - longer + lowest)
 
 
 def interrupted_carry(pair: Pair) -> Digits:
-    """As complement-and-one, with one less in some column: 372+618. A carry travels to it and ends there; where it is
-    the lowest column, there is none."""
+    """As complement-and-one, with one less in some column: 372+618. The carry ends there; if it is the lowest column,
+    there is none."""
     first, second = complement_and_one(pair).unbind(1)
-    here = torch.arange(pair.width) == pair.position(pair.shorter)
-    less_of_first = here & (first > 0)
-    return torch.stack([first - less_of_first.long(), second - (here & ~less_of_first & (second > 0)).long()], 1)
+    chosen = pair.place == pair.position(pair.shorter)
+    from_first = chosen & (first > 0)
+    return torch.stack([first - from_first.long(), second - (chosen & ~from_first & (second > 0)).long()], 1)
 
 
 def highest_and_one(pair: Pair) -> Digits:
-    """Largest digits and a 1: 999+001. In half of the rows a smaller digit stands in the way: 989+001."""
+    """Largest digits and a 1: 999+001. In half of the rows, a smaller digit stops the carry: 989+001."""
     longer = torch.full((len(pair.lengths), pair.width), pair.top)
-    at = torch.arange(pair.width)
-    stands = (at == pair.position(pair.lengths.amax(1, keepdim=True))) & (pair.chance() < 0.5)
-    longer = longer - stands.long() * torch.randint(1, pair.base, longer.shape, generator=pair.generator)
-    one = (at == 0).long().expand_as(longer)
-    return pair.either_way(longer, one)
+    stops = (pair.place == pair.position(pair.longer)) & (pair.chance() < 0.5)
+    longer = longer - stops.long() * torch.randint(1, pair.base, longer.shape, generator=pair.generator)
+    return pair.order(longer, (pair.place == 0).long().expand_as(longer))
 
 
 def every_column_carries(pair: Pair) -> Digits:
-    """Columns that all add up to the base or more; where one number is longer, those that both have."""
+    """Columns that all add up to the base or more; if one number is longer, the columns of both."""
     first = pair.digits(low=1)
     more = (torch.rand(first.shape, generator=pair.generator) * first).long()
     return torch.stack([first, pair.base - first + more], 1)
@@ -122,20 +133,19 @@ def no_column_carries(pair: Pair) -> Digits:
     """Columns that all add up to the largest digit or less."""
     first = pair.digits()
     second = (torch.rand(first.shape, generator=pair.generator) * (pair.base - first)).long()
-    return pair.either_way(first, second)
+    return pair.order(first, second)
 
 
 def twice(pair: Pair) -> Digits:
-    """A number and itself, or its lowest digits alone, where lengths differ: 372+372, 4372+372."""
+    """A number and itself or, if lengths differ, its lowest digits: 372+372, 4372+372."""
     digits = pair.digits()
     return torch.stack([digits, digits], 1)
 
 
 def mirrored(pair: Pair) -> Digits:
-    """A number and the same read backwards, or its lowest digits alone, where lengths differ: 372+273."""
+    """A number and its reverse or, if lengths differ, the reverse of its lowest digits: 372+273."""
     digits = pair.digits()
-    back = (pair.shorter - 1 - torch.arange(pair.width)).clamp(min=0)
-    return torch.stack([digits, digits.gather(1, back)], 1)
+    return torch.stack([digits, digits.gather(1, (pair.shorter - 1 - pair.place).clamp(min=0))], 1)
 
 
 def powers(pair: Pair) -> Digits:
@@ -144,158 +154,199 @@ def powers(pair: Pair) -> Digits:
 
 
 def zeros(pair: Pair) -> Digits:
-    """One number is zero, or both are; where a number must not start with a zero: 1000."""
+    """One number is zero, or both are; without leading zeros: 1000."""
     digits = torch.stack([pair.digits(), pair.digits()], 1)
-    which = torch.randint(3, (len(digits), 1, 1), generator=pair.generator)
-    return digits * (torch.tensor([[0], [1]]) == which)
+    nonzero = torch.randint(3, (len(digits), 1, 1), generator=pair.generator)  # 2: neither
+    return digits * (torch.tensor([[0], [1]]) == nonzero)
 
 
 def one_and_any(pair: Pair) -> Digits:
-    """One number is 1: 372+001; where a number must not start with a zero: 1001."""
-    return pair.either_way(pair.digits(), (torch.arange(pair.width) == 0).long().expand(len(pair.lengths), -1))
+    """One number is 1: 372+001; without leading zeros: 1001."""
+    return pair.order(pair.digits(), (pair.place == 0).long().expand(len(pair.lengths), -1))
 
 
 def small_and_large(pair: Pair) -> Digits:
     """A number with zeros in all but its lowest positions, and one without a zero: 006+372."""
-    small = pair.digits() * (torch.arange(pair.width) < 1 + pair.position((pair.shorter // 2).clamp(min=1)))
-    return pair.either_way(pair.digits(low=1), small)
+    small = pair.digits() * (pair.place < 1 + pair.position((pair.shorter // 2).clamp(min=1)))
+    return pair.order(pair.digits(low=1), small)
 
 
-def carry_chain(pair: Pair) -> Digits:
-    """A chain of columns that add up to the largest digit, which a carry enters in half of the rows: 1372+0628. The
-    other columns are uniform."""
-    longer, at = pair.lengths.amax(1, keepdim=True), torch.arange(pair.width)
-    carries = pair.chance() < 0.5
-    start = pair.position(pair.shorter)
-    end = start + 1 + (pair.chance() * (longer - start)).long()
+def carry_chain(pair: Pair, *, always: bool = False) -> Digits:
+    """A chain of columns that add up to the largest digit; in half of the rows a carry enters it: 1372+0628. The other
+    columns are uniform."""
+    # With ``always``, a carry enters in all rows: the harder set of addition.
+    longer, shorter, place = pair.longer, pair.shorter, pair.place
+    carries = torch.tensor(True) if always else pair.chance() < 0.5
+    start = pair.position(shorter)
+    end = start + 1 + pair.position(longer - start)
     end = torch.where(pair.chance() < 0.5, longer, end)
-    # Where no carry comes, a chain may start with the number.
-    start = torch.where(~carries & (pair.chance() < 0.5), -1, start)
-    chained, first = (at > start) & (at < end), at == start
-    passing = torch.where((pair.chance() < 0.5) | (at >= pair.shorter), pair.top, pair.digits())
+    if not always:  # without a carry, a chain may start at the lowest digit
+        start = torch.where(~carries & (pair.chance() < 0.5), -1, start)
+    chained, first = (place > start) & (place < end), place == start
+    # Beyond the shorter number's end, the longer one alone must pass the carry on.
+    passing = torch.where((pair.chance() < 0.5) | (place >= shorter), pair.top, pair.digits())
     above = torch.where(chained, passing, pair.digits())
     above = torch.where(first & carries, above.clamp(min=1), above)
     below = torch.where(chained, pair.top - passing, pair.digits())
     carry = pair.base - above + below % above.clamp(min=1)
     below = torch.where(first, torch.where(carries, carry, below % (pair.base - above)), below)
-    return pair.either_way(above, below)
+    return pair.order(above, below)
 
 
 def few_columns(pair: Pair) -> Digits:
     """One to three different columns, in runs of any length: 77733+22244."""
     rows = len(pair.lengths)
-    own = torch.randint(pair.base, (rows, 2, 3), generator=pair.generator)
-    return own.gather(2, patterns.which_in_runs(rows, pair.width, pair.generator)[:, None].expand(-1, 2, -1))
+    columns = torch.randint(pair.base, (rows, 2, 3), generator=pair.generator)
+    return columns.gather(2, patterns.which_in_runs(rows, pair.width, pair.generator)[:, None].expand(-1, 2, -1))
 
 
 def rich_in_one_digit(pair: Pair) -> Digits:
-    """Uniform digits, and in a fraction of each number's positions one digit of its own, often the largest."""
+    """Uniform digits, and in a fraction of each number's positions one fixed digit, often the largest."""
     rows = len(pair.lengths)
-    own = torch.randint(pair.base, (rows, 2, 1), generator=pair.generator)
-    own = torch.where(torch.rand(rows, 2, 1, generator=pair.generator) < 0.5, pair.top, own)
-    here = torch.rand(rows, 2, pair.width, generator=pair.generator) < pair.chance()[..., None]
-    return torch.where(here, own, torch.stack([pair.digits(), pair.digits()], 1))
+    fixed = torch.randint(pair.base, (rows, 2, 1), generator=pair.generator)
+    fixed = torch.where(torch.rand(rows, 2, 1, generator=pair.generator) < 0.5, pair.top, fixed)
+    chosen = torch.rand(rows, 2, pair.width, generator=pair.generator) < pair.chance()[..., None]
+    return torch.where(chosen, fixed, torch.stack([pair.digits(), pair.digits()], 1))
 
 
+def _of_each_number(pattern: patterns.Pattern) -> PairPattern:
+    """Return a pattern of one row as a pattern of pairs, drawn for each number."""
+
+    @wraps(pattern)
+    def draw(pair: Pair) -> Digits:
+        digits = pattern(pair.lengths.flatten(), pair.width, pair.base, pair.generator)
+        return digits.view(len(pair.lengths), 2, pair.width)
+
+    return draw
+
+
+OF_EACH: tuple[PairPattern, ...] = tuple(
+    _of_each_number(getattr(patterns, name))
+    for name in ["one_symbol", "odd_one_out", "alternating", "palindrome", "runs", "mostly_lowest", "mostly_highest"]
+)
 SHARED: tuple[PairPattern, ...] = (
-    all_highest,
-    twice,
-    mirrored,
-    powers,
-    zeros,
-    one_and_any,
-    small_and_large,
-    few_columns,
-    rich_in_one_digit,
-)
+    *OF_EACH, all_highest, twice, mirrored, powers, zeros, one_and_any, small_and_large, few_columns, rich_in_one_digit
+)  # fmt: skip
 SUMS: tuple[PairPattern, ...] = (
-    complement,
-    complement_and_one,
-    interrupted_carry,
-    highest_and_one,
-    every_column_carries,
-    no_column_carries,
+    complement, complement_and_one, interrupted_carry, highest_and_one, every_column_carries, no_column_carries,
     carry_chain,
-)
-EACH = (
-    patterns.one_symbol,
-    patterns.odd_one_out,
-    patterns.alternating,
-    patterns.palindrome,
-    patterns.runs,
-    patterns.mostly_lowest,
-    patterns.mostly_highest,
-)  # of each number on its own
+)  # fmt: skip
 
 
-def each(pattern: patterns.Pattern, pair: Pair) -> Digits:
-    """One pattern in both numbers, drawn for each."""
-    digits = pattern(pair.lengths.flatten(), pair.width, pair.base, pair.generator)
-    return digits.view(len(pair.lengths), 2, pair.width)
+class PairTask(Task):
+    """A task on two numbers whose families are patterns of pairs."""
+
+    base: int
+    leading_zeros: bool
+
+    @abstractmethod
+    def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
+        """Return these operands, least significant digit first and padded with zeros, as problems."""
+
+    def draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
+        return self.from_operands(sizes, fit_pattern(pattern, pair))
+
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+        operands = every_pair((size[0], size[-1]), self.base, self.leading_zeros, most)
+        if operands is None:
+            return None
+        return self.from_operands(torch.tensor([list(size)]).repeat(len(operands), 1), operands.to(SYMBOL))
+
+
+class ArithmeticTask(PairTask):
+    """A sum or product of two numbers in any base from 2 to 10."""
+
+    order: Order
+    answers_numbers = True
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*string.digits[: self.base], *self.signs)
+
+    @property
+    def answer_order(self) -> Order:
+        """Which digit of an answer is written first."""
+        return self.order
+
+    def parse(self, text: str) -> Problems:
+        """Read two numbers, most significant digit first. On a single axis, the shorter gets leading zeros."""
+        numbers = list(split_numbers(self, text, self.base))
+        if not self.leading_zeros:
+            numbers = [strip_zeros(number) for number in numbers]
+        width = max(map(len, numbers))
+        if len(self.axes) == 1:
+            numbers = [F.pad(number, (width - len(number), 0)) for number in numbers]
+        operands = torch.stack([F.pad(number.flip(0), (0, width - len(number))) for number in numbers])
+        sizes = [len(number) for number in numbers][: len(self.axes)]
+        return self.from_operands(torch.tensor([sizes]), operands[None].to(SYMBOL))
+
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        """Most significant digit first, without leading zeros."""
+        return self.vocab.decode(answer if self.answer_order == "most" else answer.flip(0)).lstrip("0") or "0"
+
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
+        """Most significant digit first."""
+        return as_read(self.vocab.decode(prompt), self.order)
+
+    @property
+    def question(self) -> str:
+        return ask_arithmetic(self.base)
+
+
+def ask_arithmetic(base: int) -> str:
+    """Return the question of ReTran (ACL 2025), with the base unless it is 10."""
+    written = f" All numbers are written in base {base}, most significant digit first." if base != 10 else ""
+    return f"Answer the math question.{written}"
 
 
 def fit_pattern(pattern: PairPattern, pair: Pair) -> Digits:
-    """A pattern's digits as they can be written: none beyond a number's length. Where no zero may stand in front, rows
-    with one are drawn again; a pattern that needs it, as 999+001, gets a 1 in its place."""
+    """Draw a pattern's digits, zero beyond each number's length. Without leading zeros, rows that have one are drawn
+    again; if the pattern needs it, as 999+001 does, it becomes a 1."""
     digits = pattern(pair)
     if not pair.leading_zeros:
         for _ in range(TRIES):
-            if not (wrong := _in_front(pair, digits).any(2).any(1)).any():
+            if not (wrong := _leading_zeros(pair, digits).any(2).any(1)).any():
                 break
             again = pattern(pair.take(wrong))
             digits[wrong, :, : again.shape[2]] = again
-        digits = torch.where(_in_front(pair, digits), 1, digits)
+        digits = torch.where(_leading_zeros(pair, digits), 1, digits)
     return zero_after(digits.to(SYMBOL).contiguous(), pair.lengths)
 
 
-def _in_front(pair: Pair, digits: Digits) -> Bool[Tensor, "b 2 n"]:
-    """Zeros in front of numbers of several digits."""
+def _leading_zeros(pair: Pair, digits: Digits) -> Bool[Tensor, "b 2 n"]:
+    """Return where numbers of several digits have a zero as their top digit."""
     lengths = pair.lengths[..., None]
-    return (torch.arange(pair.width) == lengths - 1) & (digits == 0) & (lengths > 1)
-
-
-def families(
-    pairs: tuple[PairPattern, ...], sample: Callable[[PairPattern, Int[Tensor, "b axes"], Generator], Problems]
-) -> tuple[Family, ...]:
-    """Those of a task on two numbers; ``sample`` makes problems of a pattern."""
-    alone = [(pattern, partial(each, pattern)) for pattern in EACH]
-    shared = [(pattern, pattern) for pattern in pairs]
-    return tuple(Family.of(named, partial(sample, made)) for named, made in (*alone, *shared))
+    return (pair.place == lengths - 1) & (digits == 0) & (lengths > 1)
 
 
 def every_pair(lengths: tuple[int, int], base: int, leading_zeros: bool, most: int) -> Digits | None:
-    """All pairs of numbers of these lengths, if at most so many digits could make them."""
+    """Return all pairs of numbers of these lengths; None if there are more than ``most`` ways to fill their digits."""
     rows = patterns.every_row(base, sum(lengths), most)
     if rows is None:
         return None
     width = max(lengths)
-    numbers = [torch.nn.functional.pad(row, (0, width - row.shape[1])) for row in rows.split(lengths, 1)]
-    digits = torch.stack(numbers, 1)
-    return digits if leading_zeros else digits[_without_zeros_in_front(digits, lengths)]
+    digits = torch.stack([F.pad(row, (0, width - row.shape[1])) for row in rows.split(lengths, 1)], 1)
+    tops = [(digits[:, axis, length - 1] > 0) | (length == 1) for axis, length in enumerate(lengths)]
+    return digits if leading_zeros else digits[tops[0] & tops[1]]
 
 
-def _without_zeros_in_front(digits: Digits, lengths: tuple[int, int]) -> Bool[Tensor, " b"]:
-    fronts = [(digits[:, axis, length - 1] > 0) | (length == 1) for axis, length in enumerate(lengths)]
-    return fronts[0] & fronts[1]
-
-
-def _passing(pair: Pair) -> Int[Tensor, "b n"]:
-    """The longer number's digits, such that a column can pass a carry on: the largest beyond the shorter number. No
-    number starts with a zero, where the base has a digit that neither is nor makes one."""
-    at = torch.arange(pair.width)
+def _passing_digits(pair: Pair) -> Int[Tensor, "b n"]:
+    """Draw the longer number's digits such that each column can pass a carry on: the largest beyond the shorter number.
+    If the base allows it, neither number starts with a zero."""
     digits = pair.digits()
     if not pair.leading_zeros and pair.base > 2:
         between = torch.randint(1, pair.base - 1, digits.shape, generator=pair.generator)
-        digits = torch.where(at == pair.shorter - 1, between, digits)
-    return torch.where(at >= pair.shorter, pair.top, digits)
+        digits = torch.where(pair.place == pair.shorter - 1, between, digits)
+    return torch.where(pair.place >= pair.shorter, pair.top, digits)
 
 
 def _power(pair: Pair, axis: int) -> Int[Tensor, "b n"]:
-    """A power of the base, at a uniform digit or, where a number must not start with a zero, at its first."""
-    length, at = pair.lengths[:, axis : axis + 1], torch.arange(pair.width)
+    """Draw powers of the base, and one more or less: at a uniform digit or, without leading zeros, at the top digit."""
+    length, place = pair.lengths[:, axis : axis + 1], pair.place
     top = pair.position(length) if pair.leading_zeros else length - 1
     change = torch.randint(-1, 2, (len(length), 1), generator=pair.generator)
-    below = torch.where(at < (top if pair.leading_zeros else length), pair.top, 0)
-    power = (at == top).long()
-    above = power | (at == 0).long()
+    below = torch.where(place < (top if pair.leading_zeros else length), pair.top, 0)
+    power = (place == top).long()
+    above = power | (place == 0).long()
     return torch.where(change < 0, below, torch.where(change > 0, above, power))

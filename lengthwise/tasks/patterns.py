@@ -1,7 +1,7 @@
-"""Patterns of symbols in a row: what families of problems are made of.
+"""Patterns of symbols in a row, of which families are made.
 
-Each function takes the rows' lengths, the width of the result, how many symbols there are, and a generator; it returns
-ids, 0 up to the number of symbols. What stands beyond a row's length does not count.
+Each function takes the rows' lengths, the width of the result, the number of symbols and a generator; it returns ids
+below the number of symbols. Ids beyond a row's length do not count.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Generator, Tensor
 
 Pattern = Callable[[Int[Tensor, " b"], int, int, Generator], Int[Tensor, "b width"]]
@@ -21,27 +21,27 @@ def one_symbol(length: Int[Tensor, " b"], width: int, count: int, generator: Gen
 
 
 def odd_one_out(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """One symbol throughout, but for one position."""
+    """One symbol throughout, except in one position."""
     row = one_symbol(length, width, count, generator)
-    return _change_symbols(row, _at(length, generator), count, generator)
+    return _change_symbols(row, _positions(length, generator), count, generator)
 
 
 def two_odd(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """One symbol throughout, but for two neighbours or the two ends."""
-    row, at = one_symbol(length, width, count, generator), _at(length, generator)
+    """One symbol throughout, except in two neighbouring positions or at both ends."""
+    row, start = one_symbol(length, width, count, generator), _positions(length, generator)
     ends = torch.rand(len(length), generator=generator) < 0.5
-    second = torch.where(ends, length - 1, (at + 1) % length)
-    first = torch.where(ends, 0, at)
+    second = torch.where(ends, length - 1, (start + 1) % length)
+    first = torch.where(ends, 0, start)
     other = (row[:, :1] + _other(len(length), count, generator)) % count
     position = torch.arange(width)
     return torch.where((position == first[:, None]) | (position == second[:, None]), other, row)
 
 
 def odd_end(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """One symbol throughout, but for the first or the last position."""
+    """One symbol throughout, except in the first or the last position."""
     row = one_symbol(length, width, count, generator)
-    at = (length - 1) * torch.randint(2, length.shape, generator=generator)
-    return _change_symbols(row, at, count, generator)
+    ends = (length - 1) * torch.randint(2, length.shape, generator=generator)
+    return _change_symbols(row, ends, count, generator)
 
 
 def alternating(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
@@ -51,14 +51,14 @@ def alternating(length: Int[Tensor, " b"], width: int, count: int, generator: Ge
 
 
 def periodic(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """A block of 2 symbols or more, repeated twice or more often."""
+    """A block of 2 symbols or more, repeated at least twice."""
     longest = (length // 2).clamp(min=2)
     period = 2 + (torch.rand(len(length), generator=generator) * (longest - 1)).long()
     return _repeat_block(_symbols(len(length), max(width, 2), count, generator), period, width)
 
 
 def palindrome(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """What reads the same backwards."""
+    """Rows that read the same backwards."""
     position = torch.arange(width)
     back = (length[:, None] - 1 - position).clamp(min=0)
     return _symbols(len(length), width, count, generator).gather(1, torch.minimum(position, back))
@@ -84,56 +84,58 @@ def mostly_highest(length: Int[Tensor, " b"], width: int, count: int, generator:
 def two_blocks(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
     """One symbol up to a uniform position, and another from there on."""
     row = one_symbol(length, width, count, generator)
-    later = torch.arange(width) > _at(length, generator)[:, None]
+    later = torch.arange(width) > _positions(length, generator)[:, None]
     return (row + later * _other(len(length), count, generator)) % count
 
 
 def lowest_first(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
     """The lowest symbol up to a uniform position, and uniform symbols after it."""
-    return _symbols(len(length), width, count, generator) * (torch.arange(width) > _at(length, generator)[:, None])
+    row = _symbols(len(length), width, count, generator)
+    return row * (torch.arange(width) > _positions(length, generator)[:, None])
 
 
 def lowest_last(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
     """Uniform symbols up to a uniform position, and the lowest symbol from there on."""
-    return _symbols(len(length), width, count, generator) * (torch.arange(width) < _at(length, generator)[:, None])
+    row = _symbols(len(length), width, count, generator)
+    return row * (torch.arange(width) < _positions(length, generator)[:, None])
 
 
 def doubled(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """The first half again."""
+    """The first half twice."""
     return _repeat_block(_symbols(len(length), width, count, generator), (length + 1) // 2, width)
 
 
 def doubled_but_one(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """The first half again, with one symbol changed: it looks like ``doubled`` and mostly answers differently."""
-    return _change_symbols(doubled(length, width, count, generator), _at(length, generator), count, generator)
+    """The first half twice, with one symbol changed: similar to ``doubled``, mostly with another answer."""
+    return _change_symbols(doubled(length, width, count, generator), _positions(length, generator), count, generator)
 
 
 def complemented(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """The first half again, with the symbols in reverse order: 0 for the highest, the highest for 0."""
+    """The first half, then its complement: 0 for the highest symbol, the highest for 0."""
     row = doubled(length, width, count, generator)
     return torch.where(torch.arange(width) < ((length + 1) // 2)[:, None], row, count - 1 - row)
 
 
 def two_symbols(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """Two symbols of the alphabet, each as often."""
+    """Two symbols of the alphabet, equally often."""
     coins = torch.randint(2, (len(length), width), generator=generator)
     return (_symbols(len(length), 1, count, generator) + coins * _other(len(length), count, generator)) % count
 
 
 def in_order(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """The alphabet in its order, from a uniform symbol on and round again."""
+    """The alphabet in its order, repeated, from a uniform symbol on."""
     return (_symbols(len(length), 1, count, generator) + torch.arange(width)) % count
 
 
 def few_in_runs(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """One to three symbols of the row's own, in runs of any length."""
+    """One to three symbols, different for each row, in runs of any length."""
     rows = len(length)
     return _symbols(rows, 3, count, generator).gather(1, which_in_runs(rows, width, generator))
 
 
 def which_in_runs(rows: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
-    """Numbers in runs, each below a row's own 1, 2 or 3. A position keeps the number before it with a probability that
-    is uniform over rows, and 1 in a third of them."""
+    """Draw runs of numbers below a limit of 1, 2 or 3 per row. A position repeats the number before it with a
+    probability that is uniform over rows, and 1 in a third of them."""
     most = torch.randint(1, 4, (rows, 1), generator=generator)
     keeps = 1.5 * torch.rand(rows, 1, generator=generator)
     number = (torch.rand(rows, width, generator=generator) * most).long()
@@ -141,37 +143,21 @@ def which_in_runs(rows: int, width: int, generator: Generator) -> Int[Tensor, "r
     return number.gather(1, (new * torch.arange(width)).cummax(1).values)
 
 
-EVERY: tuple[Pattern, ...] = (
-    one_symbol,
-    odd_one_out,
-    two_odd,
-    odd_end,
-    alternating,
-    periodic,
-    palindrome,
-    runs,
-    few_in_runs,
-    mostly_lowest,
-    mostly_highest,
-    two_blocks,
-    lowest_first,
-    lowest_last,
-    doubled,
-    doubled_but_one,
-    complemented,
-)
-LARGE: tuple[Pattern, ...] = (two_symbols, in_order)  # of alphabets of more than two symbols
+PATTERNS: tuple[Pattern, ...] = (
+    one_symbol, odd_one_out, two_odd, odd_end, alternating, periodic, palindrome, runs, few_in_runs, mostly_lowest,
+    mostly_highest, two_blocks, lowest_first, lowest_last, doubled, doubled_but_one, complemented,
+)  # fmt: skip
 
 
 def suitable_patterns(count: int) -> tuple[Pattern, ...]:
-    """Those that say something of so many symbols."""
-    if count == 1:  # there is one row of each length, and no other symbol to put into it
+    """Return the patterns that are valid for ``count`` symbols."""
+    if count == 1:  # there is one row of each length
         return (one_symbol,)
-    return EVERY if count == 2 else EVERY + LARGE
+    return PATTERNS if count == 2 else (*PATTERNS, two_symbols, in_order)
 
 
 def every_row(count: int, length: int, most: int) -> Int[Tensor, "n length"] | None:
-    """All rows of this length, if they are at most so many."""
+    """Return all rows of this length; None if there are more than ``most``."""
     if count**length > most:
         return None
     powers = torch.tensor([count**position for position in reversed(range(length))])
@@ -183,21 +169,21 @@ def _symbols(rows: int, width: int, count: int, generator: Generator) -> Int[Ten
 
 
 def _other(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows 1"]:
-    """What makes another symbol of one, if it is added to it."""
+    """Draw the difference to another symbol, modulo ``count``."""
     return torch.randint(1, count, (rows, 1), generator=generator)
 
 
-def _at(length: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
-    """A uniform position in each row."""
+def _positions(length: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
+    """Draw a uniform position in each row."""
     return (torch.rand(len(length), generator=generator) * length).long()
 
 
 def _change_symbols(
-    row: Int[Tensor, "b width"], at: Int[Tensor, " b"], count: int, generator: Generator
+    row: Int[Tensor, "b width"], position: Int[Tensor, " b"], count: int, generator: Generator
 ) -> Int[Tensor, "b width"]:
-    """Rows with another symbol in one position each."""
-    here: Bool[Tensor, "b width"] = torch.arange(row.shape[1]) == at[:, None]
-    return (row + here * _other(len(row), count, generator)) % count
+    """Change the symbol in one position of each row."""
+    chosen = torch.arange(row.shape[1]) == position[:, None]
+    return (row + chosen * _other(len(row), count, generator)) % count
 
 
 def _repeat_block(block: Int[Tensor, "b n"], period: Int[Tensor, " b"], width: int) -> Int[Tensor, "b width"]:

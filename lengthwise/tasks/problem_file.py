@@ -25,8 +25,8 @@ from lengthwise.base.types import Problems, Purpose, integer_type
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
 MAX_SIZE = 10**6
-MAX_FAULTS = 20  # faults that are listed of one file
-# Symbols that layouts use themselves, and white space, stand in rows as characters that look like them.
+MAX_FAULTS = 20  # faults of one file to list
+# Similar characters that replace white space and the symbols that layouts use themselves.
 STAND_INS = {mark: chr(ord(mark) + 0xFEE0) for mark in "=$#^_"} | {" ": "␣", "\n": "␤", "\t": "␉"}
 _TO_SYMBOLS, _TO_TEXT = str.maketrans(STAND_INS), str.maketrans({sign: mark for mark, sign in STAND_INS.items()})
 
@@ -43,13 +43,13 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """All different problems of a file. Texts are stored one after the other, so that one long prompt does not pad all
+    """The distinct problems of a file. Texts are stored one after the other, so that one long prompt does not pad the
     others."""
 
     symbols: tuple[str, ...]
     digest: str  # 16 hexadecimal digits of the SHA-256 of the file
     repeated: int  # rows of the file that repeat an earlier one
-    ids: Int[Tensor, " total"]  # with as many zeros at its end as the longest text has symbols
+    ids: Int[Tensor, " total"]  # followed by zeros, the longest text's number of symbols
     start: Int[Tensor, "n 2"]  # of prompt and answer, in ``ids``
     length: Int[Tensor, "n 2"]
     size: Int[Tensor, " n"]
@@ -58,7 +58,7 @@ class Collection:
     row: Mapping[str, int]  # by prompt
 
     def problems(self, rows: Int[Tensor, " b"]) -> Problems:
-        """The problems with these row numbers, in this order."""
+        """Return the problems with these row numbers, in this order."""
         prompt, answer = (self._texts(self.start[rows, i], self.length[rows, i]) for i in (0, 1))
         length = self.length[rows]
         return Problems(self.size[rows, None], prompt, length[:, 0], answer, length[:, 1], self.rounds[rows])
@@ -70,7 +70,7 @@ class Collection:
 
 
 def to_symbols(text: str) -> str:
-    """A text of a file in the task's symbols."""
+    """Convert a text of a file to the task's symbols."""
     return text.translate(_TO_SYMBOLS)
 
 
@@ -86,15 +86,15 @@ def read_collection(path: Path, shares: tuple[int, int, int]) -> Collection:
 
 
 def list_faults(path: Path) -> list[str]:
-    """Every line of a file that is no problem, with its number and what is wrong; ``MAX_FAULTS`` at most. Raises
-    UsageError if the file cannot be read at all."""
+    """Return the faults of a file with their line numbers, at most ``MAX_FAULTS``. Raises UsageError if the file cannot
+    be read."""
     faults: list[str] = []
     _entries(path, faults)
     return faults
 
 
 def _state(path: Path) -> tuple[Any, ...]:
-    """What changes when the file does."""
+    """Return a cache key: names, times and sizes of the files."""
     try:
         files = sorted(path.rglob("*")) if is_folder(path) else [path]
         return tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
@@ -105,8 +105,8 @@ def _state(path: Path) -> tuple[Any, ...]:
 @lru_cache(maxsize=8)
 def _cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int]) -> Collection:
     entries, digest = _entries(path, None)
-    found = list(dict.fromkeys(entries))
-    texts = [text for entry in found for text in (entry.prompt, entry.answer)]
+    distinct = list(dict.fromkeys(entries))
+    texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
     known, ids = np.unique(codes, return_inverse=True)
     small = torch.from_numpy(ids.reshape(-1)).to(integer_type(len(known)))
@@ -115,14 +115,14 @@ def _cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int]) ->
     return Collection(
         symbols=tuple(map(chr, known.tolist())),
         digest=digest,
-        repeated=len(entries) - len(found),
+        repeated=len(entries) - len(distinct),
         ids=torch.nn.functional.pad(small, (0, int(length.max()))),
         start=start,
         length=length,
-        size=torch.tensor([entry.size for entry in found]),
-        rounds=torch.tensor([entry.rounds for entry in found]),
-        part=torch.tensor([_part_of(entry, shares) for entry in found]),
-        row={entry.prompt: number for number, entry in enumerate(found)},
+        size=torch.tensor([entry.size for entry in distinct]),
+        rounds=torch.tensor([entry.rounds for entry in distinct]),
+        part=torch.tensor([_part_of(entry, shares) for entry in distinct]),
+        row={entry.prompt: number for number, entry in enumerate(distinct)},
     )
 
 
@@ -138,9 +138,10 @@ def _part_of(entry: Entry, shares: tuple[int, int, int]) -> int:
 
 
 def _entries(path: Path, faults: list[str] | None) -> tuple[list[Entry], str]:
-    """A file's problems in their order, and its digest. Faults raise UsageError, or are appended to ``faults``."""
+    """Return a file's problems in their order, and its digest. Faults raise UsageError, or are appended to
+    ``faults``."""
     known: dict[str, tuple[Entry, int]] = {}
-    found: list[Entry] = []
+    entries: list[Entry] = []
     content = b"" if is_folder(path) else _content(path)
     digest = hashlib.sha256(content)
     for number, row in _rows(path, content):
@@ -148,10 +149,10 @@ def _entries(path: Path, faults: list[str] | None) -> tuple[list[Entry], str]:
             digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         try:
             entry = _entry(row)
-            first, at = known.setdefault(entry.prompt, (entry, number))
+            first, line = known.setdefault(entry.prompt, (entry, number))
             if first != entry:
-                raise UsageError(f"this prompt has another answer, size, rounds or split in line {at}")
-            if found and (entry.part is None) != (found[0].part is None):
+                raise UsageError(f"this prompt has another answer, size, rounds or split in line {line}")
+            if entries and (entry.part is None) != (entries[0].part is None):
                 raise UsageError("split has to be given in every line, or in none")
         except UsageError as error:
             if faults is None:
@@ -160,10 +161,10 @@ def _entries(path: Path, faults: list[str] | None) -> tuple[list[Entry], str]:
             if len(faults) == MAX_FAULTS:
                 break
         else:
-            found.append(entry)
-    if not found and not faults:
+            entries.append(entry)
+    if not entries and not faults:
         raise UsageError(f"{path}: there are no problems in it")
-    return found, digest.hexdigest()[:16]
+    return entries, digest.hexdigest()[:16]
 
 
 def _content(path: Path) -> bytes:
@@ -174,9 +175,9 @@ def _content(path: Path) -> bytes:
 
 
 def _rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
-    """A file's rows, each with its line, from 1; of a line that is not JSON the error."""
+    """Yield a file's rows with their line numbers, from 1; for a line that is not JSON, the error."""
     if is_folder(path):
-        yield from enumerate(_of_data_set(path), 1)
+        yield from enumerate(_read_data_set(path), 1)
         return
     try:
         text = content.decode("utf-8-sig")
@@ -199,16 +200,16 @@ def _rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
                 yield number, UsageError(f"not JSON ({one_line(error)})")
 
 
-def _of_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
-    """The rows of a Hugging Face data set that ``save_to_disk`` wrote; those of several splits with their names."""
+def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
+    """Return the rows of a Hugging Face data set that ``save_to_disk`` wrote, with ``split`` if it has several."""
     datasets = library(
         "datasets", "datasets", f"{path}: a folder is read as a Hugging Face data set, which takes datasets"
     )
     try:
-        found = datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever the library raises for foreign folders
+        loaded = datasets.load_from_disk(str(path))
+    except Exception as error:  # any error of the library for other folders
         raise UsageError(f"{path}: not a data set that save_to_disk wrote ({one_line(error)})") from None
-    parts = found.items() if isinstance(found, Mapping) else [(None, found)]
+    parts = loaded.items() if isinstance(loaded, Mapping) else [(None, loaded)]
     return ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
 
 
@@ -230,20 +231,20 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     if type(value) is int:
         value = str(value)
     if not isinstance(value, str) or not value:
-        given = "is missing" if value is None else f"must be text of one symbol or more, not {quote_value(value)}"
-        raise UsageError(f"{name} {given}")
-    found = to_symbols(value)
-    if to_text(found) != value or not found.isprintable():
+        fault = "is missing" if value is None else f"must be text of one symbol or more, not {quote_value(value)}"
+        raise UsageError(f"{name} {fault}")
+    symbols = to_symbols(value)
+    if to_text(symbols) != value or not symbols.isprintable():
         wrong = next(mark for mark in value if mark in STAND_INS.values() or not to_symbols(mark).isprintable())
         raise UsageError(f"{name} holds {wrong!r}, which has no place in a row; write another character")
-    return found
+    return symbols
 
 
 def _whole(row: Mapping[str, Any], name: str, default: int) -> int:
     value = row.get(name)
     if value in (None, ""):
         return default
-    if isinstance(value, str) and value.isascii() and value.isdigit():  # as CSV has it
+    if isinstance(value, str) and value.isascii() and value.isdigit():  # from CSV
         value = int(value)
     if type(value) is not int or not 1 <= value <= MAX_SIZE:
         raise UsageError(f"{name} must be a whole number from 1 to a million, not {quote_value(value)}")

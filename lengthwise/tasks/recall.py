@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
@@ -17,7 +16,6 @@ from lengthwise.base.ranges import Range
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
-from lengthwise.tasks.family import Family
 
 LETTERS, DIGITS = string.ascii_lowercase, string.digits
 
@@ -25,7 +23,7 @@ LETTERS, DIGITS = string.ascii_lowercase, string.digits
 @dataclass(frozen=True)
 class Recall(Task):
     """n pairs of a letter and a digit, then n letters among them: ``a3b1a7`` and ``bab`` → for each letter, the digit
-    that it was given last (multi-query associative recall, Arora et al. 2024, with rewritten keys).
+    of its last pair (multi-query associative recall, Arora et al. 2024, with rewritten keys).
 
     The size is n, so a prompt has 3n symbols. T(n) = n.
     """
@@ -43,25 +41,25 @@ class Recall(Task):
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*LETTERS[: self.keys], *DIGITS)
 
-    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._of(lambda keys, queries, length: (keys, queries), sizes, generator)
-
     @property
-    def families(self) -> Sequence[Family]:
-        return tuple(Family.of(kind, partial(self._of, kind)) for kind in ARRANGEMENTS)
+    def patterns(self) -> tuple[Arrangement, ...]:  # type: ignore[override]
+        return ARRANGEMENTS
 
-    def _of(self, arrange: Any, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self.draw_pattern(lambda keys, queried, sizes: (keys, queried), sizes, generator)
+
+    def draw_pattern(self, pattern: Arrangement, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
         keys = torch.randint(self.keys, shape, generator=generator)
-        asked = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter is asked for
-        keys, asked = arrange(keys, asked, sizes)
+        queried = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter is a query
+        keys, queried = pattern(keys, queried, sizes)
         values = torch.randint(len(DIGITS), shape, generator=generator)
-        return self.from_rows(sizes, keys, values, keys.gather(1, asked.clamp(max=shape[1] - 1)))
+        return self.from_rows(sizes, keys, values, keys.gather(1, queried.clamp(max=shape[1] - 1)))
 
     def from_rows(
         self, sizes: Int[Tensor, "b axes"], keys: Tensor, values: Tensor, queries: Int[Tensor, "b n"]
     ) -> Problems:
-        """Pairs of these letters and digits, and then these letters, as problems with their answers."""
+        """Return pairs of these letters and digits, followed by the queries, as problems with their answers."""
         count, (rows, width) = sizes[:, 0], keys.shape
         memory, real = torch.zeros(rows, self.keys, dtype=torch.long), torch.arange(width) < sizes
         for place in range(width):
@@ -85,10 +83,12 @@ class Recall(Task):
     def parse(self, text: str) -> Problems:
         ids = symbols_of(self, text)
         word = self.vocab.decode(ids)
-        found = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
-        if not found or len(found[1]) != 2 * len(found[2]) or not {*found[2]} <= {*found[1]}:
-            raise UsageError(f"{self.name}: {text!r} is not pairs and then as many of their letters, such as a3b1ba")
-        count = len(found[2])
+        match = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
+        if not match or len(match[1]) != 2 * len(match[2]) or not {*match[2]} <= {*match[1]}:
+            raise UsageError(
+                f"{self.name}: {text!r} is not pairs followed by an equal number of their letters, such as a3b1ba"
+            )
+        count = len(match[2])
         pairs = ids[: 2 * count].long().view(1, count, 2)
         return self.from_rows(
             torch.tensor([[count]]), pairs[..., 0], pairs[..., 1] - self.keys, ids[None, 2 * count :].long()
@@ -96,8 +96,8 @@ class Recall(Task):
 
     def reference(self, prompt: str) -> str:
         count = len(prompt) // 3
-        given = dict(zip(prompt[: 2 * count : 2], prompt[1 : 2 * count : 2], strict=True))
-        return "".join(given[letter] for letter in prompt[2 * count :])
+        last = dict(zip(prompt[: 2 * count : 2], prompt[1 : 2 * count : 2], strict=True))
+        return "".join(last[letter] for letter in prompt[2 * count :])
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         count = self.keys * len(DIGITS)
@@ -111,55 +111,51 @@ class Recall(Task):
         return sizes[:, 0]
 
 
-def one_key(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """One letter, given one digit after the other: the last counts."""
-    return keys[:, :1].expand_as(keys), asked
+Arrangement = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def two_keys(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Two letters in turn, each given one digit after the other."""
-    return keys[:, torch.arange(keys.shape[1]) % 2], asked
+def one_key(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """One letter in all pairs: the last digit counts."""
+    return keys[:, :1].expand_as(keys), queried
 
 
-def alphabetical(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def two_keys(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Two letters in turn."""
+    return keys[:, torch.arange(keys.shape[1]) % 2], queried
+
+
+def alphabetical(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """The letters in ascending order."""
     after = torch.arange(keys.shape[1]) >= sizes
-    return keys.masked_fill(after, int(keys.max())).sort(1).values, asked
+    return keys.masked_fill(after, int(keys.max())).sort(1).values, queried
 
 
-def rewritten(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Every letter of the first half is given a digit again, in the same order."""
+def rewritten(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """The letters of the first half again in the second, in the same order."""
     half = ((sizes + 1) // 2).clamp(min=1)
-    return keys.gather(1, torch.arange(keys.shape[1]) % half), asked
+    return keys.gather(1, torch.arange(keys.shape[1]) % half), queried
 
 
-def in_the_order_given(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """The letters are asked for in the order in which they were given."""
-    return keys, torch.arange(keys.shape[1]).expand_as(asked)
+def in_the_order_given(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries in the order of the pairs."""
+    return keys, torch.arange(keys.shape[1]).expand_as(queried)
 
 
-def in_reverse_order(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """The letters are asked for in the reverse of the order in which they were given."""
+def in_reverse_order(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries in the reverse order of the pairs."""
     return keys, (sizes - 1 - torch.arange(keys.shape[1])).clamp(min=0)
 
 
-def last_pair_alone(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """The letter of the last pair is asked for again and again."""
-    return keys, (sizes - 1).expand_as(asked)
+def last_pair_alone(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """All queries are the letter of the last pair."""
+    return keys, (sizes - 1).expand_as(queried)
 
 
-def first_pair_alone(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """The letter of the first pair is asked for again and again."""
-    return keys, torch.zeros_like(asked)
+def first_pair_alone(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """All queries are the letter of the first pair."""
+    return keys, torch.zeros_like(queried)
 
 
 ARRANGEMENTS = (
-    one_key,
-    two_keys,
-    alphabetical,
-    rewritten,
-    in_the_order_given,
-    in_reverse_order,
-    first_pair_alone,
-    last_pair_alone,
-)
+    one_key, two_keys, alphabetical, rewritten, in_the_order_given, in_reverse_order, first_pair_alone, last_pair_alone
+)  # fmt: skip

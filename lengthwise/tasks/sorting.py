@@ -5,7 +5,6 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Int
@@ -15,7 +14,6 @@ from lengthwise.base.rows import within, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import EXACT, Order, as_read, reorder, without_leading_zeros, words
-from lengthwise.tasks.family import Family
 from lengthwise.tasks.lists import LISTS, Listing, NumberList
 from lengthwise.tasks.patterns import every_row
 
@@ -26,12 +24,12 @@ MANY = 64  # a power of two, more than there are labels; EXACT times as many is 
 
 @dataclass(frozen=True)
 class Sorting(Task):
-    """Labelled numbers → their labels, in ascending order of the numbers; equal ones in the order in which they stand.
-    ``A:321,B:54`` → ``B,A``. T = how many there are.
+    """Labelled numbers → their labels, in ascending order of the numbers, equal ones in the prompt's order.
+    ``A:321,B:54`` → ``B,A``. T = the number of numbers.
 
-    The sizes are how many numbers, and the digits that each has at most: uniform from 1 up, and then a uniform number
-    of exactly so many (of one digit: 0 may be drawn). The labels run through a fixed alphabet, A–Z and a–z, from a
-    uniform start round to where it began.
+    The sizes are the number of numbers and their largest number of digits. A number has a uniform number of digits from
+    1 up, and is uniform among numbers of that length (of one digit: 0 may be drawn). The labels are consecutive letters
+    of a circular alphabet, A–Z and a–z, from a uniform start.
     """
 
     order: Order = "least"  # which digit of a number is written first
@@ -54,19 +52,17 @@ class Sorting(Task):
         digits = without_leading_zeros(digits, length, others)
         return self._problems(sizes, digits, length, _labels(rows, count, generator))
 
-    @property
-    def families(self) -> Sequence[Family]:
-        return (*super().families, *(Family.of(listing, partial(self._listed, listing)) for listing in LISTS))
+    patterns = LISTS
 
-    def _listed(self, listing: Listing, sizes: Int[Tensor, "b 2"], generator: Generator) -> Problems:
+    def draw_pattern(self, pattern: Listing, sizes: Int[Tensor, "b 2"], generator: Generator) -> Problems:
         drawn = NumberList(sizes, generator)
         rows, count, _ = drawn.shape
         _check_labels(count)
-        digits, length = listing(drawn)
+        digits, length = pattern(drawn)
         return self._problems(sizes, digits.to(SYMBOL).contiguous(), length, _labels(rows, count, generator))
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        """With labels from each start; None of numbers that may have several digits."""
+        """Return all lists with all starts of the labels; None if numbers may have several digits."""
         count, width = size
         row = every_row(10, count, most // len(LABELS)) if width == 1 else None
         if row is None:
@@ -84,11 +80,11 @@ class Sorting(Task):
         length: Int[Tensor, "b n"],
         labels: Int[Tensor, "b n"],
     ) -> Problems:
-        """From the numbers' digits, least significant first, whatever they are padded with."""
-        there = within(sizes[:, 0], labels.shape[1])
-        length = length * there
+        """Return problems with these digits, least significant first; digits beyond a number's length do not count."""
+        real = within(sizes[:, 0], labels.shape[1])
+        length = length * real
         digits = zero_after(digits, length)
-        ranked = _ascending(digits, there)
+        ranked = _sort_numbers(digits, real)
         answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL)
         answer[:, ::2] = FIRST + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
@@ -98,35 +94,30 @@ class Sorting(Task):
     def _write(
         self, digits: Int[Tensor, "b n d"], length: Int[Tensor, "b n"], labels: Int[Tensor, "b n"]
     ) -> tuple[Int[Tensor, "b p"], Int[Tensor, " b"]]:
-        """The prompt: each number in a frame of its own, a comma before it, and these side by side. No number that is
-        there has length 0."""
+        """Return prompts and their lengths: for each number a comma, its label, a colon and its digits. Numbers of
+        length 0 are padding."""
         digits = reorder(digits.flatten(0, 1), length.flatten(), self.order).view_as(digits)
-        there = length > 0
-        heads = [sign * there for sign in (COMMA, FIRST + labels, COLON)]
-        size = (length + len(heads)) * there
+        real = length > 0
+        heads = [sign * real for sign in (COMMA, FIRST + labels, COLON)]
+        size = (length + len(heads)) * real
         end = size.cumsum(1)
         width = int(end.max())
         row = digits.new_zeros(len(digits), width + len(heads) + digits.shape[2])
-        # What is empty is 0, which adds nothing to the next frame's symbols; the first comma is one too many.
+        # Empty places are 0, which adds nothing to the next number's symbols; the first comma is cut.
         for offset, part in enumerate([*(head[..., None] for head in heads), digits]):
             position = (end - size)[..., None] + torch.arange(offset, offset + part.shape[2])
             row.scatter_add_(1, position.flatten(1), part.flatten(1).to(row.dtype))
         return row[:, 1:width], end[:, -1] - 1
 
     def parse(self, text: str) -> Problems:
-        """Numbers as they are read: most significant digit first."""
+        """Read numbers, most significant digit first."""
         parts = [part.split(":") for part in "".join(text.split()).split(",")]
         for part in parts:
-            if (
-                len(part) != 2
-                or part[0] not in LABELS
-                or len(part[0]) != 1
-                or not (part[1].isascii() and part[1].isdigit())
-            ):
+            if len(part) != 2 or part[0] not in [*LABELS] or not (part[1].isascii() and part[1].isdigit()):
                 raise UsageError(f"sorting: a prompt is labelled numbers, such as A:321,B:54, not {text.strip()!r}")
         names, numbers = zip(*((name, number.lstrip("0") or "0") for name, number in parts), strict=True)
         if len(set(names)) < len(names):
-            raise UsageError(f"sorting: each number has a label of its own, unlike in {text.strip()!r}")
+            raise UsageError(f"sorting: labels must differ, unlike in {text.strip()!r}")
         width = max(map(len, numbers))
         padded = [[int(digit) for digit in number[::-1].ljust(width, "0")] for number in numbers]
         digits = torch.tensor([padded], dtype=SYMBOL)
@@ -153,22 +144,22 @@ def _check_labels(count: int) -> None:
 
 
 def _labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows count"]:
-    """The alphabet of labels from a uniform start."""
+    """Draw the alphabet of labels from a uniform start."""
     start = torch.randint(len(LABELS), (rows, 1), generator=generator)
     return (start + torch.arange(count)) % len(LABELS)
 
 
-def _ascending(digits: Int[Tensor, "b n d"], there: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """The numbers' indices in ascending order, those that are not there last: sorted by each part of them in turn, from
-    the least significant on, since numbers may be longer than any machine word."""
+def _sort_numbers(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """Return the numbers' indices in ascending order, padding last. Numbers may be longer than a machine word, so they
+    are sorted by each of their words in turn, least significant first."""
     *lower, highest = words(digits, base=10)
-    first, *others = *lower, highest.masked_fill(~there, EXACT)
-    order = _order(first)
+    first, *others = *lower, highest.masked_fill(~real, EXACT)
+    order = _stable_argsort(first)
     for key in others:
-        order = order.gather(1, _order(key.gather(1, order)))
+        order = order.gather(1, _stable_argsort(key.gather(1, order)))
     return order
 
 
-def _order(keys: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """A stable sort, by keys and indices in one number: it takes two thirds of the library's time."""
+def _stable_argsort(keys: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """Sort by key and index in one number, in two thirds of the time of torch's stable sort."""
     return (keys * MANY + torch.arange(keys.shape[1])).sort(1).values & MANY - 1

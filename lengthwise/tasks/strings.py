@@ -1,4 +1,5 @@
-"""Strings written in another order (Delétang et al. 2023): reversed, twice, every second symbol first, or sorted."""
+"""Strings written again, as they are or in another order: copied, reversed, twice, every second symbol first,
+sorted."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import zero_after
+from lengthwise.base.rows import within, zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks import SequenceTask
 
@@ -20,18 +21,47 @@ _ALPHABET = string.digits + string.ascii_lowercase
 
 
 @dataclass(frozen=True)
-class _Rearranged(SequenceTask):
+class _OnAlphabet(SequenceTask):
     alphabet: Annotated[int, Range(2, 36)] = 2  # how many symbols, 2–36: 0–9, then a–z
-
-    times = 1  # how often the answer is as long as the prompt
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(_ALPHABET[: self.alphabet])
 
+
+@dataclass(frozen=True)
+class Copy(_OnAlphabet):
+    """n uniform symbols of an alphabet → the same (Fan et al. 2025, section 6.1). T(n) = n: the row moves on by one
+    position per round."""
+
+    answers_each_symbol = True
+    question = "Write this sequence of symbols again, just as it stands."
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        return Problems(sizes, row, sizes[:, 0], row, sizes[:, 0], sizes[:, 0])
+
+    def reference(self, prompt: str) -> str:
+        return prompt
+
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        """The longest run of equal symbols."""
+        row, position = problems.prompt, torch.arange(1, problems.prompt.shape[1] + 1)
+        equal = torch.nn.functional.pad(row[:, 1:] == row[:, :-1], (0, 1))
+        goes_on = equal & within(problems.prompt_length - 1, row.shape[1])
+        return {"longest run": (position - torch.where(goes_on, 0, position).cummax(1).values).amax(1) + 1}
+
+
+@dataclass(frozen=True)
+class _Rearranged(_OnAlphabet):
+    times = 1  # length of the answer, in multiples of the prompt's
+
+    @property
+    def answers_each_symbol(self) -> bool:  # type: ignore[override]
+        return self.times == 1
+
     @abstractmethod
     def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        """The position in the prompt of each symbol of the answer; after its end, any."""
+        """Return the position in the prompt of each symbol of the answer; after its end, any."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
@@ -48,7 +78,6 @@ class Reverse(_Rearranged):
     """n uniform symbols → the same in reverse order (Delétang et al. 2023). T(n) = n."""
 
     question = "Write this sequence of symbols in reverse order."
-    answers_each_symbol = True
 
     def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         return length - 1 - torch.arange(row.shape[1])
@@ -77,7 +106,6 @@ class OddsFirst(_Rearranged):
     T(n) = n."""
 
     question = "Write every second symbol of this sequence, beginning with the first, and then all the others in order."
-    answers_each_symbol = True
 
     def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         position, odds = torch.arange(row.shape[1]), (length + 1) // 2
@@ -94,7 +122,6 @@ class BucketSort(_Rearranged):
     alphabet: Annotated[int, Range(2, 36)] = 5  # how many symbols, 2–36: 0–9, then a–z
 
     question = "Write the symbols of this sequence in ascending order, digits before letters."
-    answers_each_symbol = True
 
     def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         after = torch.arange(row.shape[1]) >= length

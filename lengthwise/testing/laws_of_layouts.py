@@ -17,7 +17,7 @@ from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.flipped_copy import FlippedCopy
+from lengthwise.tasks.bits import FlippedCopy
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity

@@ -28,8 +28,8 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.strings import Copy
 
 # Where a strategy builds a part with a tuple in it, beartype picks at random which item to check.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")

@@ -33,7 +33,7 @@ from lengthwise.report.scored import Scores
 from lengthwise.report.tables import detail_table
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.strings import Copy
 
 RECIPES = [PARITY, SUMS, PAIRS, NEXT]
 READING = [MaxConfidence(extra=3), Converged(1, extra=3)]

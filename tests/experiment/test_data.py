@@ -24,8 +24,8 @@ from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.strings import Copy
 from lengthwise.training.loop import train
 
 MODEL = LSTM(8, 8, 1)

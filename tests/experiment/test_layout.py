@@ -21,11 +21,11 @@ from lengthwise.experiment.layout import (
     up_to_end,
 )
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
+from lengthwise.tasks.strings import Copy
 from lengthwise.testing import laws_of_layouts
 from lengthwise.testing.laws import check_part
 

@@ -24,7 +24,7 @@ from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.strings import Copy
 
 BASE = Transformer(width=8, heads=2)
 SPECS = [

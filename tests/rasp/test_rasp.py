@@ -37,9 +37,9 @@ from lengthwise.rasp.program import Program, alphabet, answer, check, execute, f
 from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.strings import Copy
 from lengthwise.tasks.unique_set import UniqueSet
 
 RELATIONS = {

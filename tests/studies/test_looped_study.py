@@ -43,9 +43,9 @@ from lengthwise.report.tables import depth_rows
 from lengthwise.runs.run import Run, load
 from lengthwise.studies import looped as study
 from lengthwise.tasks.binary_sum import BinarySum
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.strings import Copy
 from lengthwise.training.cost import cost
 from lengthwise.training.loop import train
 

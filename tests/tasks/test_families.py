@@ -16,13 +16,13 @@ from lengthwise.experiment.data import evaluation_problems
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import COUNTS, BinarySum
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, choose_families, draw_mixture
 from lengthwise.tasks.grammar import structured
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
+from lengthwise.tasks.strings import Copy
 from lengthwise.testing.laws_of_tasks import sizes_of_family
 
 

@@ -8,10 +8,9 @@ import torch
 
 from lengthwise.base.rng import stream
 from lengthwise.experiment.layout import Labelled, Tagged
+from lengthwise.tasks.automaton import CycleNavigation, EvenPairs
 from lengthwise.tasks.counted_blocks import CountedBlocks
-from lengthwise.tasks.cycle_navigation import CycleNavigation
 from lengthwise.tasks.dyck import Dyck
-from lengthwise.tasks.even_pairs import EvenPairs
 from lengthwise.tasks.family import choose_families
 from lengthwise.tasks.group_words import GroupWords
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
@@ -110,5 +109,5 @@ def test_a_letter_s_last_digit_is_recalled():
     task = Recall()
     assert texts(task, task.parse("a3b1a7 bab")) == [("a3b1a7bab", "171")]
     assert all(len({*word[:12:2]}) == 1 and {*answer} == {word[11]} for word, answer in drawn(task, "one-key", 6))
-    with pytest.raises(Exception, match="is not pairs and then"):
+    with pytest.raises(Exception, match="is not pairs followed"):
         task.parse("a3b1c")

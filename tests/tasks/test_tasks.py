@@ -14,10 +14,10 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.bitwise_or import BitwiseOr
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import LABELS, Sorting
+from lengthwise.tasks.strings import Copy
 from lengthwise.tasks.unique_set import UniqueSet
 from lengthwise.testing.laws import laws_of
 

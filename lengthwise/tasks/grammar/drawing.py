@@ -1,4 +1,4 @@
-"""Samples expressions of given lengths from exactly the grammar's distribution.
+"""Sample expressions of given lengths from exactly the grammar's distribution.
 
 An expression is a first operand (a number or a parenthesis) and n tails, each an operator with an operand. Several
 derivations give the same expression: `+3` is + and 3, or - and -3; and n tails are bracketed in C_n ways (Catalan's
@@ -32,7 +32,7 @@ from lengthwise.tasks.grammar import (
     TIMES,
     ZERO,
 )
-from lengthwise.tasks.grammar.values import ROWS, Step, nonzero, of_steps
+from lengthwise.tasks.grammar.values import ROWS, Step, evaluate_steps, nonzero
 
 LONGEST = 128  # characters of a sampled expression, at most: tables for longer ones would be large
 DIGIT = 9  # in ``_Blocks.follows``: any digit from 1 to 9
@@ -74,9 +74,9 @@ def _blocks(top: int) -> _Blocks:
 class _Ways:
     """The transitions from every state: the next block, and the state after it.
 
-    A state is what is still to be written, as an index into the table ``mass`` of their probabilities. Row k, column n:
-    k tails with n symbols in total. Row ``inner``: the n symbols inside parentheses. Row ``whole``: a complete
-    expression of n symbols.
+    A state describes the text still to be written; it is an index into the table ``mass`` of probabilities. Row k,
+    column n: k tails with n symbols in total. Row ``inner``: the n symbols inside parentheses. Row ``whole``: a
+    complete expression of n symbols.
     """
 
     def __init__(self, top: int) -> None:
@@ -104,15 +104,15 @@ class _Ways:
         ways = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, self.most + 1)]
         return torch.tensor([0, *ways], dtype=torch.float64)
 
-    def _add(self, row: int, symbols: int, these: Tensor, tails: Tensor, shape: Tensor | float = 1.0) -> None:
-        """Add the transitions from a state by the blocks ``these``, each followed by ``tails`` tails."""
+    def _add(self, row: int, symbols: int, chosen: Tensor, tails: Tensor, shape: Tensor | float = 1.0) -> None:
+        """Add the transitions from a state by the ``chosen`` blocks, each followed by ``tails`` tails."""
         hidden = int(row >= self.inner)  # the first block's ( is not counted among the symbols
-        left = symbols + hidden - self.blocks.length[these]
+        left = symbols + hidden - self.blocks.length[chosen]
         state = tails * self.mass.shape[1] + left.clamp(min=0)
-        behind = self.mass.view(-1)[state] * self.mass[self.inner, self.blocks.inside[these]]
-        weight = self.blocks.weight[these] * behind * shape * (left >= 0)
+        behind = self.mass.view(-1)[state] * self.mass[self.inner, self.blocks.inside[chosen]]
+        weight = self.blocks.weight[chosen] * behind * shape * (left >= 0)
         some = weight > 0
-        self.of[row * self.mass.shape[1] + symbols] = these[some], state[some], weight[some]
+        self.of[row * self.mass.shape[1] + symbols] = chosen[some], state[some], weight[some]
         self.mass[row, symbols] = weight.sum()
 
 
@@ -174,15 +174,15 @@ def _tables(top: int) -> _Tables:
 
 
 def _aliases(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
-    """Tables of the alias method (Walker 1977), which draws by weight in constant time: draw one of a state's entries
-    uniformly, then keep it with its probability ``keep`` or take its ``other`` entry."""
+    """Return the tables of the alias method (Walker 1977), which draws by weight in constant time: draw a uniform entry
+    of a state, then keep it with probability ``keep`` or take its ``other`` entry."""
     keep, other, start = list(weights), list(range(len(weights))), 0
     for count in counts:
-        own = range(start, start + count)
+        entries = range(start, start + count)
         scale = count / (sum(weights[start : start + count]) or 1)
-        for i in own:
+        for i in entries:
             keep[i] *= scale
-        light, heavy = [i for i in own if keep[i] < 1], [i for i in own if keep[i] >= 1]
+        light, heavy = [i for i in entries if keep[i] < 1], [i for i in entries if keep[i] >= 1]
         while light and heavy:
             i, j = light.pop(), heavy[-1]
             other[i] = j
@@ -200,16 +200,16 @@ def draw(lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor
     values, start = torch.empty_like(lengths), 0
     for part in order.split(ROWS):
         text, steps = _write(known, lengths[part], generator)
-        these = slice(start, start := start + len(part))
-        rows[these, : len(text) - 2] = text[1:-1].T
-        values[these] = of_steps(text, steps, lengths[part])
+        written = slice(start, start := start + len(part))
+        rows[written, : len(text) - 2] = text[1:-1].T
+        values[written] = evaluate_steps(text, steps, lengths[part])
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
     return rows.index_select(0, back), values.index_select(0, back)
 
 
 def _write(known: _Tables, lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
-    """Sample expressions, as columns of symbols, and their steps (see ``values.Step``): the first block of every row at
-    once, then, step by step, the blocks after and inside those of the step before."""
+    """Sample expressions, as columns of symbols, and their steps (see ``values.Step``): first the first block of every
+    row, then, step by step, the blocks after and inside those of the previous step."""
     rows = len(lengths)
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
     text, leads, ends = columns.view(-1), known.lead * rows, known.length * rows
@@ -252,8 +252,8 @@ def _lengthen(
 
 def _entries(known: _Tables, state: Int[Tensor, " n"], generator: Generator) -> Int[Tensor, " n"]:
     """Draw a transition from each state."""
-    at = torch.rand(len(state), dtype=torch.float64, generator=generator) * known.count.index_select(0, state)
-    which = at.int()
-    entry = known.first.index_select(0, state) + which
-    kept = at - which < known.keep.index_select(0, entry)
-    return torch.where(kept, entry, known.other.index_select(0, entry))
+    drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * known.count.index_select(0, state)
+    index = drawn.int()
+    entry = known.first.index_select(0, state) + index
+    keeps = drawn - index < known.keep.index_select(0, entry)
+    return torch.where(keeps, entry, known.other.index_select(0, entry))

@@ -1,7 +1,7 @@
-"""Structured expressions: families of problems of arithmetic expressions.
+"""Structured expressions: the families of arithmetic expressions.
 
-Each function writes one expression of so many characters, 3 or more, from a source of random numbers. Its value may be
-longer than a model has room for; the task then asks again.
+Each function writes one random expression of ``size`` characters, 3 or more. The task draws again if its value is too
+long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def only_times(size: int, draw: Random) -> str:
 
 def times_zero(size: int, draw: Random) -> str:
     """A product with a zero in it, or a one in the same position: 3*0*4, 3*1*4."""
-    return _with(draw.choice("01"), _chain(size, draw, "*", lambda: draw.choice("11112")), draw)
+    return _replace_factor(draw.choice("01"), _chain(size, draw, "*", lambda: draw.choice("11112")), draw)
 
 
 def plus_and_minus(size: int, draw: Random) -> str:
@@ -43,12 +43,12 @@ def sum_of_products(size: int, draw: Random) -> str:
 
 
 def ones(size: int, draw: Random) -> str:
-    """Ones alone, with any operators: 1-1*1."""
+    """Only ones, with any operators: 1-1*1."""
     return _chain(size, draw, "", lambda: "1")
 
 
 def nearly_zeros(size: int, draw: Random) -> str:
-    """Zeros, with any operators; where the size asks for it, one number of two digits: 0*0+0."""
+    """Zeros, with any operators; for even sizes, one number of two digits: 0*0+0."""
     return _chain(size, draw, "", lambda: "0")
 
 
@@ -59,13 +59,13 @@ def one_digit_throughout(size: int, draw: Random) -> str:
 
 
 def cancelling(size: int, draw: Random) -> str:
-    """A number less itself: 372-372, -37+37."""
+    """A number minus itself: 372-372, -37+37."""
     number = _number(draw, (size - 1) // 2)
     return f"{number}-{number}" if size % 2 else f"-{number}+{number}"
 
 
 def nearly_cancelling(size: int, draw: Random) -> str:
-    """A number less another that differs in its last digit: 372-374, -37+39."""
+    """A number minus another that differs in its last digit: 372-374, -37+39."""
     number = _number(draw, (size - 1) // 2)
     other = number[:-1] + draw.choice("123456789".replace(number[-1], ""))
     return f"{number}-{other}" if size % 2 else f"-{number}+{other}"
@@ -73,14 +73,14 @@ def nearly_cancelling(size: int, draw: Random) -> str:
 
 def signs(size: int, draw: Random) -> str:
     """Products of 1 and -1: 1*-1*1*-1."""
-    # k factors and k - 1 signs between them leave what is left of the size to minus signs, one a factor at most.
+    # k factors of one digit and k - 1 operators; the other characters are minus signs, at most one per factor.
     count = draw.randint(-(-(size + 1) // 3), (size + 1) // 2)
     minus = draw.sample(range(count), size + 1 - 2 * count)
     return "*".join("-1" if number in minus else "1" for number in range(count))
 
 
 def nested_left(size: int, draw: Random) -> str:
-    """Parentheses as deep as they go, or one level less, from the left: ((3+8)-4)+1."""
+    """Parentheses of the largest possible depth, or one less, from the left: ((3+8)-4)+1."""
 
     def core(depth: int) -> str:
         ends = "".join(f"){_sign(draw)}{_digit(draw)}" for _ in range(depth))
@@ -90,7 +90,7 @@ def nested_left(size: int, draw: Random) -> str:
 
 
 def nested_right(size: int, draw: Random) -> str:
-    """Parentheses as deep as they go, or one level less, to the right: 1-(4-(8+3))."""
+    """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
 
     def core(depth: int) -> str:
         starts = "".join(f"{_digit(draw)}{_sign(draw)}(" for _ in range(depth))
@@ -121,27 +121,13 @@ def long_numbers(size: int, draw: Random) -> str:
 
 
 WRITERS: tuple[Writer, ...] = (
-    only_plus,
-    only_minus,
-    only_times,
-    times_zero,
-    plus_and_minus,
-    sum_of_products,
-    ones,
-    nearly_zeros,
-    one_digit_throughout,
-    cancelling,
-    nearly_cancelling,
-    signs,
-    nested_left,
-    nested_right,
-    side_by_side,
-    long_numbers,
-)
+    only_plus, only_minus, only_times, times_zero, plus_and_minus, sum_of_products, ones, nearly_zeros,
+    one_digit_throughout, cancelling, nearly_cancelling, signs, nested_left, nested_right, side_by_side, long_numbers,
+)  # fmt: skip
 
 
 def _chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
-    """Numbers of one digit with these operators in turn (none: any); of an even size, one number has two digits."""
+    """Write numbers of one digit with these operators in turn (empty: random); for even sizes, one has two digits."""
     digit = digit or (lambda: _digit(draw))
     count = (size + 1) // 2
     numbers = [digit() for _ in range(count)]
@@ -153,7 +139,7 @@ def _chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | N
 
 
 def _fill_core(size: int, draw: Random, core: Callable[[int], str], unit: int) -> str:
-    """The largest core that leaves room for nothing or for a term, and terms behind it."""
+    """Write the largest core that leaves 0 or at least 2 characters, and fill these with terms."""
     for count in range(size // unit, -1, -1):
         text = core(count)
         room = size - len(text)
@@ -163,11 +149,10 @@ def _fill_core(size: int, draw: Random, core: Callable[[int], str], unit: int) -
     return _chain(size, draw, "+-")
 
 
-def _with(digit: str, text: str, draw: Random) -> str:
-    """A product with this digit for one of its numbers of one digit."""
+def _replace_factor(digit: str, text: str, draw: Random) -> str:
+    """Replace a random one-digit factor of a product by this digit."""
     numbers = text.split("*")
-    at = draw.choice([index for index, number in enumerate(numbers) if len(number) == 1])
-    numbers[at] = digit
+    numbers[draw.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
     return "*".join(numbers)
 
 

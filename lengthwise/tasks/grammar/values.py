@@ -1,4 +1,4 @@
-"""Evaluates expressions: one at a time, of any size, or many at once."""
+"""Evaluate expressions: one of any size, or many at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXACT = 2.0**53  # float64 represents all integers up to here
 
 
 def value(expression: str) -> int:
-    """The value of an expression of the grammar, of any size, in one pass over its symbols.
+    """Return the value of an expression of the grammar, of any size, in one pass over its symbols.
 
     The value of the symbols read so far is total + term · number; a stack holds total and term before each open
     parenthesis.
@@ -43,11 +43,11 @@ def value(expression: str) -> int:
 
 
 def evaluate(rows: UInt8[Tensor, "b p"] | Int[Tensor, "b p"], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """The exact values of expressions of the grammar, given as ids; values beyond 64 bits are clamped."""
+    """Return the exact values of expressions of the grammar, as ids; values beyond 64 bits are clamped."""
     values = torch.empty_like(lengths)
     for part in lengths.argsort().split(ROWS):
         text = _text(rows[part, : int(lengths[part[-1]])], lengths[part])
-        values[part] = of_steps(text, _read(text), lengths[part])
+        values[part] = evaluate_steps(text, _read(text), lengths[part])
     return values
 
 
@@ -67,7 +67,7 @@ class Step:
 
 
 def _text(rows: Tensor, lengths: Int[Tensor, " b"]) -> UInt8[Tensor, "p b"]:
-    """Expressions as columns of symbols, each in parentheses."""
+    """Write expressions as columns of symbols, each in parentheses."""
     text = torch.zeros(rows.shape[1] + 2, len(rows), dtype=torch.uint8)
     text[0] = OPEN
     text[1:-1] = rows.T
@@ -75,7 +75,8 @@ def _text(rows: Tensor, lengths: Int[Tensor, " b"]) -> UInt8[Tensor, "p b"]:
 
 
 def _read(columns: UInt8[Tensor, "p b"]) -> list[Step]:
-    """Parse a text into steps: the first block of every row at once, then the blocks after and inside these, etc."""
+    """Parse a text into steps: first the first block of every row, then the blocks after and inside these, and so
+    on."""
     rows, text, steps = columns.shape[1], columns.view(-1), []
     closing, start = _closing(columns), torch.arange(columns.shape[1])
     while len(start):
@@ -91,7 +92,8 @@ def _read(columns: UInt8[Tensor, "p b"]) -> list[Step]:
 
 
 def _numbers(text: UInt8[Tensor, " t"], start: Int[Tensor, " n"], rows: int) -> tuple[Tensor, Tensor]:
-    """The numbers that begin at these indices, and the indices after them; 0 and the same index if there is none."""
+    """Return the numbers that start at these indices, and the indices after them; 0 and the same index if there is no
+    number."""
     number, end = torch.zeros(len(start), dtype=torch.float64), start.clone()
     longer = nonzero(text[start] < PLUS)
     while len(longer):
@@ -102,8 +104,8 @@ def _numbers(text: UInt8[Tensor, " t"], start: Int[Tensor, " n"], rows: int) -> 
 
 
 def _closing(columns: UInt8[Tensor, "p b"]) -> Int[Tensor, " n"]:
-    """The index of the ) that closes the ( at each index. In a row, parentheses of equal depth follow one another, so
-    sorted by row and depth, opening and closing ones are in the same order."""
+    """Return the index of the ) that closes the ( at each index. In a row, parentheses of equal depth follow one
+    another, so sorted by row and depth, opening and closing parentheses are in the same order."""
     count, rows = columns.shape
     text, depth = columns.view(-1), ((columns == OPEN).char() - (columns == CLOSE).char()).cumsum(0).view(-1)
     opens, closes = (nonzero(text == symbol) for symbol in (OPEN, CLOSE))
@@ -118,17 +120,20 @@ ADDS = torch.tensor([0.0] * 10 + [1.0, -1.0, 0.0, 1.0], dtype=torch.float64)
 JOINS = torch.tensor([0.0] * 10 + [0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 
 
-def of_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """The values of a text's rows, in float64 where that is exact, else with Python's integers, clamped to 64 bits."""
-    found, exact = _work_out(columns, steps)
-    values = torch.where(exact, found, 0).long()
+def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """Return the values of a text's rows, in float64 where that is exact, else with Python's integers, clamped to 64
+    bits."""
+    totals, exact = _evaluate_all(columns, steps)
+    values = torch.where(exact, totals, 0).long()
     for row in (~exact).nonzero().flatten().tolist():
         expression = "".join(SYMBOLS[i] for i in columns[1 : int(lengths[row]) + 1, row].tolist())
         values[row] = max(-(2**63), min(value(expression), 2**63 - 1))
     return values
 
 
-def _work_out(columns: UInt8[Tensor, "p b"], steps: list[Step]) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+def _evaluate_all(
+    columns: UInt8[Tensor, "p b"], steps: list[Step]
+) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
     """Evaluate from the last step to the first: for each block, the product at the beginning of the text from it to the
     end of its parenthesis, and the total of the rest. Also True for rows in which all numbers were exact."""
     text, exact = columns.view(-1), torch.ones(columns.shape[1], dtype=torch.bool)
@@ -148,5 +153,5 @@ def _work_out(columns: UInt8[Tensor, "p b"], steps: list[Step]) -> tuple[Float[T
 
 
 def nonzero(flags: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """The indices of True. For irregular flags, NumPy is several times as fast as torch."""
+    """Return the indices of True. For irregular flags, NumPy is several times as fast as torch."""
     return torch.from_numpy(np.flatnonzero(flags.numpy()))
