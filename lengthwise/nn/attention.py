@@ -53,26 +53,35 @@ class SoftmaxAttention(Mixer):
     def forward(
         self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
-        projected = self.project(x).unflatten(-1, (3, self.heads, -1))
-        return self.out(self.mix(projected, context, cache).flatten(2))
+        return self.out(self.mix(self.project_heads(x), context, cache).flatten(2))
+
+    def project_heads(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t 3 h e"]:
+        """Return queries, keys and values by head."""
+        return self.project(x).unflatten(-1, (3, self.heads, -1))
+
+    def add_positions(
+        self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext
+    ) -> list[Float[Tensor, "b h t e"]]:
+        """Return queries, keys and values, the first two with the vectors and angles of positional encodings."""
+        query, key, value = projected.unbind(2)
+        if context.keys is not None:
+            vectors = context.keys.unflatten(-1, (self.heads, -1))
+            query, key = query + vectors, key + vectors
+        if context.angles is not None:
+            query, key = rotate(query, context.angles), rotate(key, context.angles)
+        return [part.transpose(1, 2) for part in (query, key, value)]
 
     def mix(
         self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t h e"]:
-        """Softmax attention of every query over the keys it may see; the heads' outputs, before ``out``."""
-        query, key, value = projected.unbind(2)
-        if context.keys is not None:
-            added = context.keys.unflatten(-1, (self.heads, -1))
-            query, key = query + added, key + added
-        if context.angles is not None:
-            query, key = rotate(query, context.angles), rotate(key, context.angles)
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        """Return the heads' outputs, before ``out``: softmax attention of every query over the keys it may see."""
+        query, key, value = self.add_positions(projected, context)
         if cache is not None:  # keys are cached after rotation, which depends on their own position only
             key, value = cache.extend(key, value)
         bias = None if context.bias is None else context.bias.to(query.dtype)
         if bias is not None and bias.shape[-1] > key.shape[2]:  # the last column is the blank key's
             key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
-        found = F.scaled_dot_product_attention(
+        mixed = F.scaled_dot_product_attention(
             query, key, value, bias, self.dropout if self.training else 0.0, is_causal=context.causal and bias is None
         )
-        return found.transpose(1, 2)
+        return mixed.transpose(1, 2)

@@ -1,4 +1,4 @@
-"""What a position may see: positional encodings, causality and padding combined, as mixers are given them."""
+"""The positions that each position may see: positional encodings, causality and padding, combined for mixers."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class AttentionContext(NamedTuple):
     padding_mask: Bool[Tensor, "b t"]  # True for a real token
     causal: bool  # no position sees a later one
     # Added to attention scores; −inf hides a key. None: only causality hides keys.
-    # If it has a column more than there are positions, that column is the blank: a key and a value of zeros.
+    # An additional last column is that of the blank: a key and a value of zeros.
     bias: Float[Tensor, "#b #h t k"] | None = None
     angles: Float[Tensor, "b t half"] | None = None  # rotation of queries and keys, in radians
     keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys, the heads' coordinates concatenated
-    # Where the cells above, below, left and right of each position stand in the row; t: there is none. For mixers that
-    # set ``sees_cells``.
+    # The positions of the cells above, below, left and right of each position; t if there is none. For mixers that set
+    # ``sees_cells``.
     cells: Int[Tensor, "b t 4"] | None = None
 
     @staticmethod
     def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> AttentionContext:
         """Combine encodings, causality and padding for a batch. Raises UsageError if a row does not fit an encoding, or
         two encodings are incompatible."""
-        for encoding in encodings:  # before a bias, which has the square of a row's length
+        for encoding in encodings:  # before a bias is computed, whose size is the square of a row's length
             encoding.check(inputs)
-        angles = _given(encoding.angles(inputs) for encoding in encodings)
-        keys = _given(encoding.keys(inputs) for encoding in encodings)
-        blanks = _given(encoding.blank() for encoding in encodings)
+        angles = _not_none(encoding.angles(inputs) for encoding in encodings)
+        keys = _not_none(encoding.keys(inputs) for encoding in encodings)
+        blanks = _not_none(encoding.blank() for encoding in encodings)
         if len(angles) > 1 or len(blanks) > 1:
             raise UsageError("a model takes one rotary encoding, and one encoding with a blank, at most")
-        biases = _given(encoding.attention_bias(inputs) for encoding in encodings)
-        # A blank is a column of the bias, so with one there is a bias, even if it hides nothing but later positions.
+        biases = _not_none(encoding.attention_bias(inputs) for encoding in encodings)
+        # A blank is a column of the bias, so it needs a bias, even if that only hides later positions.
         bias = None if causal and not biases and not blanks else _mask_keys(biases, inputs.padding_mask, causal)
         if blanks and bias is not None:
             column = blanks[0][:, None, None].expand(*bias.shape[:1], -1, *bias.shape[2:3], 1)
@@ -48,12 +48,12 @@ class AttentionContext(NamedTuple):
         return AttentionContext(inputs.padding_mask, causal, bias, angles[0] if angles else None, summed_keys)
 
 
-def _given(found: Iterable[Any]) -> list[Any]:
-    return [part for part in found if part is not None]
+def _not_none(terms: Iterable[Any]) -> list[Any]:
+    return [term for term in terms if term is not None]
 
 
 def _mask_keys(biases: list[Tensor], padding_mask: Bool[Tensor, "b t"], causal: bool) -> Float[Tensor, "#b #h t t"]:
-    """The sum of attention biases, with −inf where causality or padding hides a key."""
+    """Return the sum of attention biases, with −inf where causality or padding hides a key."""
     itself = torch.eye(padding_mask.shape[1], dtype=torch.bool, device=padding_mask.device)
     # Causality already hides padding, which is at the end of a row. Without it, padding sees itself: a softmax over no
     # keys would be NaN.

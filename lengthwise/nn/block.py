@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.mixer = mixer
         if mlp is not None:
             self.norm_mlp = nn.LayerNorm(width, eps)
-        self.mlp: MLP = mlp  # type: ignore[assignment]  # None without one: runners that need it decline
+        self.mlp: MLP = mlp  # type: ignore[assignment]  # may be None: runners that need an MLP decline
         self.drop = nn.Dropout(dropout)
 
     def forward(
@@ -54,13 +54,13 @@ class Block(nn.Module):
     ) -> Float[Tensor, "b t d"]:
         """Apply the block. ``read`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
         if self.post:
-            x = self.norm_mixer(x + self.drop(self._mix(_plus(x, read), context, cache)))
-            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
-        x = x + self.drop(self._mix(_plus(self.norm_mixer(x), read), context, cache))
-        return x if self.mlp is None else x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
+            x = self.norm_mixer(x + self.drop(self._mix(_add(x, read), context, cache)))
+            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(_add(x, read))))
+        x = x + self.drop(self._mix(_add(self.norm_mixer(x), read), context, cache))
+        return x if self.mlp is None else x + self.drop(self.mlp(_add(self.norm_mlp(x), read)))
 
     def _mix(self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any) -> Float[Tensor, "b t d"]:
-        """Apply the mixer; in decoding, one that does not use the cache goes on from its own state, kept there."""
+        """Apply the mixer; in decoding, a mixer without keys and values continues from its state in the cache."""
         if cache is None or self.mixer.caches:
             return self.mixer(x, context, cache)
         return cache.step(self.mixer, x)
@@ -79,5 +79,5 @@ class Block(nn.Module):
             draw_normal(self.mlp.narrow, small if mlp_too else std)
 
 
-def _plus(x: Float[Tensor, "b t d"], read: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
+def _add(x: Float[Tensor, "b t d"], read: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
     return x if read is None else x + read

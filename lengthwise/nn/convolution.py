@@ -73,7 +73,7 @@ class GridConvolutionMixer(Mixer):
     ) -> Float[Tensor, "b t d"]:
         assert context.cells is not None
         rows, count = x.shape[:2]
-        padded = F.pad(x, (0, 0, 0, 1))  # the last position holds zeros, for cells that are not there
+        padded = F.pad(x, (0, 0, 0, 1))  # zeros for cells that do not exist
         first = torch.arange(rows, device=x.device)[:, None, None] * (count + 1)
         near = F.embedding(context.cells + first, padded.flatten(0, 1))
         return self.out(torch.cat([x, near.flatten(2)], -1))

@@ -40,10 +40,9 @@ class _ByDigitPosition(Position):
     def build(self, width: int, heads: int) -> Encoding:
         return (_TableAtInput if self.at == "input" else _TableAtAttention)(self, width)
 
-    def _more(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
-        most = (
-            int(_digit_positions(inputs).amax()) + self.offset - 1
-        )  # whatever is drawn, so that a training fails at once
+    def _draw_offset(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
+        # Check the largest possible offset, not the drawn one, so that training fails at the first step.
+        most = int(_digit_positions(inputs).amax()) + self.offset - 1
         _check_fits(type(self).__name__, most, self.size, "ask for shorter numbers, a larger size or a smaller offset")
         return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
 
@@ -55,8 +54,8 @@ class Abacus(_ByDigitPosition):
     and keys."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        more = self._more(inputs, generator)
-        return replace(inputs, digit_position=torch.where(inputs.digit_position > 0, inputs.digit_position + more, 0))
+        offset = self._draw_offset(inputs, generator)
+        return replace(inputs, digit_position=torch.where(inputs.digit_position > 0, inputs.digit_position + offset, 0))
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Coupling(_ByDigitPosition):
     each_row: bool = True  # draw the offset for each row, not for the batch
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        return replace(inputs, digit_position=inputs.digit_position + self._more(inputs, generator))
+        return replace(inputs, digit_position=inputs.digit_position + self._draw_offset(inputs, generator))
 
 
 class _Table(Encoding):
@@ -96,12 +95,12 @@ def _check_fits(kind: str, most: int, size: int, advice: str) -> None:
 
 
 def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
-    """Digit positions; 0 for padding, whose own may exceed the table. Its vectors are not used."""
+    """Return digit positions; 0 for padding, whose positions may exceed the table and whose vectors are not used."""
     return inputs.digit_position.where(inputs.padding_mask, 0)
 
 
 def _sines(positions: int, width: int) -> Float[Tensor, "n d"]:
-    """Sines and cosines of 0 … positions − 1, at wavelengths from 4 to 4 · positions."""
+    """Return sines and cosines of 0 … positions − 1, at wavelengths from 4 to 4 · positions."""
     half = (width + 1) // 2
     rates = 2 * math.pi / 4 * positions ** (-torch.arange(half) / max(1, half - 1))
     angles = torch.arange(positions)[:, None] * rates

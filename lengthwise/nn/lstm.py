@@ -35,15 +35,15 @@ class Cell(nn.Module):
         return self.first_short.expand(rows, -1), self.first_long.expand(rows, -1)
 
     def forward(self, x: Float[Tensor, "r t d"], states: States) -> tuple[Float[Tensor, "r t d"], States]:
-        """The outputs at these positions, and the states after them."""
-        (short, long), emitted = states, []
-        for seen in self.input(x).unbind(1):  # of all positions in one product, as no state is needed for it
+        """Return the outputs at these positions, and the states after them."""
+        (short, long), outputs = states, []
+        for seen in self.input(x).unbind(1):  # all positions in one product
             gates, g = (seen + self.recurrent(short)).split([3 * long.shape[1], long.shape[1]], -1)
             i, f, o = gates.sigmoid().chunk(3, -1)
             long = f * long + i * g.tanh()
-            emitted.append(o * long)
-            short = self.short(emitted[-1])
-        return self.out(torch.stack(emitted, 1)), (short, long)
+            outputs.append(o * long)
+            short = self.short(outputs[-1])
+        return self.out(torch.stack(outputs, 1)), (short, long)
 
     @torch.no_grad()
     def initialise(self, std: float | None) -> None:

@@ -26,26 +26,26 @@ class Mixer(nn.Module, ABC):
     def forward(
         self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
-        """Mix every position with those that ``context`` lets it see. In decoding, a mixer that ``caches`` gets the new
-        positions alone, and a key–value ``cache``."""
+        """Mix every position with those that ``context`` lets it see. In decoding, a mixer that ``caches`` gets only
+        the new positions, and a key–value ``cache``."""
 
     def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
         """Return the outputs at the next positions, one or more, and the state after them. ``state`` is None before
-        the first position. For causal layouts; a mixer without it computes the whole row again in decoding."""
+        the first position. For causal layouts. Without it, decoding computes the whole row again for every symbol."""
         raise NotImplementedError
 
     @property
     def decodes(self) -> bool:
-        """Whether it can go on from earlier positions: by a cache, or by ``step``."""
+        """Whether it can continue from earlier positions, by a cache or by ``step``."""
         return self.caches or type(self).step is not Mixer.step
 
     def initialise(self, std: float, out_std: float) -> None:
         """Initialise the weights as the transformer asks: N(0, std²), and N(0, out_std²) for the layer whose output is
-        added to the residual stream. By default a mixer keeps the weights that it was built with."""
+        added to the residual stream. By default the weights stay as built."""
 
     def tie_query_key(self, heads: Bool[Tensor, " h"]) -> None:
-        """Start with the keys of these heads equal to their queries, so that equal inputs find each other from the
-        first step. By default nothing is done: a mixer need not have keys and queries."""
+        """Make the key weights of these heads equal to their query weights, so that equal inputs attend to each other
+        from the first step. By default nothing is done, as a mixer need not have keys and queries."""
 
 
 class MixerSpec(Config):
@@ -57,24 +57,23 @@ class MixerSpec(Config):
     def build(
         self, width: int, heads: int, *, causal: bool, layer: int, dropout: float, biases: bool
     ) -> Mixer | nn.Module:
-        """Build the mixer for states of ``width``. Leave out keyword arguments that it has no use for: see
+        """Build the mixer for states of ``width``. Keyword arguments that are not needed may be left out, see
         ``build_mixer``."""
 
 
 def build_mixer(
     spec: MixerSpec, width: int, heads: int, *, causal: bool, layer: int, dropout: float, biases: bool
 ) -> Mixer:
-    """Build a layer's mixer by ``spec.build(width, heads, …)``, which may leave out keyword arguments that it has no
-    use for.
+    """Build a layer's mixer by ``spec.build(width, heads, …)``, with the keyword arguments that it takes.
 
     ``causal``: no position may see a later one. ``layer`` is counted from 0. ``biases``: whether linear layers have
     biases. A module that is not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError for anything else.
     """
-    given: dict[str, Any] = {"causal": causal, "layer": layer, "dropout": dropout, "biases": biases}
+    keywords: dict[str, Any] = {"causal": causal, "layer": layer, "dropout": dropout, "biases": biases}
     takes = inspect.signature(spec.build).parameters
-    if not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
-        given = {name: value for name, value in given.items() if name in takes}
-    module = spec.build(width, heads, **given)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
+        keywords = {name: value for name, value in keywords.items() if name in takes}
+    module = spec.build(width, heads, **keywords)
     if isinstance(module, Mixer):
         return module
     if not isinstance(module, nn.Module):
@@ -103,9 +102,11 @@ class PlainMixer(Mixer):
     ) -> Float[Tensor, "b t d"]:
         mixed = self.module(x, padding_mask=context.padding_mask) if self.masked else self.module(x)
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
-            found = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a {type(mixed).__name__}"
+            shape = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a {type(mixed).__name__}"
             name = type(self.module).__name__
-            raise UsageError(f"a mixer takes states {tuple(x.shape)} to states of that shape, but {name} gave {found}")
+            raise UsageError(
+                f"a mixer takes states {tuple(x.shape)} to states of that shape, but {name} gave {shape}"
+            )
         return mixed
 
 

@@ -17,7 +17,7 @@ from lengthwise.base.types import Inputs, UsageError
 
 
 class Encoding(nn.Module):
-    """Base of encodings. Each method gives one kind of term; by default there is none."""
+    """Base of encodings. Each method returns one kind of term, or by default None."""
 
     reads_padding: ClassVar[bool] = False  # whether terms of real tokens depend on which tokens are padding
 
@@ -25,28 +25,30 @@ class Encoding(nn.Module):
         """Raise UsageError if a row does not fit; called before anything large is computed."""
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        """Vectors to add to the embedded input."""
+        """Return vectors to add to the embedded input."""
         return None
 
     def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
-        """Rotation angles of each pair of coordinates of queries and keys, in radians."""
+        """Return rotation angles of each pair of coordinates of queries and keys, in radians."""
         return None
 
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        """Vectors to add to the queries and keys of every layer, the heads' coordinates concatenated."""
+        """Return vectors to add to the queries and keys of every layer, the heads' coordinates concatenated."""
         return None
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
-        """The attention bias of every head, query and key; −inf hides a key. It has a row axis if rows differ."""
+        """Return the attention bias of every head, query and key; −inf hides a key. It has a row axis if rows
+        differ."""
         return None
 
     def blank(self) -> Float[Tensor, " h"] | None:
-        """The attention bias, per head, of a blank key: zeros with a value of zeros, so that a head may see nothing."""
+        """Return the attention bias, per head, of a blank key of zeros, with a value of zeros: a head may see only
+        it."""
         return None
 
     def alike(self) -> Bool[Tensor, " h"] | None:
-        """True for heads whose key weights start equal to their query weights, so that equal inputs attend to each
-        other from the first step."""
+        """Return True for heads whose key weights start equal to their query weights, so that equal inputs attend to
+        each other from the first step."""
         return None
 
     @property
@@ -72,7 +74,7 @@ class Position(Config):
         """Build the encoding for a model of this width and number of heads."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        """Change the positions of a training batch, so that those of longer rows are trained too. Not used at test."""
+        """Change the positions of a training batch, so that those of longer rows are trained. Not used at test."""
         return inputs
 
 
@@ -121,7 +123,8 @@ class LearnedEncoding(Encoding):
 @dataclass(frozen=True)
 class Mark(Position):
     """A learned vector added to the first position of a row. In a run of equal symbols, a window that averages its
-    neighbours gives the edge the same state as the next position, whatever the weights; the mark tells them apart."""
+    neighbours gives the first position the same state as the next, whatever the weights; the mark distinguishes
+    them."""
 
     std: NotNegative = 0.3  # of the vector at the start
 
@@ -233,7 +236,7 @@ class _Randomized(Encoding):
 
 
 def _choose_positions(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
-    """For each row of n tokens the first n numbers of ``drawn``, in increasing order."""
+    """Return, for each row of n tokens, the first n numbers of ``drawn`` in increasing order."""
     longest, most = int(inputs.padding_mask.sum(1).max()), len(drawn)
     if longest > most:
         raise UsageError(f"a row of {longest} positions takes Randomized(most={longest}) or more, not {most}")
@@ -299,7 +302,7 @@ class _FIRE(Encoding):
         self.network = nn.Sequential(nn.Linear(1, spec.hidden), nn.ReLU(), nn.Linear(spec.hidden, heads))
         self.scale = nn.Parameter(torch.tensor(0.1))
         self.threshold = spec.threshold
-        self.times = nn.Parameter(torch.tensor(1.0))  # L = times · threshold: learns at the scale of other parameters
+        self.times = nn.Parameter(torch.tensor(1.0))  # L = times · threshold, for the scale of other parameters
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
         index = _index(inputs)
@@ -336,16 +339,16 @@ class _ALiBi(Encoding):
 
 
 def _index(inputs: Inputs) -> Int[Tensor, "#b t"]:
-    """The positions of every row; a single row if all rows have the same."""
+    """Return the positions of every row; a single row if all are equal."""
     index = inputs.host.position
     return inputs.position[:1] if bool((index == index[:1]).all()) else inputs.position
 
 
 def gaps(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
-    """The distances |i − j| between all numbers of a row."""
+    """Return the distances |i − j| between all numbers of each row."""
     return (index[:, :, None] - index[:, None]).abs()
 
 
 def distance(length: int, device: torch.device) -> Int[Tensor, "t t"]:
-    """The distances |i − j| of positions 0 … length − 1."""
+    """Return the distances |i − j| of positions 0 … length − 1."""
     return gaps(torch.arange(length, device=device)[None])[0]

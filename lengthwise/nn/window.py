@@ -1,4 +1,4 @@
-"""Attention windows: heads that see only near positions, near digit positions, or earlier positions."""
+"""Attention windows: heads that see only nearby positions, nearby digit positions, or earlier positions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Heads(Position):
 
     count: Size  # heads that have this window
 
-    def _fits(self, heads: int) -> None:
+    def _check_heads(self, heads: int) -> None:
         if self.count > heads:
             raise UsageError(
                 f"{type(self).__name__}: count must be at most the model's {heads} heads, not {self.count}"
@@ -69,10 +69,10 @@ class _Hiding(Encoding):
 
     @abstractmethod
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
-        """True where the first position of a pair does not see the second."""
+        """Return True where the first position of a pair does not see the second."""
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
-        chosen = self.chosen[:1] if self.all else self.chosen  # one bias for all heads if all see the same
+        chosen = self.chosen[:1] if self.all else self.chosen  # one bias if all heads see the same
         hidden = chosen[:, None, None] & self.hidden(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
@@ -85,7 +85,7 @@ class LocalHeads(_Heads):
     reach: Extra = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:
-        self._fits(heads)
+        self._check_heads(heads)
         return LocalHeadsEncoding(torch.arange(heads, device="cpu") < self.count, self.reach)
 
 
@@ -105,16 +105,15 @@ class CoupledHeads(_Heads):
     """The last ``count`` heads see tokens whose digit positions differ by at most ``reach``, in any number of the row.
 
     Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
-    numbers of any length. In a row that is written as text, an answer's symbol is predicted at the position before its
-    own: with ``ahead=1`` the window is around the digits that stand where the predicted one will. A position always
-    sees itself.
+    numbers of any length. In layouts that predict each symbol one position earlier, ``ahead=1`` centres the window on
+    the digit position of the predicted digit. A position always sees itself.
     """
 
     reach: Extra = 0  # the largest difference of digit positions that is seen
-    ahead: Extra = 0  # how much higher the digit position in the middle of the window is than one's own
+    ahead: Extra = 0  # the digit position at the centre of the window, relative to the position's own
 
     def build(self, width: int, heads: int) -> Encoding:
-        self._fits(heads)
+        self._check_heads(heads)
         return CoupledHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count, self.reach, self.ahead)
 
 
@@ -144,7 +143,7 @@ class EarlierHeads(_Heads):
     """
 
     def build(self, width: int, heads: int) -> Encoding:
-        self._fits(heads)
+        self._check_heads(heads)
         return EarlierHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count)
 
 
@@ -164,11 +163,11 @@ class EarlierHeadsEncoding(_Hiding):
 
 @dataclass(frozen=True)
 class Blank(Position):
-    """Every head may see nothing: beside all other keys there is one of zeros, with a value of zeros (a softmax with 1
-    added to its sum, Miller 2023). No parameters.
+    """A blank key for every head: a key of zeros with a value of zeros (a softmax with 1 added to its sum, Miller
+    2023). No parameters.
 
-    So a head can count. An average of equal values is the same however many they are: where two columns of a sum hold
-    9, and where one holds 9 alone, a head without a blank may find the same.
+    With it a head can count: without, an average of equal values does not depend on their number, so that a head may
+    return the same for two columns of a sum that hold 9 as for one.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -178,19 +177,20 @@ class Blank(Position):
 class BlankEncoding(Encoding):
     """The module of ``Blank``."""
 
-    none: Float[Tensor, " h"]
+    zeros: Float[Tensor, " h"]
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.register_buffer("none", torch.zeros(heads), persistent=False)
+        self.register_buffer("zeros", torch.zeros(heads), persistent=False)
 
     def blank(self) -> Float[Tensor, " h"]:
-        return self.none
+        return self.zeros
 
 
 def neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
-    """Find the cells above, below, left and right of each position of a grid; its number of positions where there is
-    none or, if ``causal``, where it comes later. A row that is no grid has cells left and right."""
+    """Return the positions of the cells above, below, left and right of each position of a grid. A cell that does not
+    exist or, if ``causal``, comes later has the row's number of positions. A row that is no grid has cells left and
+    right."""
     real, count = inputs.padding_mask, inputs.tokens.shape[1]
     index = torch.arange(count, device=real.device).expand_as(inputs.tokens)
     columns = (inputs.position.where(real, 0).amax(1, keepdim=True) + 1).expand_as(index)
@@ -199,6 +199,6 @@ def neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
     below, right = index + columns < length, (inputs.position + 1 < columns) & (index + 1 < length)
     if causal:
         below, right = torch.zeros_like(below), torch.zeros_like(right)
-    there = torch.stack([above, below, left, right], 2) & real[..., None]
+    exists = torch.stack([above, below, left, right], 2) & real[..., None]
     place = torch.stack([index - columns, index + columns, index - 1, index + 1], 2)
-    return place.where(there, count)
+    return place.where(exists, count)

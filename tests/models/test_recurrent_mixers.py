@@ -10,17 +10,48 @@ from lengthwise.base.rng import stream
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixers.attention_forms import ForgettingMixer, ScalableAttention, StickBreakingMixer
-from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule, delta_rule_scan
-from lengthwise.nn.mixers.mamba2 import linear_attention, linear_attention_scan
+from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule
+from lengthwise.nn.mixers.mamba2 import linear_attention
 from lengthwise.nn.mixers.recurrent import reversed_rows
-from lengthwise.nn.mixers.rwkv7 import diagonal_plus_rank_one, diagonal_plus_rank_one_scan
-from lengthwise.nn.mixers.xlstm import exponential_attention, exponential_attention_scan
+from lengthwise.nn.mixers.rwkv7 import diagonal_plus_rank_one
+from lengthwise.nn.mixers.xlstm import exponential_attention
 
 ROWS, HEADS, WIDTH = 2, 3, 4
 
 
 def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=stream(seed, "x", *shape), dtype=torch.double, requires_grad=True)
+
+
+def scan(query, decay, a, b, key, value, state=None):
+    """S_t = diag(w_t) S_{t−1} + b_t (a_tᵀ S_{t−1}) + k_t v_tᵀ and the outputs S_tᵀ q_t, position by position."""
+    state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
+    outputs = []
+    for t in range(value.shape[2]):
+        removed = a[:, :, t, None] @ state
+        state = decay[:, :, t, :, None] * state + b[:, :, t, :, None] * removed
+        state = state + key[:, :, t, :, None] * value[:, :, t, None]
+        outputs.append((query[:, :, t, None] @ state)[:, :, 0])
+    return torch.stack(outputs, 2), state
+
+
+def delta_rule_scan(query, key, value, beta, log_decay, state):
+    """S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ."""
+    beta, decay = beta[..., None], 1 if log_decay is None else log_decay.exp()[..., None]
+    return scan(query, torch.ones_like(beta) * decay, key, -beta * decay * key, beta * key, value, state)
+
+
+def linear_attention_scan(query, key, value, log_decay, sign, state):
+    """S_t = a_t S_{t−1} + k_t v_tᵀ, with a factor a_t that may be negative."""
+    decay = log_decay.exp()[..., None] * (1 if sign is None else sign[..., None])
+    return scan(query, decay, torch.zeros_like(key), torch.zeros_like(key), key, value, state)
+
+
+def exponential_attention_scan(query, key, value, enter, log_forget):
+    """C_tᵀ q_t / max(|n_tᵀ q_t|, 1), without a scale and with n as a further column of C."""
+    value, key = F.pad(value, (0, 1), value=1.0), enter.exp()[..., None] * key
+    mixed, _ = linear_attention_scan(query, key, value, log_forget, None, None)
+    return mixed[..., :-1] / mixed[..., -1:].abs().clamp(min=1)
 
 
 def results_and_gradients(function, parts, *further):
@@ -82,19 +113,19 @@ def test_linear_attention_in_chunks_equals_its_scan(length, signed, starts, chun
 
 @given(lengths, st.booleans(), st.sampled_from([4, 16]), st.integers(0, 99))
 def test_a_diagonal_and_rank_one_in_chunks_equals_its_scan(length, starts, chunk, seed):
-    query, log_decay, taken, given_, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(6))
+    query, decay, a, b, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(6))
     state = drawn(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
 
     def bounded(function):
-        def call(query, log_decay, taken, given_, key, value, state, *further):
-            taken = F.normalize(taken, dim=-1)
-            given_ = -2 * given_.sigmoid() * taken
-            return function(query, -0.6 * log_decay.sigmoid(), taken, given_, key, value, state, *further)
+        def call(query, decay, a, b, key, value, state, *further):
+            a, log_decay = F.normalize(a, dim=-1), -0.6 * decay.sigmoid()
+            decay = log_decay.exp() if function is scan else log_decay
+            return function(query, decay, a, -2 * b.sigmoid() * a, key, value, state, *further)
 
         return call
 
-    parts = [query, log_decay, taken, given_, key, value, state]
-    slow = results_and_gradients(bounded(diagonal_plus_rank_one_scan), parts)
+    parts = [query, decay, a, b, key, value, state]
+    slow = results_and_gradients(bounded(scan), parts)
     equal(results_and_gradients(bounded(diagonal_plus_rank_one), parts, chunk), slow)
 
 
@@ -105,7 +136,7 @@ def test_exponential_gates_in_chunks_equal_their_scan(length, chunk, seed):
     enter, forget = (drawn(ROWS, HEADS, length, seed=seed + i) for i in range(2))
     parts = [query, key, value, enter, forget]
 
-    def scan(query, key, value, enter, forget):
+    def by_position(query, key, value, enter, forget):
         found = exponential_attention_scan(query, key, value, 3 * enter, F.logsigmoid(forget))
         return found, found.new_zeros(1)
 
@@ -118,7 +149,7 @@ def test_exponential_gates_in_chunks_equal_their_scan(length, chunk, seed):
                 found.append(one)
         return torch.cat(found, 2), found[0].new_zeros(1)
 
-    equal(results_and_gradients(chunked, parts), results_and_gradients(scan, parts))
+    equal(results_and_gradients(chunked, parts), results_and_gradients(by_position, parts))
     far = exponential_attention(query, key, value, 400 * enter, F.logsigmoid(forget), None, None)[0]
     assert far.isfinite().all()
 

@@ -15,7 +15,6 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import without_decay
-from lengthwise.nn.position import rotate
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class ScalableAttention(SoftmaxAttention):
             count = torch.arange(before + 1, before + query.shape[1] + 1, device=query.device)[None]
         else:
             count = context.padding_mask.sum(1, keepdim=True)
-        query = query * self.scale * (1 + count).to(query.dtype).log()[..., None, None]  # of one key, too, not zero
+        query = query * self.scale * (1 + count).to(query.dtype).log()[..., None, None]  # 1 +: not zero for one key
         return super().mix(torch.stack([query, key, value], 2), context, cache)
 
 
@@ -71,26 +70,24 @@ class ForgettingMixer(SoftmaxAttention):
     def forward(
         self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
-        query, key, value = _positioned(self, x, context)
+        query, key, value = self.add_positions(self.project_heads(x), context)
         total = F.logsigmoid(self.forget(x) + self.forget_bias).transpose(1, 2).cumsum(-1)
-        if cache is not None and (kept := cache.last()) is not None:
-            total = total - kept[0][:, :, -1:, -1]  # that of the last key so far, with its sign
+        if cache is not None and (last := cache.last()) is not None:
+            total = total - last[0][:, :, -1:, -1]  # −F of the last cached key
         width, one = query.shape[-1], torch.ones_like(total)[..., None]
         query = torch.cat([query, total[..., None] * width**0.5, one * width**0.5], -1)
         key = torch.cat([key, one, -total[..., None]], -1)
         if cache is not None:
             key, value = cache.extend(key, value)
-        bias = None if context.bias is None else context.bias.to(query.dtype)
-        if bias is not None and bias.shape[-1] > key.shape[2]:
-            raise UsageError("ForgettingAttention has no blank key: leave out Blank and EarlierHeads")
-        found = F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None, scale=width**-0.5)
-        return self.out(found.transpose(1, 2).flatten(2))
+        bias = _bias_without_blank("ForgettingAttention", context, key)
+        mixed = F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None, scale=width**-0.5)
+        return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 @dataclass(frozen=True)
 class StickBreaking(MixerSpec):
     """Stick-breaking attention (Tan et al. 2025): with β = σ(q kᵀ / √e), query i gives key j the weight
-    β_ij Π_{j < l ≤ i} (1 − β_il): the nearest keys take first. It needs no positions. For causal layouts."""
+    β_ij Π_{j < l ≤ i} (1 − β_il): the nearest keys come first. It needs no positions. For causal layouts."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         _check_causal(self, causal)
@@ -98,37 +95,29 @@ class StickBreaking(MixerSpec):
 
 
 class StickBreakingMixer(SoftmaxAttention):
-    """The module of ``StickBreaking``. A hidden key takes nothing."""
+    """The module of ``StickBreaking``. A hidden key has weight 0."""
 
     def forward(
         self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
-        query, key, value = _positioned(self, x, context)
+        query, key, value = self.add_positions(self.project_heads(x), context)
         if cache is not None:
             key, value = cache.extend(key, value)
         score = query @ key.mT / query.shape[-1] ** 0.5
         hidden = torch.ones(score.shape[-2:], dtype=torch.bool, device=x.device).triu(1 + score.shape[-1] - x.shape[1])
-        if context.bias is not None:
-            if context.bias.shape[-1] > key.shape[2]:
-                raise UsageError("StickBreaking has no blank key: leave out Blank and EarlierHeads")
-            score = score + context.bias.to(score.dtype)
-        left = F.logsigmoid(-score).masked_fill(hidden, 0.0)  # what a key leaves, as a logarithm
-        # log β = score + log(1 − β), so the sum from key j on has the share of j too.
+        bias = _bias_without_blank("StickBreaking", context, key)
+        score = score if bias is None else score + bias
+        left = F.logsigmoid(-score).masked_fill(hidden, 0.0)  # log(1 − β)
+        # log β = score + log(1 − β), so the sum starts at key j itself.
         weight = (score + left.flip(-1).cumsum(-1).flip(-1)).exp().masked_fill(hidden, 0.0)
         return self.out((weight @ value).transpose(1, 2).flatten(2))
 
 
-def _positioned(
-    attention: SoftmaxAttention, x: Float[Tensor, "b t d"], context: AttentionContext
-) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b h t e"], Float[Tensor, "b h t e"]]:
-    """Queries, keys and values of heads, with the vectors and angles of positional encodings."""
-    query, key, value = attention.project(x).unflatten(-1, (3, attention.heads, -1)).unbind(2)
-    if context.keys is not None:
-        added = context.keys.unflatten(-1, (attention.heads, -1))
-        query, key = query + added, key + added
-    if context.angles is not None:
-        query, key = rotate(query, context.angles), rotate(key, context.angles)
-    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+def _bias_without_blank(name: str, context: AttentionContext, key: Float[Tensor, "b h k e"]) -> Tensor | None:
+    """Return the attention bias in the keys' type. Raises UsageError if it has a column for a blank key."""
+    if context.bias is not None and context.bias.shape[-1] > key.shape[2]:
+        raise UsageError(f"{name} has no blank key: leave out Blank and EarlierHeads")
+    return None if context.bias is None else context.bias.to(key.dtype)
 
 
 def _check_causal(spec: MixerSpec, causal: bool) -> None:

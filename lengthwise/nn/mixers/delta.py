@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -23,11 +23,20 @@ from lengthwise.nn.mixers.recurrent import (
     without_decay,
 )
 
-CHUNK = 16  # positions that are computed at once: the fastest on a CPU, see bench/mixers.py
+CHUNK = 16  # positions computed at once: the fastest on a CPU, see bench/mixers.py
+
+
+class _DeltaSpec(MixerSpec):
+    """Base of configurations whose fields are arguments of ``DeltaMixer``."""
+
+    fixed: ClassVar[dict[str, Any]] = {}  # further arguments
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return DeltaMixer(width, heads, biases=biases, **asdict(self), **self.fixed)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class DeltaNet(MixerSpec):
+class DeltaNet(_DeltaSpec):
     """DeltaNet (Schlag et al. 2021; Yang et al. 2024): for each head S ← S (I − β k kᵀ) + β v kᵀ, output S q.
 
     Keys and queries have length 1, β = σ(w x). With ``negative``, β = 2 σ(w x), so that eigenvalues of the state's
@@ -37,42 +46,27 @@ class DeltaNet(MixerSpec):
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
     taps: Extra = 4  # of the short convolution; 0: none
 
-    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
-        return DeltaMixer(width, heads, taps=self.taps, negative=self.negative, biases=biases)
-
 
 @dataclass(frozen=True)
-class GatedDeltaNet(MixerSpec):
+class GatedDeltaNet(_DeltaSpec):
     """Gated DeltaNet (Yang et al. 2025): S ← α S (I − β k kᵀ) + β v kᵀ, with a decay α per head and position, and an
     output gate. ``negative`` as in DeltaNet."""
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
     taps: Extra = 4  # of the short convolution; 0: none
 
-    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
-        return DeltaMixer(width, heads, taps=self.taps, negative=self.negative, gated=True, biases=biases)
+    fixed: ClassVar[dict[str, Any]] = {"gated": True}
 
 
 @dataclass(frozen=True)
-class DeltaProduct(MixerSpec):
+class DeltaProduct(_DeltaSpec):
     """DeltaProduct (Siems et al. 2025): ``updates`` delta-rule updates per position, each with its own key, value and
-    β, so that the state's transition is a product of as many reflections, e.g. a rotation."""
+    β, so that the state's transition is a product of that many reflections, e.g. a rotation."""
 
     updates: Size = 2  # per position
     negative: bool = True  # eigenvalues of one update in [−1, 1] instead of [0, 1]
     gated: bool = False  # a decay and an output gate, as in Gated DeltaNet
     taps: Extra = 4  # of the short convolution; 0: none
-
-    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
-        return DeltaMixer(
-            width,
-            heads,
-            taps=self.taps,
-            negative=self.negative,
-            gated=self.gated,
-            updates=self.updates,
-            biases=biases,
-        )
 
 
 class DeltaMixer(RecurrentMixer):
@@ -104,7 +98,7 @@ class DeltaMixer(RecurrentMixer):
         before, memory = state or (None, None)
         projected, before = self.conv(self.project(x), before)
         query, *rest = (split_heads(part, self.heads) for part in projected.chunk(1 + 2 * self.updates, -1))
-        # With several updates, position t has the places t · updates … of a longer row; its query the last of them.
+        # With several updates, position t takes ``updates`` places of a longer row, and its query the last of them.
         key, value = (torch.stack(rest[i::2], 3).flatten(2, 3) for i in (0, 1))
         beta = self.top * self.rate(x).sigmoid().unflatten(-1, (self.updates, self.heads)).flatten(1, 2)
         decay = None if self.decay is None else self.decay(x)
@@ -112,8 +106,8 @@ class DeltaMixer(RecurrentMixer):
             query = F.pad(query[:, :, :, None], (0, 0, self.updates - 1, 0)).flatten(2, 3)
             decay = None if decay is None else F.pad(decay[..., None], (0, self.updates - 1)).flatten(2)
         query, key = (F.normalize(part, dim=-1) for part in (query, key))
-        found, memory = delta_rule(query, key, value, beta.transpose(1, 2), decay, memory)
-        mixed = join_heads(self.norm(found[:, :, self.updates - 1 :: self.updates]))
+        outputs, memory = delta_rule(query, key, value, beta.transpose(1, 2), decay, memory)
+        mixed = join_heads(self.norm(outputs[:, :, self.updates - 1 :: self.updates]))
         return self.out(mixed if self.gate is None else mixed * F.silu(self.gate(x))), (before, memory)
 
 
@@ -132,7 +126,7 @@ class Decay(nn.Module):
         return self.with_step(x)[0]
 
     def with_step(self, x: Float[Tensor, "b t d"]) -> tuple[Float[Tensor, "b h t"], Float[Tensor, "b h t"]]:
-        """The log decay, and its step softplus(w x + b) alone."""
+        """Return the log decay and the step softplus(w x + b)."""
         step = F.softplus(self.step(x) + self.step_bias)
         return -(self.log_rate.exp() * step).transpose(1, 2), step.transpose(1, 2)
 
@@ -146,8 +140,8 @@ def delta_rule(
     state: Float[Tensor, "b h k v"] | None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
-    """Compute S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ and the outputs S_tᵀ q_t, chunk by chunk; return the
-    outputs and the last state.
+    """Compute S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ chunk by chunk; return the outputs S_tᵀ q_t and the
+    last state.
 
     Within a chunk, with γ the product of its decays so far, S_t = γ_t S_0 + Σ_{j ≤ t} (γ_t / γ_j) k_j u_jᵀ, and the
     u_t = β_t (v_t − α_t S_{t−1}ᵀ k_t) solve one triangular system (Yang et al. 2024, section 3; 2025, section 3.3).
@@ -167,48 +161,27 @@ def delta_rule(
     inverse = inverse_of_unit_lower((beta * among).tril(-1))
     fresh = inverse @ (beta * value)  # the u if S_0 were 0
     removed = inverse @ (beta * key if total is None else beta * total.exp() * key)
-    if total is not None:  # from here on, each query and key with its decay from, and to, the chunk's ends
+    if total is not None:  # decay queries from the chunk's start, and keys to its end
         query, key = query * total.exp(), key * (total[..., -1:, :] - total).exp()
     state = key.new_zeros(rows, heads, width, value.shape[-1]) if state is None else state
-    found = []
+    outputs = []
     for i in range(key.shape[2]):
         update = fresh[:, :, i] - removed[:, :, i] @ state
-        found.append(query[:, :, i] @ state + between[:, :, i] @ update)
+        outputs.append(query[:, :, i] @ state + between[:, :, i] @ update)
         state = state if total is None else state * total[:, :, i, -1:].exp()
         state = state + key[:, :, i].mT @ update
-    return torch.cat(found, 2)[:, :, :length], state
+    return torch.cat(outputs, 2)[:, :, :length], state
 
 
 def inverse_of_unit_lower(strict: Float[Tensor, "*n c c"]) -> Float[Tensor, "*n c c"]:
-    """(I + L)⁻¹ of a strictly lower triangular L: the product of I + M, I + M², I + M⁴, … with M = −L, which ends
-    because M^c = 0."""
+    """Return (I + L)⁻¹ of a strictly lower triangular L: the product of I + M, I + M², I + M⁴, … with M = −L, which
+    ends because M^c = 0."""
     size = strict.shape[-1]
     identity = torch.eye(size, dtype=strict.dtype, device=strict.device)
-    power, done = -strict, 2
+    power, exponent = -strict, 2
     inverse = identity + power
-    while done < size:
+    while exponent < size:
         power = power @ power
         inverse = inverse + inverse @ power
-        done *= 2
+        exponent *= 2
     return inverse
-
-
-def delta_rule_scan(
-    query: Float[Tensor, "b h t k"],
-    key: Float[Tensor, "b h t k"],
-    value: Float[Tensor, "b h t v"],
-    beta: Float[Tensor, "b h t"],
-    log_decay: Float[Tensor, "b h t"] | None,
-    state: Float[Tensor, "b h k v"] | None,
-) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
-    """``delta_rule`` position by position, as its definition says: what tests compare it with."""
-    state = key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
-    found = []
-    for t in range(key.shape[2]):
-        one = key[:, :, t, :, None]
-        if log_decay is not None:
-            state = state * log_decay[:, :, t, None, None].exp()
-        update = beta[:, :, t, None, None] * (value[:, :, t, None] - one.mT @ state)
-        state = state + one @ update
-        found.append((query[:, :, t, None] @ state)[:, :, 0])
-    return torch.stack(found, 2), state

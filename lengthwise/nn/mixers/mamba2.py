@@ -22,7 +22,7 @@ from lengthwise.nn.mixers.recurrent import (
     split_heads,
 )
 
-CHUNK = 32  # positions that are computed at once: the fastest on a CPU
+CHUNK = 32  # positions computed at once: the fastest on a CPU
 SMALLEST = 1e-6  # of a decay's magnitude, so that its logarithm is finite
 
 
@@ -66,8 +66,8 @@ class Mamba2Mixer(RecurrentMixer):
         if self.negative:
             factor = 2 * log_decay.exp() - 1
             log_decay, sign = factor.abs().clamp(min=SMALLEST).log(), torch.where(factor < 0, -1.0, 1.0).to(x.dtype)
-        found, memory = linear_attention(query, key, step[..., None] * value, log_decay, sign, memory)
-        mixed = join_heads(found + self.skip * value)
+        outputs, memory = linear_attention(query, key, step[..., None] * value, log_decay, sign, memory)
+        mixed = join_heads(outputs + self.skip * value)
         return self.out(self.norm(mixed * F.silu(self.gate(x)))), (before, memory)
 
 
@@ -80,42 +80,26 @@ def linear_attention(
     state: Float[Tensor, "b h k v"] | None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
-    """Compute S_t = a_t S_{t−1} + k_t v_tᵀ and the outputs S_tᵀ q_t, chunk by chunk; return the outputs and the last
-    state. a_t has this logarithm of its magnitude, and this sign, 1 or −1; None: all are positive. All heads may share
-    queries and keys (g = 1)."""
+    """Compute S_t = a_t S_{t−1} + k_t v_tᵀ chunk by chunk; return the outputs S_tᵀ q_t and the last state.
+
+    ``log_decay`` is log |a_t|, ``sign`` the sign of a_t, 1 or −1 (None: all are positive). Heads may share queries and
+    keys (g = 1).
+    """
     length = value.shape[2]
     chunk = min(chunk, length)
     query, key, value = (in_chunks(part, chunk) for part in (query, key, value))
     total = in_chunks(log_decay[..., None], chunk).cumsum(3)  # of logarithms since the chunk's start
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=value.device).tril()
     ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()
-    kept, left = total.exp(), (total[..., -1:, :] - total).exp()
+    from_start, to_end = total.exp(), (total[..., -1:, :] - total).exp()
     if sign is not None:
         run = in_chunks(sign[..., None], chunk, 1.0).cumprod(3)
-        ratio, kept, left = ratio * run * run.mT, kept * run, left * run * run[..., -1:, :]
+        ratio, from_start, to_end = ratio * run * run.mT, from_start * run, to_end * run * run[..., -1:, :]
     inside = (query @ key.mT * ratio) @ value
-    query, key = query * kept, key * left
+    query, key = query * from_start, key * to_end
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
-    found = []
+    outputs = []
     for i in range(value.shape[2]):
-        found.append(inside[:, :, i] + query[:, :, i] @ state)
-        state = kept[:, :, i, -1:] * state + key[:, :, i].mT @ value[:, :, i]
-    return torch.cat(found, 2)[:, :, :length], state
-
-
-def linear_attention_scan(
-    query: Float[Tensor, "b g t k"],
-    key: Float[Tensor, "b g t k"],
-    value: Float[Tensor, "b h t v"],
-    log_decay: Float[Tensor, "b h t"],
-    sign: Float[Tensor, "b h t"] | None,
-    state: Float[Tensor, "b h k v"] | None,
-) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
-    """``linear_attention`` position by position: what tests compare it with."""
-    state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
-    decay = log_decay.exp() if sign is None else log_decay.exp() * sign
-    found = []
-    for t in range(value.shape[2]):
-        state = decay[:, :, t, None, None] * state + key[:, :, t, :, None] * value[:, :, t, None]
-        found.append((query[:, :, t, None] @ state)[:, :, 0])
-    return torch.stack(found, 2), state
+        outputs.append(inside[:, :, i] + query[:, :, i] @ state)
+        state = from_start[:, :, i, -1:] * state + key[:, :, i].mT @ value[:, :, i]
+    return torch.cat(outputs, 2)[:, :, :length], state

@@ -1,8 +1,9 @@
-"""Mixers that read from left to right and can go on from a state: what they have in common."""
+"""Mixers that read from left to right and continue from a state: their base, and torch's LSTM and GRU layers."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
 from lengthwise.nn.attention_context import AttentionContext
-from lengthwise.nn.mixer import Mixer
+from lengthwise.nn.mixer import Mixer, MixerSpec
 
 
 class RecurrentMixer(Mixer):
@@ -34,15 +35,15 @@ class RecurrentMixer(Mixer):
 
 
 def reversed_rows(x: Float[Tensor, "b t d"], padding_mask: Tensor) -> Float[Tensor, "b t d"]:
-    """Each row in reverse order; its padding stays where it is."""
+    """Reverse each row; its padding stays at the end."""
     length, index = padding_mask.sum(1, keepdim=True), torch.arange(x.shape[1], device=x.device)
     source = torch.where(index < length, length - 1 - index, index)
     return x.gather(1, source[..., None].expand_as(x))
 
 
 class ShortConvolution(nn.Module):
-    """A causal convolution of each channel over the last ``taps`` positions, then SiLU: a common start of recurrent
-    mixers. Its state is the last inputs. With no taps, SiLU alone."""
+    """A causal convolution of each channel over the last ``taps`` positions, then SiLU; its state is the last inputs.
+    Without taps, only SiLU."""
 
     def __init__(self, width: int, taps: int) -> None:
         super().__init__()
@@ -54,8 +55,8 @@ class ShortConvolution(nn.Module):
             return F.silu(x), None
         before = x.new_zeros(len(x), self.taps - 1, x.shape[-1]) if state is None else state
         seen = torch.cat([before, x], 1)
-        found = F.conv1d(seen.transpose(1, 2), self.weight, groups=x.shape[-1]).transpose(1, 2)
-        return F.silu(found), seen[:, x.shape[1] :]
+        mixed = F.conv1d(seen.transpose(1, 2), self.weight, groups=x.shape[-1]).transpose(1, 2)
+        return F.silu(mixed), seen[:, x.shape[1] :]
 
 
 def split_heads(x: Float[Tensor, "b t c"], heads: int) -> Float[Tensor, "b h t e"]:
@@ -74,7 +75,7 @@ def in_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -> F
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Raise UsageError if heads do not share the width evenly."""
+    """Raise UsageError unless ``width`` is a multiple of ``heads``."""
     if width % heads:
         raise UsageError(f"width must be a multiple of heads, not {width} / {heads}")
 
@@ -83,3 +84,32 @@ def without_decay(parameter: nn.Parameter) -> nn.Parameter:
     """Exempt a parameter from weight decay, see ``weight_decay_groups``."""
     parameter.no_weight_decay = True  # type: ignore[attr-defined]
     return parameter
+
+
+@dataclass(frozen=True)
+class LSTMLayer(MixerSpec):
+    """A layer of torch's LSTM (Hochreiter and Schmidhuber 1997), h = o · tanh(c), then a linear layer. One head."""
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return TorchLayer(nn.LSTM(width, width, batch_first=True), width, biases=biases)
+
+
+@dataclass(frozen=True)
+class GRULayer(MixerSpec):
+    """A layer of torch's GRU (Cho et al. 2014), then a linear layer. One head."""
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return TorchLayer(nn.GRU(width, width, batch_first=True), width, biases=biases)
+
+
+class TorchLayer(RecurrentMixer):
+    """The module of both. Its state is torch's."""
+
+    def __init__(self, layer: nn.LSTM | nn.GRU, width: int, *, biases: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        self.out = nn.Linear(width, width, bias=biases)
+
+    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+        outputs, state = self.layer(x, state)
+        return self.out(outputs), state

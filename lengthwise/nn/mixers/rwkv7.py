@@ -21,7 +21,7 @@ from lengthwise.nn.mixers.recurrent import (
     without_decay,
 )
 
-CHUNK = 16  # positions that are computed at once; the product of so many decays stays far above what 32 bits round
+CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
 LOG_SLOWEST = -0.606531  # −exp(−1/2): decays are in (.545, 1)
 PARTS = ("receptance", "decay", "key", "value", "rate", "gate")
 
@@ -45,7 +45,7 @@ class RWKV7Mixer(RecurrentMixer):
         super().__init__()
         check_heads(width, heads)
         self.heads, self.top = heads, 2.0 if negative else 1.0
-        self.shift = nn.Parameter(torch.rand(len(PARTS), width))  # how much of each part is of the position before
+        self.shift = nn.Parameter(torch.rand(len(PARTS), width))  # fraction of each part from the previous position
         self.full = nn.ModuleDict(
             {name: nn.Linear(width, width, bias=False) for name in ("receptance", "key", "value")}
         )
@@ -55,8 +55,8 @@ class RWKV7Mixer(RecurrentMixer):
         self.decay_bias = without_decay(nn.Parameter(torch.linspace(-6, 1, width // heads).repeat(heads)))
         self.rate_bias = without_decay(nn.Parameter(torch.zeros(width)))
         self.removal = nn.Parameter(torch.full((width,), 0.85))  # of the key, before it is normalised
-        self.replacement = nn.Parameter(torch.ones(width))  # how much the rate a lowers the key k̃
-        self.bonus = nn.Parameter(torch.zeros(heads, 1, width // heads))  # of the present position
+        self.replacement = nn.Parameter(torch.ones(width))  # the effect of the rate a on the key k̃
+        self.bonus = nn.Parameter(torch.zeros(heads, 1, width // heads))  # of the current position
         self.norm = nn.GroupNorm(heads, width, eps=64e-5)
         self.out = nn.Linear(width, width, bias=biases)
 
@@ -74,8 +74,8 @@ class RWKV7Mixer(RecurrentMixer):
         key = key * (1 + (rate / self.top - 1) * self.replacement)
         parts = (split_heads(part, self.heads) for part in (receptance, log_decay, key, value, rate))
         receptance, log_decay, key, value, rate = parts
-        found, memory = diagonal_plus_rank_one(receptance, log_decay, -removal, rate * removal, key, value, memory)
-        rows = join_heads(found)
+        outputs, memory = diagonal_plus_rank_one(receptance, log_decay, -removal, rate * removal, key, value, memory)
+        rows = join_heads(outputs)
         normed = self.norm(rows.flatten(0, 1)).view_as(rows)
         own = (receptance * self.bonus * key).sum(-1, keepdim=True) * value
         return self.out((normed + join_heads(own)) * gate), (x[:, -1:], memory)
@@ -84,15 +84,15 @@ class RWKV7Mixer(RecurrentMixer):
 def diagonal_plus_rank_one(
     query: Float[Tensor, "b h t k"],
     log_decay: Float[Tensor, "b h t k"],
-    taken: Float[Tensor, "b h t k"],
-    given: Float[Tensor, "b h t k"],
+    a: Float[Tensor, "b h t k"],
+    b: Float[Tensor, "b h t k"],
     key: Float[Tensor, "b h t k"],
     value: Float[Tensor, "b h t v"],
     state: Float[Tensor, "b h k v"] | None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
-    """Compute S_t = diag(w_t) S_{t−1} + b_t (a_tᵀ S_{t−1}) + k_t v_tᵀ, with a ``taken`` and b ``given``, and the
-    outputs S_tᵀ q_t, chunk by chunk; return the outputs and the last state.
+    """Compute S_t = diag(w_t) S_{t−1} + b_t (a_tᵀ S_{t−1}) + k_t v_tᵀ chunk by chunk; return the outputs S_tᵀ q_t and
+    the last state.
 
     With γ the product of decays since the chunk's start, z_t = a_tᵀ S_{t−1} solves z_t = (γ_{t−1} a_t)ᵀ S_0 + Σ_{j < t}
     (γ_{t−1} a_t)ᵀ ((b_j / γ_j) z_j + (k_j / γ_j) v_j). Decays must not be so small that their product over a chunk
@@ -100,39 +100,19 @@ def diagonal_plus_rank_one(
     """
     length = value.shape[2]
     chunk = min(chunk, length)
-    parts = (query, log_decay, taken, given, key, value)
-    query, log_decay, taken, given, key, value = (in_chunks(part, chunk) for part in parts)
+    parts = (query, log_decay, a, b, key, value)
+    query, log_decay, a, b, key, value = (in_chunks(part, chunk) for part in parts)
     total = log_decay.cumsum(3)
-    query, taken = query * total.exp(), taken * (total - log_decay).exp()
-    given, key, last = given * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()
-    inverse = inverse_of_unit_lower(-(taken @ given.mT).tril(-1))
-    fresh, seen = inverse @ ((taken @ key.mT).tril(-1) @ value), inverse @ taken
-    of_given, of_key = (query @ given.mT).tril(), (query @ key.mT).tril() @ value
+    query, a = query * total.exp(), a * (total - log_decay).exp()
+    b, key, last = b * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()
+    inverse = inverse_of_unit_lower(-(a @ b.mT).tril(-1))
+    fresh, seen = inverse @ ((a @ key.mT).tril(-1) @ value), inverse @ a
+    of_b, of_key = (query @ b.mT).tril(), (query @ key.mT).tril() @ value
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
-    found = []
+    outputs = []
     for i in range(value.shape[2]):
         z = fresh[:, :, i] + seen[:, :, i] @ state
-        found.append(query[:, :, i] @ state + of_given[:, :, i] @ z + of_key[:, :, i])
-        state = state + given[:, :, i].mT @ z + key[:, :, i].mT @ value[:, :, i]
+        outputs.append(query[:, :, i] @ state + of_b[:, :, i] @ z + of_key[:, :, i])
+        state = state + b[:, :, i].mT @ z + key[:, :, i].mT @ value[:, :, i]
         state = last[:, :, i].mT * state
-    return torch.cat(found, 2)[:, :, :length], state
-
-
-def diagonal_plus_rank_one_scan(
-    query: Float[Tensor, "b h t k"],
-    log_decay: Float[Tensor, "b h t k"],
-    taken: Float[Tensor, "b h t k"],
-    given: Float[Tensor, "b h t k"],
-    key: Float[Tensor, "b h t k"],
-    value: Float[Tensor, "b h t v"],
-    state: Float[Tensor, "b h k v"] | None,
-) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
-    """``diagonal_plus_rank_one`` position by position: what tests compare it with."""
-    state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
-    found = []
-    for t in range(value.shape[2]):
-        z = taken[:, :, t, None] @ state
-        state = log_decay[:, :, t, :, None].exp() * state + given[:, :, t, :, None] * z
-        state = state + key[:, :, t, :, None] * value[:, :, t, None]
-        found.append((query[:, :, t, None] @ state)[:, :, 0])
-    return torch.stack(found, 2), state
+    return torch.cat(outputs, 2)[:, :, :length], state

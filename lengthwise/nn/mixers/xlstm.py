@@ -21,7 +21,7 @@ from lengthwise.nn.mixers.recurrent import (
     without_decay,
 )
 
-CHUNK = 32  # positions that are computed at once
+CHUNK = 32  # positions computed at once
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MLSTM(MixerSpec):
 
 class MLSTMMixer(RecurrentMixer):
     """The module of ``MLSTM``. Its state: that of the convolution, C and n side by side "b h k v+1", and the logarithm
-    m "b h" of the number by which both are divided."""
+    m "b h" of their scale."""
 
     def __init__(self, width: int, heads: int, *, taps: int, biases: bool) -> None:
         super().__init__()
@@ -60,8 +60,8 @@ class MLSTMMixer(RecurrentMixer):
         enter, forget = (self.gates(seen) + self.gate_bias).transpose(1, 2).chunk(2, 1)
         key = key / key.shape[-1] ** 0.5
         forget = F.logsigmoid(forget)
-        found, *memory = exponential_attention(query, key, value, enter, forget, memory[0], memory[1])
-        mixed = join_heads(self.norm(found)) * self.gate(x).sigmoid()
+        outputs, *memory = exponential_attention(query, key, value, enter, forget, memory[0], memory[1])
+        mixed = join_heads(self.norm(outputs)) * self.gate(x).sigmoid()
         return self.out(mixed), (before, *memory)
 
 
@@ -75,48 +75,29 @@ def exponential_attention(
     scale: Float[Tensor, "b h"] | None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k w"], Float[Tensor, "b h"]]:
-    """Compute C_t = f_t C_{t−1} + exp(i_t) k_t v_tᵀ, n_t alike with 1 for v, and the outputs C_tᵀ q_t / max(|n_tᵀ q_t|,
-    1), chunk by chunk; return the outputs, the last C with n as its last column, both divided by exp(m), and m."""
+    """Compute C_t = f_t C_{t−1} + exp(i_t) k_t v_tᵀ, and n_t in the same way with 1 for v, chunk by chunk. Return the
+    outputs C_tᵀ q_t / max(|n_tᵀ q_t|, 1), the last C with n as its last column, both divided by exp(m), and m."""
     rows, heads, length, width = key.shape
     value = F.pad(value, (0, 1), value=1.0)  # the column of n
     state = key.new_zeros(rows, heads, width, value.shape[-1]) if state is None else state
     scale = key.new_full((rows, heads), -torch.inf) if scale is None else scale
-    found = []
+    outputs = []
     for start in range(0, length, chunk):
-        here = slice(start, start + chunk)
-        total = log_forget[:, :, here].cumsum(-1)
-        weight = total[..., :, None] - total[..., None, :] + enter[:, :, None, here]
+        part = slice(start, start + chunk)
+        total = log_forget[:, :, part].cumsum(-1)
+        weight = total[..., :, None] - total[..., None, :] + enter[:, :, None, part]
         lower = torch.ones(weight.shape[-2:], dtype=torch.bool, device=key.device).tril()
         weight = weight.masked_fill(~lower, -torch.inf)
         carried = total + scale[..., None]
         # The largest exponent so far. The result does not depend on it, so it has no gradient.
         largest = torch.maximum(carried, weight.amax(-1)).detach()
         weight, carried = (weight - largest[..., None]).exp(), (carried - largest).exp()[..., None]
-        scores = query[:, :, here] @ key[:, :, here].mT * weight
-        both = scores @ value[:, :, here] + carried * (query[:, :, here] @ state)
-        found.append(both[..., :-1] / torch.maximum(both[..., -1:].abs(), (-largest).exp()[..., None]))
-        state = carried[:, :, -1:] * state + (key[:, :, here] * weight[:, :, -1, :, None]).mT @ value[:, :, here]
+        scores = query[:, :, part] @ key[:, :, part].mT * weight
+        both = scores @ value[:, :, part] + carried * (query[:, :, part] @ state)
+        outputs.append(both[..., :-1] / torch.maximum(both[..., -1:].abs(), (-largest).exp()[..., None]))
+        state = carried[:, :, -1:] * state + (key[:, :, part] * weight[:, :, -1, :, None]).mT @ value[:, :, part]
         scale = largest[..., -1]
-    return torch.cat(found, 2), state, scale
-
-
-def exponential_attention_scan(
-    query: Float[Tensor, "b h t k"],
-    key: Float[Tensor, "b h t k"],
-    value: Float[Tensor, "b h t v"],
-    enter: Float[Tensor, "b h t"],
-    log_forget: Float[Tensor, "b h t"],
-) -> Float[Tensor, "b h t v"]:
-    """The outputs of ``exponential_attention`` position by position, without its scale: what tests compare it with."""
-    state = key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1])
-    norm, found = key.new_zeros(*key.shape[:2], key.shape[-1]), []
-    for t in range(key.shape[2]):
-        forget, gate = log_forget[:, :, t].exp()[..., None], enter[:, :, t].exp()[..., None]
-        state = forget[..., None] * state + gate[..., None] * key[:, :, t, :, None] * value[:, :, t, None]
-        norm = forget * norm + gate * key[:, :, t]
-        size = (norm * query[:, :, t]).sum(-1, keepdim=True).abs().clamp(min=1)
-        found.append((query[:, :, t, None] @ state)[:, :, 0] / size)
-    return torch.stack(found, 2)
+    return torch.cat(outputs, 2), state, scale
 
 
 @dataclass(frozen=True)
@@ -142,7 +123,7 @@ class SLSTMMixer(RecurrentMixer):
         self.input = nn.Linear(width, 2 * width, bias=False)  # z, o
         self.recurrent = nn.Parameter(torch.empty(heads, size, 4 * size).uniform_(-1, 1) / size**0.5)
         bias = torch.zeros(heads, 4, size)
-        bias[:, 1] = torch.linspace(3, 6, size)  # forget gates, open at first
+        bias[:, 1] = torch.linspace(3, 6, size)  # forget gates, open at the start
         self.bias = without_decay(nn.Parameter(bias))
         self.norm = nn.RMSNorm(size, eps=1e-5)
         self.out = nn.Linear(width, width, bias=biases)
@@ -150,17 +131,17 @@ class SLSTMMixer(RecurrentMixer):
     def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
         before, *memory = state or (None, *[x.new_zeros(self.heads, len(x), x.shape[-1] // self.heads)] * 4)
         seen, before = self.conv(x, before)
-        given = torch.cat([self.gates(seen), self.input(x)], -1).unflatten(-1, (4, self.heads, -1))
-        given = (given.transpose(2, 3) + self.bias).flatten(3).permute(1, 2, 0, 3)  # t h b 4e
+        inputs = torch.cat([self.gates(seen), self.input(x)], -1).unflatten(-1, (4, self.heads, -1))
+        inputs = (inputs.transpose(2, 3) + self.bias).flatten(3).permute(1, 2, 0, 3)  # t h b 4e
         h, c, n, m = memory
-        found = []
-        for now in given.unbind(0):
-            i, f, z, o = torch.baddbmm(now, h, self.recurrent).chunk(4, -1)
-            kept = F.logsigmoid(f) + m
-            m = torch.maximum(kept, i).detach()  # the result does not depend on it
-            i, f = (i - m).exp(), (kept - m).exp()
+        outputs = []
+        for current in inputs.unbind(0):
+            i, f, z, o = torch.baddbmm(current, h, self.recurrent).chunk(4, -1)
+            forgets = F.logsigmoid(f) + m
+            m = torch.maximum(forgets, i).detach()  # the result does not depend on it
+            i, f = (i - m).exp(), (forgets - m).exp()
             c, n = f * c + i * z.tanh(), f * n + i
             h = o.sigmoid() * c / n
-            found.append(h)
-        mixed = self.norm(torch.stack(found).permute(2, 0, 1, 3)).flatten(2)
+            outputs.append(h)
+        mixed = self.norm(torch.stack(outputs).permute(2, 0, 1, 3)).flatten(2)
         return self.out(mixed), (before, h, c, n, m)

@@ -131,9 +131,7 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
     return values
 
 
-def _evaluate_all(
-    columns: UInt8[Tensor, "p b"], steps: list[Step]
-) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+def _evaluate_all(columns: UInt8[Tensor, "p b"], steps: list[Step]) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
     """Evaluate from the last step to the first: for each block, the product at the beginning of the text from it to the
     end of its parenthesis, and the total of the rest. Also True for rows in which all numbers were exact."""
     text, exact = columns.view(-1), torch.ones(columns.shape[1], dtype=torch.bool)
