@@ -28,7 +28,7 @@ from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import running_foreign_code
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, SinglePass, TooFewPositions, device_of, modes_kept, too_few_positions
+from lengthwise.models import Model, SinglePass, TooFewPositions, describe_too_few_positions, device_of, modes_kept
 from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
@@ -168,7 +168,7 @@ def _check_positions(model: Model, inputs: Inputs, error: IndexError) -> None:
     except IndexError:
         if isinstance(error, TooFewPositions):
             raise error from None
-        raise UsageError(f"{_name(model)} {too_few_positions(inputs.tokens.shape[1], error)}") from None
+        raise UsageError(f"{_name(model)} {describe_too_few_positions(inputs.tokens.shape[1], error)}") from None
 
 
 def _check_room(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
@@ -183,7 +183,7 @@ def _check_room(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
     except IndexError as error:
         if isinstance(error, TooFewPositions):
             raise
-        raise UsageError(f"{_name(model)} {too_few_positions(inputs.tokens.shape[1], error)}") from None
+        raise UsageError(f"{_name(model)} {describe_too_few_positions(inputs.tokens.shape[1], error)}") from None
 
 
 def _try_on_cpu(model: Model, inputs: Inputs) -> None:

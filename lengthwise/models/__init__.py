@@ -1,4 +1,4 @@
-"""Models define what one loop computes; runners repeat it."""
+"""Models define one loop of a computation; runners repeat it."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, inputs: Inputs) -> Context:
-        """Compute what is the same in every loop: the embedded input and the attention bias."""
+        """Compute the part that is the same in every loop: the embedded input and the attention bias."""
 
     @abstractmethod
     def start(self, context: Context) -> State:
-        """The state before the first loop, h_0."""
+        """Return the state before the first loop, h_0."""
 
     @abstractmethod
     def advance(self, state: State, context: Context) -> State:
         """Compute one loop."""
 
     def step(self, state: State, memory: Any) -> tuple[State, Any]:
-        """Compute one loop at the next positions, one or more, and return what to remember of them. ``memory`` is None
-        before the first position. For causal models; one without it computes the whole row again in decoding."""
+        """Compute one loop at the next positions, one or more, and return the state and the new memory. ``memory`` is
+        None before the first position. For causal models. Without it, decoding computes the whole row again."""
         raise NotImplementedError
 
     @abstractmethod
     def read(self, state: State) -> Float[Tensor, "r t v"]:
-        """The logits of every position."""
+        """Return the logits of every position."""
 
     def answer_state(self, state: State) -> State:
-        """The part of a state that answers are read from. How far a loop moves it says whether a model has settled."""
+        """Return the part of a state from which answers are read. A model has settled if a loop moves it little."""
         return state
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model computes; the CPU if it has neither parameters nor buffers."""
+    """Return a model's device; the CPU if it has neither parameters nor buffers."""
     return next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
 
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Context manager: on exit, each of a model's modules has its ``training`` flag back, which ``eval`` overwrites."""
+    """Context manager that restores the ``training`` flag of each module, which ``eval`` overwrites."""
     modes = [(part, part.training) for part in model.modules()]
     try:
         yield
@@ -76,17 +76,17 @@ class ModelSpec(Config):
 
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
-        """Build a new model, initialised with torch's global generator, which a recipe seeds and holds meanwhile. Other
-        modules are wrapped in ``SinglePass``."""
+        """Build a new model, initialised with torch's global generator, which the recipe seeds. Other modules are
+        wrapped in ``SinglePass``."""
 
     @property
     def seedless(self) -> ModelSpec:
-        """What the seeds of one recipe share: itself, unless it holds given weights."""
+        """The configuration shared by all seeds of a recipe: itself, unless it holds weights."""
         return self
 
     @property
     def offsets(self) -> int:
-        """How many of its positional encodings add a random offset to digit positions in training."""
+        """The number of its positional encodings that add a random offset to digit positions in training."""
         return sum(position.moves_digits for position in getattr(self, "positions", ()))
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
@@ -94,12 +94,34 @@ class ModelSpec(Config):
         return inputs
 
 
+class SequenceModel(Model):
+    """Base of models whose context and state are "r t d": the embedded tokens, then the output of each loop."""
+
+    embedding: nn.Module
+    readout: nn.Module
+
+    def embed(self, inputs: Inputs) -> Float[Tensor, "r t d"]:
+        return self.embedding(inputs.tokens)
+
+    def start(self, context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+        return context
+
+    def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
+        return self.readout(state)
+
+
+def check_causal(spec: ModelSpec, causal: bool) -> None:
+    """Raise UsageError in a layout that is not causal, for a model that reads from left to right."""
+    if not causal:
+        raise UsageError(f"{type(spec).__name__} reads from left to right: it takes a causal layout, e.g. NextToken")
+
+
 class SinglePass(Model):
     """Wraps a module that maps tokens "b t" to logits "b t v" as a model that is advanced once.
 
     If its ``forward`` has a parameter ``padding_mask`` or ``attention_mask``, it gets the mask "b t", True or 1 for a
-    real token. Logits may also be the ``logits`` of an object or a dictionary, or stand in a tuple, as those of
-    transformers and nanoGPT do; in 16 bits they are widened to 32. UsageError if there are none of this shape.
+    real token. Logits may also be the ``logits`` of an object or a dictionary, or in a tuple, as those of transformers
+    and nanoGPT are; 16 bits are widened to 32. Raises UsageError if there are no logits of this shape.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -120,27 +142,27 @@ class SinglePass(Model):
         except (IndexError, RuntimeError, AssertionError) as error:
             if not lacks_positions(error):
                 raise
-            said = too_few_positions(tokens.shape[1], error)
-            raise TooFewPositions(f"{type(self.module).__name__} {said}") from error
+            message = describe_too_few_positions(tokens.shape[1], error)
+            raise TooFewPositions(f"{type(self.module).__name__} {message}") from error
 
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         return state
 
 
 class TooFewPositions(UsageError, IndexError):
-    """A module fails on rows of this length, or does not know a symbol."""
+    """A module fails on rows of this length, or on a symbol."""
 
 
 def lacks_positions(error: Exception) -> bool:
-    """Is this how a module fails where a table of positions or symbols ends, or a row does not fit what it is added to;
-    or how it says so, as nanoGPT and x-transformers assert it?"""
+    """Return whether an error is that of a table of positions or symbols that is too small, as torch raises and nanoGPT
+    and x-transformers assert it."""
     if isinstance(error, (IndexError, AssertionError)):
         return True
-    return any(said in str(error) for said in ("must match the size of tensor", "must match the existing size"))
+    return any(message in str(error) for message in ("must match the size of tensor", "must match the existing size"))
 
 
-def too_few_positions(count: int, error: Exception) -> str:
-    """What a message says of a module that fails on rows of ``count`` positions."""
+def describe_too_few_positions(count: int, error: Exception) -> str:
+    """Return the message for a module that fails on rows of ``count`` positions."""
     return (
         f"fails on rows of {count} positions ({type(error).__name__}: {one_line(error)}): if it has fewer, give it "
         "more, or shorter problems"

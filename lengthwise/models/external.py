@@ -1,4 +1,4 @@
-"""A torch module that Python hands over, where a recipe has the configuration of a model."""
+"""A torch module from Python in place of the configuration of a model in a recipe."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
 
 PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
-TORCHS = frozenset(vars(nn.Module()))  # what torch keeps of every module, "training" among it
-DEEPEST = 8  # lists within lists that are told of
+TORCHS = frozenset(vars(nn.Module()))  # torch's own attributes of every module, such as "training"
+DEEPEST = 8  # levels of nested values that are described
 
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # by name: functions of imported files that return a module
-_MODULES: dict[str, nn.Module] = {}  # by digest, as they were given; they last as long as the process
+_MODULES: dict[str, nn.Module] = {}  # by digest; copies for the life of the process
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class ExternalModule(ModelSpec):
     recorded_name: ClassVar[str] = "Given"
 
     name: str  # of its class
-    digest: str  # of its weights when it was given, of which are frozen, and of all else that its modules hold
-    form: str = field(default="", metadata={"identity": False})  # the same but for the weights' numbers
+    digest: str  # of its weights, of which are frozen, and of all other attributes of its modules
+    form: str = field(default="", metadata={"identity": False})  # the same without the weights' numbers
     # The configuration of a model of transformers and the type of its weights, in JSON; empty for other modules.
     config: str = field(default="", metadata={"identity": False, "shown": False})
 
     @staticmethod
     def of(module: nn.Module) -> ExternalModule:
-        """What stands for the module in a recipe. UsageError for one whose weights are still to be made."""
+        """Return the configuration of a module. Raises UsageError if its weights are not initialised yet."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy parts without weights: call it on some tokens first")
         digest, form = _weights(module), _weights(module, numbers=False)
@@ -63,7 +63,7 @@ class ExternalModule(ModelSpec):
         return replace(self, digest=self.form) if self.form else self
 
     def remember(self, module: nn.Module) -> None:
-        """Let this build the module as it is now, whatever becomes of it, for as long as the process lasts."""
+        """Keep a copy of the module as it is now, which ``build`` returns for the life of the process."""
         _MODULES[self.digest] = copy.deepcopy(module)
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
@@ -72,13 +72,13 @@ class ExternalModule(ModelSpec):
         if self.config:
             return _from_config(self.name, self.config)
         built = {name: function() for name, function in _BUILDERS.items()}
-        alike = {name: module for name, module in built.items() if type(module).__name__ == self.name}
-        for module in alike.values():
+        same_class = {name: module for name, module in built.items() if type(module).__name__ == self.name}
+        for module in same_class.values():
             if self.form in ("", ExternalModule.of(module).form):
                 return module
-        if alike:
+        if same_class:
             raise UsageError(
-                f"{', '.join(alike)} returns a {self.name} of other layers or settings than the one that was trained"
+                f"{', '.join(same_class)} returns a {self.name} with other layers or settings than the trained one"
             )
         raise UsageError(
             f"this model is a module {self.name} that was given from Python, which no file can build: --import a file "
@@ -93,31 +93,32 @@ def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
 
 
 def _config_of(module: nn.Module) -> str:
-    """The configuration of a model of transformers, and the type of its weights, in JSON; empty for another module."""
+    """Return the configuration of a model of transformers and the type of its weights, in JSON; empty for other
+    modules."""
     config: Any = getattr(module, "config", None)
     if type(module).__module__.partition(".")[0] != "transformers" or config is None:
         return ""
-    kinds = {str(one.dtype).removeprefix("torch.") for one in module.parameters()}
+    kinds = {str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()}
     return json.dumps({"dtype": min(kinds, default="float32"), "config": json.loads(config.to_json_string())})
 
 
 def _from_config(name: str, text: str) -> nn.Module:
-    """A model of transformers by its class's name and configuration, with new weights. UsageError where transformers is
-    missing or has no such model."""
+    """Build a model of transformers, with new weights, from the name of its class and its configuration. Raises
+    UsageError if transformers is missing or lacks this model."""
     transformers = library("transformers", "transformers", f"this model is a {name} of transformers")
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise UsageError(f"transformers {transformers.__version__} has no model {name}")
     try:
-        told = json.loads(text)
-        module = kind(kind.config_class.from_dict(told["config"]))
-        return module.to(getattr(torch, told["dtype"]))
-    except Exception as error:  # whatever a configuration of another version does
+        stored = json.loads(text)
+        module = kind(kind.config_class.from_dict(stored["config"]))
+        return module.to(getattr(torch, stored["dtype"]))
+    except Exception as error:  # any error with a configuration of another version
         raise UsageError(f"{name}: transformers cannot build it from its configuration ({one_line(error)})") from None
 
 
 def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
-    """A digest of its weights, or of their names and shapes alone, of what it is made of, and of which weights are
+    """Return a digest of a module's structure, of its weights (or only their names, types and shapes), and of which are
     frozen."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
@@ -133,8 +134,8 @@ def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
 
 
 def _attributes(module: nn.Module) -> Iterator[str]:
-    """What neither weights nor ``repr`` need tell, as a number of heads or a configuration: what modules hold beside
-    parts and parameters."""
+    """Yield the attributes of all modules beside submodules and parameters, such as a number of heads, which neither
+    weights nor ``repr`` need show."""
     seen: dict[int, int] = {}
     for name, part in module.named_modules():
         for attribute, value in _list_contents(part).items():
@@ -143,8 +144,8 @@ def _attributes(module: nn.Module) -> Iterator[str]:
 
 
 def _list_contents(value: Any) -> dict[str, Any]:
-    """What an object holds, in order. Of what is private only numbers and words, and of torch's own modules none: the
-    rest may be caches, as are cached properties."""
+    """Return an object's attributes, sorted. Private ones are numbers and words only, and none of torch's own modules:
+    others may be caches, as cached properties are."""
     if dataclasses.is_dataclass(value):
         held = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     else:
@@ -166,21 +167,21 @@ def _list_slots(slots: str | Iterable[str]) -> Iterable[str]:
 
 
 def _describe_value(value: Any, seen: dict[int, int], deep: int = 0) -> str:
-    """A value in words that are the same in every process: a tensor by its numbers, what has a name by that, a module
-    by its weights, any other object by what it holds, once: ``seen`` numbers those that were told. Empty for what holds
-    nothing that one could see."""
+    """Return a description of a value that is the same in every process: of a tensor its numbers, of a named object its
+    name, of a module its weights, of other objects their attributes, once (``seen`` numbers them). Empty for an object
+    without visible attributes."""
 
     def parts(values: Iterable[Any]) -> list[str]:
         return [_describe_value(part, seen, deep + 1) for part in values]
 
     if value is None or isinstance(value, PLAIN):
         return repr(value)
-    if isinstance(value, ModuleType | logging.Logger):  # which hold all others of their kind
+    if isinstance(value, ModuleType | logging.Logger):  # these refer to all others of their kind
         return value.__name__ if isinstance(value, ModuleType) else value.name
     if hasattr(value, "__qualname__") or deep > DEEPEST:
         return getattr(value, "__qualname__", "")
     if isinstance(value, Tensor):
-        return _of_tensor(value)
+        return _describe_tensor(value)
     if isinstance(value, nn.Module):
         return f"{type(value).__qualname__} {_weights(value).hexdigest()}"
     if isinstance(value, np.ndarray | np.generic):
@@ -203,12 +204,12 @@ def _describe_value(value: Any, seen: dict[int, int], deep: int = 0) -> str:
     return f"{type(value).__qualname__}{_describe_value(held, seen, deep + 1)}" if held else ""
 
 
-def _of_tensor(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     if tensor.is_sparse:
-        one = tensor.detach().coalesce()
-        return f"sparse{list(one.shape)} {_of_tensor(one.indices())} {_of_tensor(one.values())}"
+        sparse = tensor.detach().coalesce()
+        return f"sparse{list(sparse.shape)} {_describe_tensor(sparse.indices())} {_describe_tensor(sparse.values())}"
     if tensor.layout is not torch.strided:
-        return f"{tensor.layout} {_of_tensor(tensor.detach().to_sparse_coo())}"
+        return f"{tensor.layout} {_describe_tensor(tensor.detach().to_sparse_coo())}"
     if tensor.is_meta:
         return f"{tensor.dtype}{list(tensor.shape)}"
     numbers = tensor_bytes(tensor.resolve_conj().resolve_neg())
@@ -216,5 +217,5 @@ def _of_tensor(tensor: Tensor) -> str:
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The numbers as they stand in memory, of any type."""
+    """Return the bytes of a tensor of any type."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lengthwise.base.ranges import Decay, Size
-from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
-from lengthwise.models import Model, ModelSpec
+from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 
@@ -30,13 +29,12 @@ class LSTM(ModelSpec):
     dropout: Decay = 0.1  # probability of dropping a value in training
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
-        if not causal:
-            raise UsageError("LSTM reads from left to right: it takes a causal layout, e.g. NextToken")
+        check_causal(self, causal)
         return LSTMModel(self, len(reads), len(writes))
 
 
-class LSTMModel(Model):
-    """The model of ``LSTM``. Context and state are "r t d"."""
+class LSTMModel(SequenceModel):
+    """The model of ``LSTM``."""
 
     def __init__(self, spec: LSTM, reads: int, writes: int) -> None:
         super().__init__()
@@ -48,17 +46,8 @@ class LSTMModel(Model):
         self.drop = nn.Dropout(spec.dropout)
         self.readout = Scaled(spec.width, writes)
 
-    def embed(self, inputs: Inputs) -> Float[Tensor, "r t d"]:
-        return self.embedding(inputs.tokens)
-
-    def start(self, context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
-        return context
-
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
         for number, cell in enumerate(self.cells):
             x = self.drop(state) if number else state  # dropout between cells, not on the input
             state, _ = cell(x, cell.start(len(x)))
         return state
-
-    def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
-        return self.readout(state)

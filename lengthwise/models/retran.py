@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Decay, Positive, Size
-from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
-from lengthwise.models import Model, ModelSpec
+from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 
@@ -47,17 +47,16 @@ class ReTran(ModelSpec):
             raise UsageError(f"width must be a multiple of 2 · heads, not {self.width} / {self.heads}")
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
-        if not causal:
-            raise UsageError("ReTran reads from left to right: it takes a causal layout, e.g. NextToken")
+        check_causal(self, causal)
         return ReTranModel(self, len(reads), len(writes))
 
 
-Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]  # the factors of a coordinate itself, and of its pair's other
+Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]  # factors of a coordinate, and of the other of its pair
 
 
 class Layer(nn.Module):
-    """One layer, computed position by position; all that needs no earlier output is computed for all positions at once,
-    as a GPU waits for each operation longer than it works on it."""
+    """One layer, computed position by position. Terms that need no earlier output are computed for all positions at
+    once, since on a GPU launching an operation takes longer than computing it."""
 
     def __init__(self, spec: ReTran) -> None:
         super().__init__()
@@ -77,17 +76,17 @@ class Layer(nn.Module):
     def forward(self, x: Float[Tensor, "r t d"], turn: Turn) -> Float[Tensor, "r t d"]:
         probability, states = self.dropout if self.training else 0.0, self.cell.start(len(x))
         # Dropout's factors of both sublayers' outputs: 1 / (1 − p), or 0.
-        kept = F.dropout(x.new_ones(2, *x.shape), probability).split(1, 2)
+        factors = F.dropout(x.new_ones(2, *x.shape), probability).split(1, 2)
         first = self.first.expand(len(x), 1, -1)
         keys, values, outputs = self._by_head(self.key(first)), self._by_head(self.value(first)), []
         queries = _rotate(self._by_head(self.query(x)), turn) / math.sqrt(keys.shape[-1])
-        parts = (x.split(1, 1), queries.split(1, 1), kept, turn[0].split(1), turn[1].split(1))
-        for column, query, (mixing, emitting), *now in zip(*parts, strict=True):
+        parts = (x.split(1, 1), queries.split(1, 1), factors, turn[0].split(1), turn[1].split(1))
+        for column, query, (mixing, emitting), *rotation in zip(*parts, strict=True):
             weights = F.dropout(torch.bmm(query, keys.mT).softmax(-1), probability)
             h = self.norm_attention(column + mixing * self.mix(torch.bmm(weights, values).view_as(column)))
             output, states = self.cell(h, states)
             y = self.norm_cell(h + emitting * output)
-            keys = torch.cat([keys, _rotate(self._by_head(self.key(y)), now)], 1)
+            keys = torch.cat([keys, _rotate(self._by_head(self.key(y)), rotation)], 1)
             values = torch.cat([values, self._by_head(self.value(y))], 1)
             outputs.append(y)
         return torch.cat(outputs, 1)
@@ -96,8 +95,8 @@ class Layer(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
-class ReTranModel(Model):
-    """The model of ``ReTran``. Context and state are "r t d"."""
+class ReTranModel(SequenceModel):
+    """The model of ``ReTran``."""
 
     def __init__(self, spec: ReTran, reads: int, writes: int) -> None:
         super().__init__()
@@ -109,12 +108,6 @@ class ReTranModel(Model):
         half = spec.width // spec.heads // 2
         self.register_buffer("rates", spec.base ** (-torch.arange(half) / half), persistent=False)
 
-    def embed(self, inputs: Inputs) -> Float[Tensor, "r t d"]:
-        return self.embedding(inputs.tokens)
-
-    def start(self, context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
-        return context
-
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
         angles = torch.arange(1, state.shape[1] + 1, device=state.device)[:, None] * self.rates
         turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
@@ -122,11 +115,8 @@ class ReTranModel(Model):
             state = layer(state, turn)
         return state
 
-    def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
-        return self.readout(state)
-
 
 def _rotate(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
-    """``nn.position.turned`` in half as many operations: cosines and sines are laid out for whole heads beforehand."""
+    """``nn.position.rotate`` in half as many operations: cosines and sines are prepared for whole heads."""
     own, other = turn
     return x * own + x.roll(x.shape[-1] // 2, -1) * other

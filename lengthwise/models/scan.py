@@ -30,7 +30,7 @@ class Scan(ModelSpec):
 
     width: Size = 32  # numbers per position
     mlp: Size = 4  # the hidden width of the operator, in multiples of width
-    noise: NotNegative = 0.3  # standard deviation of what is added to states in training
+    noise: NotNegative = 0.3  # standard deviation of noise added to states in training
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         return ScanModel(self, len(reads), len(writes))

@@ -1,8 +1,8 @@
-"""A model with a clock: a smaller looped model beside it, which says whether it is done.
+"""A model with a clock: a smaller looped model beside it, which decides when the answer is done.
 
-The halting unit of adaptive computation time (Graves 2016) reads the state of the model that it halts. Then what knows
-that it is done need not have the answer so far ready at every loop, and may count in ways that end where training did
-(docs/lab). Here the two share nothing but the row: ``Halting`` teaches the clock, and the answers as ``Final`` would.
+The halting unit of adaptive computation time (Graves 2016) reads the state of the model that it halts. A model that
+also decides when to halt may count in ways that fail beyond the training lengths (docs/lab). Here the two models share
+only the row: ``Halting`` trains the clock, and the answers as ``Final`` does.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Mark
 from lengthwise.nn.window import Local
 
-WAITS, DONE = 0, 1  # what a clock may say
+WAITS, DONE = 0, 1  # outputs of the clock
 
 
 @dataclass(frozen=True)
 class Timed(ModelSpec):
-    """``answers`` computes the answer, ``clock``, advanced as often, whether it is done. At the ``=``, which predicts
-    an answer's first symbol, the end symbol, for no answer yet, has the probability that the clock waits; what is left
-    goes to the other symbols, in the proportions of ``answers``. Elsewhere its logits are those of ``answers``.
+    """``answers`` computes the answer; ``clock``, advanced equally often, whether it is done. At the ``=``, where an
+    answer's first symbol is predicted, the end symbol (no answer yet) has the probability that the clock waits; the
+    rest is shared by the other symbols in the proportions of ``answers``. Elsewhere the logits are those of
+    ``answers``.
 
-    With ``Halting``, ``AnyLoops`` and ``Halted``, the loss of a row that stops early is the clock's alone. Raises
-    UsageError for a layout without ``=`` or end symbol, or with pauses, after which another position is the first.
+    With ``Halting``, ``AnyLoops`` and ``Halted``, only the clock has a loss on a row that stops early. Raises
+    UsageError for a layout without ``=`` or end symbol, or with pauses, which move the first position of the answer.
     """
 
-    answers: ModelSpec = Transformer()  # what answers
-    # what says when: a loop takes the mark of the first position one further, so it is at the = after n loops
+    answers: ModelSpec = Transformer()  # the model that answers
+    # The model that halts: each loop moves the mark of the first position by one, so it reaches the = after n loops.
     clock: ModelSpec = Transformer(width=32, positions=(Local(reach=1), Mark()), init_std=0.1, embedding_std=0.3)
-    blind: bool = False  # to the clock all letters and digits are one symbol: T(n) follows from where they stand
+    blind: bool = False  # the clock reads all letters and digits as one symbol: T(n) depends on positions only
 
     @property
     def offsets(self) -> int:
@@ -59,13 +60,13 @@ class Timed(ModelSpec):
 
 
 def _blind_symbols(reads: Vocab) -> Int[Tensor, " v"]:
-    """What a blind clock reads for each symbol: for every letter and digit the first of them."""
-    alike = [symbol.isalnum() for symbol in reads.symbols]
-    return torch.tensor([alike.index(True) if one else number for number, one in enumerate(alike)])
+    """Return the id that a blind clock reads for each symbol: for every letter and digit that of the first one."""
+    merged = [symbol.isalnum() for symbol in reads.symbols]
+    return torch.tensor([merged.index(True) if is_merged else number for number, is_merged in enumerate(merged)])
 
 
 class TimedState(NamedTuple):
-    """The states of both, and where a row has its ``=``."""
+    """The states of both models, and the position of each row's ``=``."""
 
     answers: Any
     clock: Any
@@ -86,11 +87,11 @@ class TimedModel(Model):
         return TimedState(self.answers.embed(inputs), self.clock.embed(self.clock_inputs(inputs)), self.firsts(inputs))
 
     def clock_inputs(self, inputs: Inputs) -> Inputs:
-        """What the clock reads."""
+        """Return the inputs of the clock."""
         return inputs if self.seen is None else replace(inputs, tokens=self.seen[inputs.tokens])
 
     def firsts(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
-        """Where the clock is asked."""
+        """Return where the clock's output is used."""
         return inputs.tokens == self.equals
 
     def start(self, context: TimedState) -> TimedState:
@@ -109,8 +110,8 @@ class TimedModel(Model):
     def join_logits(
         self, answers: Float[Tensor, "*n v"], clock: Float[Tensor, "*n 2"], first: Bool[Tensor, "*n"]
     ) -> Float[Tensor, "*n v"]:
-        """The logits of both as those of the whole."""
-        said = clock.log_softmax(-1)
+        """Combine the logits of both models."""
+        halts = clock.log_softmax(-1)
         ends = torch.arange(answers.shape[-1], device=answers.device) == self.end
-        symbols = answers.masked_fill(ends, -torch.inf).log_softmax(-1) + said[..., DONE, None]
-        return torch.where(first[..., None], torch.where(ends, said[..., WAITS, None], symbols), answers)
+        symbols = answers.masked_fill(ends, -torch.inf).log_softmax(-1) + halts[..., DONE, None]
+        return torch.where(first[..., None], torch.where(ends, halts[..., WAITS, None], symbols), answers)

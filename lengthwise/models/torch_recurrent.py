@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from lengthwise.base.ranges import Decay, Size
-from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
-from lengthwise.models import Model, ModelSpec
+from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,11 @@ class _TorchRecurrent(ModelSpec):
     layers: Size = 2  # one above the other
     dropout: Decay = 0.0  # probability of dropping a value between layers in training
 
-    def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
-        if not causal:
-            raise UsageError(
-                f"{type(self).__name__} reads from left to right: it takes a causal layout, e.g. NextToken"
-            )
-        return TorchRecurrentModel(self, self._layers(), len(reads), len(writes))
+    kind: ClassVar[type[nn.LSTM] | type[nn.GRU]]
 
-    def _layers(self) -> nn.RNNBase:
-        raise NotImplementedError
+    def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
+        check_causal(self, causal)
+        return TorchRecurrentModel(self, len(reads), len(writes))
 
 
 @dataclass(frozen=True)
@@ -39,38 +34,27 @@ class TorchLSTM(_TorchRecurrent):
     input is the output of the first. ``build`` raises UsageError for a layout that is not causal.
     """
 
-    def _layers(self) -> nn.RNNBase:
-        return nn.LSTM(self.width, self.width, self.layers, batch_first=True, dropout=self.dropout)
+    kind = nn.LSTM
 
 
 @dataclass(frozen=True)
 class TorchGRU(_TorchRecurrent):
     """``torch.nn.GRU``, ``layers`` of them, between an embedding and a linear readout; see ``TorchLSTM``."""
 
-    def _layers(self) -> nn.RNNBase:
-        return nn.GRU(self.width, self.width, self.layers, batch_first=True, dropout=self.dropout)
+    kind = nn.GRU
 
 
-class TorchRecurrentModel(Model):
-    """The model of both. Context and state are "r t d"."""
+class TorchRecurrentModel(SequenceModel):
+    """The model of both."""
 
-    def __init__(self, spec: _TorchRecurrent, layers: nn.RNNBase, reads: int, writes: int) -> None:
+    def __init__(self, spec: _TorchRecurrent, reads: int, writes: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(reads, spec.width)
-        self.layers = layers
+        self.layers = spec.kind(spec.width, spec.width, spec.layers, batch_first=True, dropout=spec.dropout)
         self.readout = nn.Linear(spec.width, writes)
-
-    def embed(self, inputs: Inputs) -> Float[Tensor, "r t d"]:
-        return self.embedding(inputs.tokens)
-
-    def start(self, context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
-        return context
 
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
         return self.layers(state)[0]
 
     def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
         return self.layers(state, memory)
-
-    def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
-        return self.readout(state)

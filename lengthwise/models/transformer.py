@@ -77,8 +77,8 @@ class Transformer(ModelSpec):
     # From state to logits: a linear layer, an MLP and two of them, or logits / √width.
     readout: Literal["linear", "mlp", "scaled"] = "linear"
     positions: tuple[Position, ...] = (NoPE(),)  # positional encodings; see `lengthwise list positions`
-    mixer: MixerSpec = Attention()  # what a block does across positions
-    mixers: tuple[MixerSpec, ...] = ()  # those of the layers in turn, repeated; none: ``mixer`` in all
+    mixer: MixerSpec = Attention()  # how a block combines positions
+    mixers: tuple[MixerSpec, ...] = ()  # of the layers in turn, repeated; none: ``mixer`` in all
     injection: Injection = "add"  # how the embedded input enters the state in every loop; once: not at all
     noise: NotNegative = 0.0  # standard deviation of the first state in training
     dropout: Decay = 0.0  # probability of dropping a value in training
@@ -105,7 +105,7 @@ class Transformer(ModelSpec):
 
 
 class TransformerContext(NamedTuple):
-    """What is the same in every loop."""
+    """The parts that are the same in every loop."""
 
     embedded: Float[Tensor, "b t d"]
     attention: AttentionContext
@@ -132,7 +132,7 @@ class TransformerModel(Model):
         self.readout = _readout(spec, writes)
 
     def embed(self, inputs: Inputs) -> TransformerContext:
-        # Without attention there is no bias to compute, which has the square of a row's length.
+        # The bias, whose size is the square of a row's length, is computed only for attention.
         attends = any(block.mixer.attends for block in self.blocks)
         attention = AttentionContext(inputs.padding_mask, self.causal)
         if attends:
@@ -142,8 +142,9 @@ class TransformerModel(Model):
         return TransformerContext(self.embed_tokens(inputs.tokens, self.vectors(inputs)), attention)
 
     def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
-        """The vectors that positional encodings add to the embedded tokens."""
-        return [found for encoding in self.encodings if (found := encoding.vectors(inputs)) is not None]
+        """Return the vectors that positional encodings add to the embedded tokens."""
+        vectors = (encoding.vectors(inputs) for encoding in self.encodings)
+        return [vector for vector in vectors if vector is not None]
 
     def embed_tokens(self, tokens: Int[Tensor, "b t"], vectors: list[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t d"]:
         return self.norm_embedding(sum(vectors, self.embedding(tokens)))
@@ -152,7 +153,7 @@ class TransformerModel(Model):
         return self.start_from(context.embedded)
 
     def start_from(self, x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
-        """h_0 for the embedded input x."""
+        """Return h_0 for the embedded input x."""
         if self.injection in ("once", "reads"):
             return x
         return torch.randn_like(x) * self.noise if self.noise and self.training else torch.zeros_like(x)
@@ -171,24 +172,11 @@ class TransformerModel(Model):
 
 
 def _block(spec: Transformer, encodings: Sequence[Encoding], layer: int, causal: bool) -> Block:
-    of_layers = spec.mixers or (spec.mixer,)
-    mixer = build_mixer(
-        of_layers[layer % len(of_layers)],
-        spec.width,
-        spec.heads,
-        causal=causal,
-        layer=layer,
-        dropout=spec.dropout,
-        biases=spec.biases,
-    )
-    block = Block(
-        mixer,
-        _mlp(spec) if spec.mlp else None,
-        spec.width,
-        post=spec.norm == "post",
-        eps=spec.eps,
-        dropout=spec.dropout,
-    )
+    width, dropout, mixers = spec.width, spec.dropout, spec.mixers or (spec.mixer,)
+    chosen = mixers[layer % len(mixers)]
+    mixer = build_mixer(chosen, width, spec.heads, causal=causal, layer=layer, dropout=dropout, biases=spec.biases)
+    mlp = _mlp(spec) if spec.mlp else None
+    block = Block(mixer, mlp, width, post=spec.norm == "post", eps=spec.eps, dropout=dropout)
     block.initialise(spec.init_std, spec.layers, mlp_too=spec.init == "all")
     # After the weights are initialised: an encoding may make a head's keys equal to its queries.
     for encoding in encodings:

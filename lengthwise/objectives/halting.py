@@ -1,4 +1,4 @@
-"""Step-dependent supervision that also teaches a model to say when it is done."""
+"""Step-dependent supervision that also trains a model to halt."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from lengthwise.runners import Runner
 
 @dataclass(frozen=True)
 class Halting(Objective):
-    """``Final``, but rows that take fewer than T(n) + ``more`` loops must say that they are not done: their answer is
-    empty, so the target of their first answer slot is the end symbol, and no other slot has one.
+    """``Final``, except that rows that take fewer than T(n) + ``more`` loops must give the empty answer: the target of
+    their first answer slot is the end symbol, and their other slots have no target.
 
-    With ``AnyLoops``, which lets some rows stop early, and the stopping rule ``Halted``, which waits for an answer. It
-    is a halting output (ACT, Graves 2016), but supervised, and without parameters of its own. Only the slot that says
-    it has to know that all is done.
+    For ``AnyLoops``, which lets some rows stop early, and the stopping rule ``Halted``, which waits for an answer. It
+    is a halting output (ACT, Graves 2016), but supervised, and without parameters of its own.
 
     The loss is (1 − e) · D + e · E, with e the fraction of early rows, E their mean cross-entropy, and D the mean
     cross-entropy of the tokens of all other rows.

@@ -12,7 +12,7 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.models import SinglePass
-from lengthwise.models.calling import Call, logits_in
+from lengthwise.models.calling import Call, find_logits
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # both warn of torch's own plans when they are imported
@@ -163,9 +163,9 @@ def test_logits_are_found_in_tensors_objects_dictionaries_and_tuples():
     holder = Output()
     holder.logits = logits
     for found in (logits, holder, {"logits": logits}, (logits, None), [torch.tensor(1.0), logits]):
-        assert logits_in(found, shape) is logits
+        assert find_logits(found, shape) is logits
     for found in (None, {}, (None, torch.zeros(2, 1, 3)), torch.zeros(2, 5), {"scores": logits}):
-        assert logits_in(found, shape) is None
+        assert find_logits(found, shape) is None
 
 
 def test_masks_are_passed_by_the_name_that_forward_has():
