@@ -1,15 +1,16 @@
 """Looped transformers that see neighbours, not the whole row: our form of the looped system (Fan et al. 2025).
 
-The layout is that of the published method, ``fop-loop-adaptive``; so are loops and objective, except in recipes that
-halt by themselves. Attention differs: without a positional encoding, a model finds a position by counting, and counts
-grow with the length. Here a head sees the left neighbour, or the same digit position of each number
-(``CoupledHeads``), or, if symbols must be looked up, all earlier positions (``EarlierHeads``). So longer inputs show a
+The layout is that of the published method, ``fop-loop-adaptive``, and so are loops and objective, except in recipes
+that halt by themselves. Attention differs. Without a positional encoding, a model finds a position by counting, and
+counts grow with the length. Here a head sees the left neighbour, or the same digit position of each number
+(``CoupledHeads``), or, where symbols must be found, all earlier positions (``EarlierHeads``). So longer inputs show a
 head nothing new.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Curriculum, Mastery, Uniform
@@ -54,13 +55,22 @@ WINDOWED = Recipe(
     watch=Watch(every=250, sizes=(20, 26), count=200),
     chosen_on=ChosenOn((20, 26)),
 )
+# The base of longer trainings.
+LONG = replace(
+    WINDOWED,
+    clip=0.5,
+    ema=0.998,
+    watch=Watch(every=200, sizes=(20, 26), count=200),
+    chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families")),
+)
+HALTING: dict[str, Any] = {"objective": Halting(), "stopping": Halted()}  # the model decides when to stop
 
 
 def looped_parity() -> Recipe:
-    """Our form of parity: each loop sees the left neighbour alone, so no length is new to it.
+    """Our form of parity: each loop sees only the left neighbour, so no length is new to it.
 
-    Not the published method, which is ``fop-loop-adaptive-parity``. Expect exact match 1.00 at three times the training
-    length; a seed takes two minutes of one CPU thread. See results/parity.
+    The published method is ``fop-loop-adaptive-parity``. Expect exact match 1.00 at three times the training length; a
+    seed takes two minutes of one CPU thread. See results/parity.
     """
     return replace(WINDOWED, name="looped-parity", chosen_on=ChosenOn((20, 26, 60)))
 
@@ -68,29 +78,28 @@ def looped_parity() -> Recipe:
 def halting_parity() -> Recipe:
     """``looped-parity`` that stops by itself, without T(n).
 
-    A quarter of the rows stops before it can be done, with the empty answer as the target; the mark of the first bit
-    tells when it can. Half of the rows have few runs. Expect exact match 1.00 at three times the training length; a
-    seed takes one minute of one CPU thread.
+    A quarter of the rows stop too early and are trained to give the empty answer; the mark of the first bit shows when
+    all bits have been seen. Half of the rows have few runs. Expect exact match 1.00 at three times the training length;
+    a seed takes one minute of one CPU thread.
     """
     return replace(
         WINDOWED,
         name="halting-parity",
         loops=AnyLoops(more=0, extra=0, early=0.25),
         model=replace(SMALL, positions=(Local(reach=1), Mark())),
-        objective=Halting(),
         families=0.5,
         family_names=("few-in-runs",),
-        stopping=Halted(),
         chosen_on=ChosenOn((20, 26, 30, 40, 60), ("uniform", "families")),
+        **HALTING,
     )
 
 
 def looped_copy() -> Recipe:
-    """Our form of copy, likewise: each loop sees a position's left neighbour, and the row moves on by one.
+    """Our form of copy: each loop sees a position's left neighbour, and the row moves on by one.
 
-    Not the published method, which is ``fop-loop-adaptive-copy``. It stops by itself, as ``halting_parity`` does: the
-    mark of the first symbol reaches the ``=`` when the row has arrived. Expect every family right at 1.5 times the
-    training length, and most at twice; a seed takes five minutes of one CPU thread.
+    The published method is ``fop-loop-adaptive-copy``. It stops by itself, as ``halting_parity`` does: the mark of the
+    first symbol reaches the ``=`` when the row has arrived. Expect every family right at 1.5 times the training length,
+    and most at twice; a seed takes five minutes of one CPU thread.
     """
     return replace(
         halting_parity(),
@@ -109,44 +118,32 @@ def looped_copy() -> Recipe:
 
 def looped_addition() -> Recipe:
     """Our form of binary addition: n loops. Half of the heads see the left neighbour, half the same digit position of
-    each number: digits need not be counted to be paired, and they move on by one position per loop, past the carries.
-    The first position is marked, and half of the sums are structured: long carries and their twins, few different
-    columns, or rich in one digit. It says when it is done: the mark tells the ``=``; until then its answer is empty.
+    each number, so that digits are paired without counting; they move on by one position per loop, past the carries.
+    The first position is marked. Half of the sums are structured: long carries and similar sums without one, few
+    different columns, or rich in one digit. It stops by itself: until the mark reaches the ``=``, its answer is empty.
     A seed takes 25 minutes of one CPU thread; expect .99 or more of uniform sums at twice the training length, and, in
-    two seeds of three, .95 or more of every family at 1.5 times it, without T(n)."""
-    columns = columns_addition()
+    two of three seeds, .95 or more of every family at 1.5 times it, without T(n)."""
+    carries = ("carry-chain", "few-columns", "rich-in-one-digit", "runs", "alternating", "long-carry")
     return replace(
-        columns,
+        LONG,
         name="looped-addition",
+        task=Addition(2, "most", True, True),
         loops=AnyLoops(more=0, extra=0, early=0.3),
         model=replace(SMALL, layers=3, positions=(*COLUMNS, Mark())),
-        objective=Halting(),
         steps=4000,
         batch=48,
         # A large eps: steps vanish with the gradients, so that the model does not forget what it learned (docs/lab).
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95), eps=1e-4),
-        clip=0.5,
-        ema=0.998,
-        hard=0.0,
+        schedule=Schedule("cosine", cooldown=0.5),
         families=0.5,
-        family_names=(
-            "carry-chain",
-            "few-columns",
-            "rich-in-one-digit",
-            "runs",
-            "alternating",
-            "long-carry",
-            "highest-and-one",
-        ),
-        stopping=Halted(),
-        watch=Watch(every=200, sizes=(20, 26), count=200),
-        chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families")),
+        family_names=(*carries, "highest-and-one"),
+        **HALTING,
     )
 
 
 def columns_addition() -> Recipe:
-    """What ``looped-addition`` was before: no mark, a third of the sums with a long carry, half the steps. Uniform sums
-    are right at twice the training length, complements are not; multiplication and ablations start from it."""
+    """``looped-addition`` before it had a mark: a third of the sums with a long carry, half the steps. Uniform sums are
+    right at twice the training length, complements are not; multiplication and ablations start from it."""
     return replace(
         WINDOWED,
         name="columns-addition",
@@ -162,12 +159,12 @@ def columns_addition() -> Recipe:
 
 
 def looped_binary_sum() -> Recipe:
-    """Our form of the binary sum: n loops of three layers, each seeing a position's left neighbour only. Three fifths
-    of the problems are structured, with a uniform number of ones, near powers of two, mostly ones: among uniform bits,
-    sums near n are too rare to be learned. A seed takes 20 minutes of one CPU thread; expect every family right at 1.5
-    times the training length."""
+    """Our form of the binary sum: n loops of three layers, each of which sees only a position's left neighbour. Three
+    fifths of the problems are structured, with a uniform number of ones, near powers of two, or mostly ones: uniform
+    bits have sums near n too rarely. A seed takes 20 minutes of one CPU thread; expect every family right at 1.5 times
+    the training length."""
     return replace(
-        WINDOWED,
+        LONG,
         name="looped-binary-sum",
         task=BinarySum(),
         model=replace(SMALL, layers=3),
@@ -176,23 +173,19 @@ def looped_binary_sum() -> Recipe:
         # A large eps: steps vanish with the gradients, so that the model does not forget what it learned.
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95), eps=1e-5),
         schedule=Schedule("cosine", cooldown=0.6),
-        clip=0.5,
-        ema=0.998,
         families=0.6,
         family_names=("uniform-count", "few-in-runs", "near-power-of-two", "mostly-highest", "two-blocks"),
-        watch=Watch(every=200, sizes=(20, 26), count=200),
-        chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families")),
     )
 
 
 def halting_binary_sum() -> Recipe:
-    """``looped-binary-sum`` that stops by itself, without T(n): beside the three layers that count stands a clock, one
-    small layer that sees the left neighbour, and the mark of the first bit. A tenth of the rows stops before it can be
-    done, which teaches the clock alone: who counts and knows when the last bit comes, counts no further than training
-    did. The clock is blind to bits: one that sees them stops early far out (docs/lab). Training starts with up to ten
-    bits: a model that meets the answer's positions one after the other may learn a rule for each, and none for the
-    next. A seed takes 17 minutes of one CPU thread. Of two seeds the shipped one has .99 or more of every family at
-    twice the training length; the other miscounts 32 ones (.38 of rows of 40 bits)."""
+    """``looped-binary-sum`` that stops by itself, without T(n): a clock stands beside the three layers that count, one
+    small layer that sees the left neighbour and the mark of the first bit. A tenth of the rows stop too early, which
+    trains only the clock: a model that both counts and detects the last bit does not count beyond the training lengths.
+    The clock does not see bits: one that does stops early at long rows (docs/lab). Training starts with up to ten bits,
+    so that the model learns one rule for all positions of the answer. A seed takes 17 minutes of one CPU thread. Of two
+    seeds, the shipped one has .99 or more of every family at twice the training length; the other miscounts 32 ones
+    (.38 of rows of 40 bits)."""
     sums = looped_binary_sum()
     return replace(
         sums,
@@ -204,22 +197,21 @@ def halting_binary_sum() -> Recipe:
         chosen_on=ChosenOn((20, 24, 26, 30, *range(31, 42)), ("uniform", "hard", "families")),
         loops=AnyLoops(more=0, extra=0, early=0.1),
         model=Timed(answers=sums.model, blind=True),
-        objective=Halting(),
-        stopping=Halted(),
+        **HALTING,
     )
 
 
 def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition; the operands' digits
     are counted from their lowest bit, as the product's are. The first position is marked: without it no weights can
-    tell 11 * 1 from 1 * 1, since an average over equal neighbours is that of no neighbour. Two fifths of the problems
-    are structured: rich in ones, and so in carries, powers, runs, palindromes, one odd bit. In training, rows take up
-    to twenty loops more: what is settled early has to stand still while the rest is worked on. It stops by itself: as
-    in ``halting_binary_sum`` a clock says when it is done, two layers, since one operand decides how fast its mark goes
-    along the other. It may be early, beyond the training lengths by some loops; the answer is taken four loops later. A
-    seed takes 20 minutes of one CPU thread; expect every family right at the training length."""
+    distinguish 11 * 1 from 1 * 1, since an average over equal neighbours is that of no neighbour. Two fifths of the
+    problems are structured: rich in ones and carries, powers, runs, palindromes, one odd bit. In training, rows take up
+    to twenty loops more, so that finished digits stay. It stops by itself: as in ``halting_binary_sum`` a clock decides
+    when it is done, with two layers, since one operand determines how fast its mark moves along the other. Beyond the
+    training lengths it may be early by some loops, so the answer is taken four loops later. A seed takes 20 minutes of
+    one CPU thread; expect every family right at the training length."""
     return replace(
-        columns_addition(),
+        LONG,
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
@@ -231,10 +223,7 @@ def looped_multiplication() -> Recipe:
         objective=Halting(more=2),
         steps=2800,
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95)),
-        schedule=Schedule("cosine", cooldown=0.4),
-        clip=0.5,
         ema=0.995,
-        hard=0.0,
         families=0.4,
         family_names=("high-digits", "powers", "runs", "palindrome", "odd-one-out"),
         stopping=Halted(more=4),
@@ -244,56 +233,37 @@ def looped_multiplication() -> Recipe:
 
 
 def looped_unique_set() -> Recipe:
-    """Our form of the unique set: n loops; one head sees the left neighbour, one all that came before, in which equal
-    symbols find each other, or nothing. Three fifths of the problems are of few symbols, in runs, in order,
-    palindromes, or with odd ones: a symbol has to find itself among many of another, whichever two these are. It says
-    when it is done, as ``looped_addition`` does. A seed takes 45 minutes of one CPU thread; expect .99 or more of every
-    family at 1.5 times the training length, without T(n)."""
+    """Our form of the unique set: n loops; one head sees the left neighbour, one all earlier positions, in which equal
+    symbols find each other, or nothing. Three fifths of the problems have few symbols, runs, symbols in order,
+    palindromes, or odd symbols: a symbol has to find itself among many copies of another. It stops by itself, as
+    ``looped_addition`` does. A seed takes 45 minutes of one CPU thread; expect .99 or more of every family at 1.5 times
+    the training length, without T(n)."""
+    positions = (LocalHeads(1), EarlierHeads(1), Mark())
+    odd = ("odd-end", "odd-one-out", "two-odd", "in-order", "palindrome")
     return replace(
-        WINDOWED,
+        LONG,
         name="looped-unique-set",
         task=UniqueSet(),
         lengths=Curriculum(top=20, every=80, start=3, hold=200),
         loops=AnyLoops(more=0, extra=0, early=0.25),
         # Two wide heads instead of four: keys need about 50 dimensions to distinguish 50 symbols.
-        model=replace(
-            SMALL,
-            width=128,
-            layers=3,
-            heads=2,
-            positions=(LocalHeads(1), EarlierHeads(1), Mark()),
-            embedding_std=1.0,
-        ),
-        objective=Halting(),
+        model=replace(SMALL, width=128, layers=3, heads=2, positions=positions, embedding_std=1.0),
         steps=4200,
         batch=64,
         # At a rate of 1e-3 with the default eps, heads of this width forgot all they had learned (docs/lab).
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95), eps=1e-5),
-        clip=0.5,
         schedule=Schedule("cosine", cooldown=0.65),
-        ema=0.998,
         families=0.6,
-        family_names=(
-            "few-symbols",
-            "few-in-runs",
-            "two-symbols",
-            "odd-end",
-            "odd-one-out",
-            "two-odd",
-            "in-order",
-            "palindrome",
-        ),
-        stopping=Halted(),
-        watch=Watch(every=200, sizes=(20, 26), count=200),
-        chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families")),
+        family_names=("few-symbols", "few-in-runs", "two-symbols", *odd),
+        **HALTING,
     )
 
 
 def looped_bitwise_or() -> Recipe:
-    """Bitwise or of vectors of any length: two loops, always, since bits meet at once. Half of the heads see the left
-    neighbour, half the digit position that the next symbol will have, in both vectors. Half of the problems are
-    structured, with any number of ones: the task draws vectors with one at most. Expect exact match 1.00 at five times
-    the training length; a seed takes half a minute of one CPU thread."""
+    """Bitwise or of vectors of any length: always two loops, since bits meet at once. Half of the heads see the left
+    neighbour, half the digit position of the next symbol, in both vectors. Half of the problems are structured, with
+    any number of ones, while the task draws vectors with at most one. Expect exact match 1.00 at five times the
+    training length; a seed takes half a minute of one CPU thread."""
     return replace(
         WINDOWED,
         name="looped-bitwise-or",
@@ -312,30 +282,28 @@ def looped_bitwise_or() -> Recipe:
 def looped_flipped_copy() -> Recipe:
     """Each bit exclusive-or the parity of all: 2n loops, in which parity moves on from bit to bit, then from answer to
     answer; a bit is seen from where its copy is predicted. It stops by itself: as in ``halting_binary_sum`` a clock
-    says when it is done, whose mark takes two loops from one position to the next. Rows take up to five loops more, so
-    that a finished answer stays: one that need not does not carry as far (docs/lab). Expect .99 of uniform rows at
-    twice the training length, and of some structured ones less; a seed takes a quarter of an hour of one CPU thread."""
+    decides when it is done, whose mark takes two loops from one position to the next. Rows take up to five loops more,
+    so that a finished answer stays; without them, accuracy at long rows is lower (docs/lab). Expect .99 of uniform rows
+    at twice the training length, and less of some families; a seed takes a quarter of an hour of one CPU thread."""
     return replace(
-        WINDOWED,
+        LONG,
         name="looped-flipped-copy",
         task=FlippedCopy(),
-        # Some seeds need long for three bits, so a fixed schedule of lengths would be too fast.
+        # Some seeds need many steps for three bits, so a fixed schedule of lengths would be too fast.
         lengths=Mastery(top=20, every=50, least=0.9),
         loops=AnyLoops(more=0, extra=5, early=0.1),
         model=Timed(answers=replace(SMALL, layers=2, positions=(*AHEAD, Mark()))),
-        objective=Halting(),
         steps=3000,
         # Once all rows are right, gradients vanish, and a rare wrong row would move weights far. A large eps and a
         # small second beta prevent this.
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95), eps=1e-5),
         schedule=Schedule("cosine", cooldown=0.6),
-        clip=0.5,
         ema=0.995,
         families=0.5,
         family_names=("few-in-runs", "odd-one-out", "mostly-lowest", "mostly-highest", "alternating"),
-        stopping=Halted(),
         watch=Watch(every=100, sizes=(20, 26), count=200),
         chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "families")),
+        **HALTING,
     )
 
 
