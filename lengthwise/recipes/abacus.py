@@ -1,7 +1,8 @@
-"""Abacus embeddings and looped decoders (McLeish et al. 2024), and what a reproduction of them took.
+"""Abacus embeddings and looped decoders (McLeish et al. 2024), and their reproduction.
 
 ``abacus-addition`` is ours, at a small width; ``abacus-positions-<encoding>`` and ``abacus-split-<layers>x<loops>``
-compare them at equal budget; ``paper-abacus-…`` and ``blog-abacus-addition`` are the published ones, for a GPU.
+compare encodings and splits at equal budget; ``paper-abacus-…`` and ``blog-abacus-addition`` are the published
+recipes, for a GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomi
 from lengthwise.nn.window import Blank, CoupledHeads, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
+from lengthwise.recipes.pairs import CARRIES
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bitwise_or import BitwiseOr
@@ -126,10 +128,10 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
 def abacus_addition() -> Recipe:
-    """Ours: two layers, two loops, width 128, and heads that see neighbouring digit positions only, or nothing; half of
-    them no more than the position whose digit is to come. Half of the sums are structured: chains of carries, few
-    different columns, runs, doubles, or rich in few digits. Half of the numbers have at most three digits. About 25
-    minutes of one CPU thread; weights are shipped: see docs/abacus.md."""
+    """Ours: two layers, two loops, width 128, and heads that see only neighbouring digit positions, or nothing; half of
+    them only the position of the next digit. Half of the sums are structured: chains of carries, few different columns,
+    runs, doubles, or rich in one digit. Half of the numbers have at most three digits. About 25 minutes of one CPU
+    thread; weights are shipped: see docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
     # A head that finds the next column among its neighbours also averages in part of their content.
     windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)
@@ -142,22 +144,14 @@ def abacus_addition() -> Recipe:
         steps=12_000,
         ema=0.999,
         families=0.5,
-        family_names=(
-            "carry-chain",
-            "few-columns",
-            "rich-in-one-digit",
-            "runs",
-            "mostly-lowest",
-            "mostly-highest",
-            "twice",
-        ),
+        family_names=(*CARRIES, "runs", "mostly-lowest", "mostly-highest", "twice"),
         chosen_on=ChosenOn((20, 25, 30, 40, 100), ("uniform", "families")),
     )
 
 
 def abacus_addition_full() -> Recipe:
-    """Abacus embeddings alone, with heads that see the whole row: an hour of one CPU thread. Expect 1.0 over 20 × 20
-    digits, a mean of 0.7 over 40 × 40, and nothing at 100."""
+    """Only Abacus embeddings, with heads that see the whole row: an hour of one CPU thread. Expect 1.0 over 20 × 20
+    digits, a mean of 0.7 over 40 × 40, and 0 at 100."""
     return Recipe(
         name="abacus-addition-full",
         task=Addition(order="least"),
@@ -194,8 +188,8 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
 
 
 def positions() -> dict[str, Recipe]:
-    """A positional encoding on sums of up to 5 digits, all at one budget, which suffices to learn those without digit
-    positions too (McLeish et al. 2024). See results/abacus."""
+    """A positional encoding on sums of up to 5 digits, all at one budget, which also suffices for encodings without
+    digit positions (McLeish et al. 2024). See results/abacus."""
     found = [
         _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
         for name, chosen in POSITIONS.items()
@@ -205,7 +199,7 @@ def positions() -> dict[str, Recipe]:
 
 def splits() -> dict[str, Recipe]:
     """Sixteen effective layers in the published splits, at width 64, on sums of up to 6 digits. ``-once`` adds the
-    input before the first loop alone, ``-progressive`` the loss after a random number of loops. See results/abacus."""
+    input only before the first loop, ``-progressive`` the loss after a random number of loops. See results/abacus."""
     found = []
     for name, split in SPLITS.items():
         model = replace(SMALL, width=64, layers=split.layers, injection=split.injection, positions=(_PLACES,))
@@ -239,21 +233,22 @@ def tasks() -> dict[str, Recipe]:
     """A further task of McLeish et al. 2024, on small sizes. See results/abacus."""
     base = replace(abacus_addition_full(), steps=4000, ema=0.99)
     few = replace(base, model=replace(SMALL, positions=(_FEW,)), steps=12_000)
-    told_apart = replace(base, model=replace(SMALL, positions=(_FEW, RoPE())))
+    rotary = replace(base, model=replace(SMALL, positions=(_FEW, RoPE())))
     multiplication = Multiplication(base=10, order="least", product="least", leading_zeros=False)
     found = (
         _on(few, "multiplication", multiplication, Uniform(2)),
-        _on(told_apart, "sorting", Sorting(), Uniform(3)),
+        _on(rotary, "sorting", Sorting(), Uniform(3)),
         _on(replace(base, steps=2000), "bitwise-or", BitwiseOr(), Uniform(10)),
     )
     return {recipe.name: recipe for recipe in found}
 
 
 def local_sorting() -> Recipe:
-    """Sorting, ours: half of the heads see the left neighbour alone, and gather a number at its end; the others see
-    all, and which digit is which, but no positions in the row. Up to four numbers of four digits, four loops; three
-    fifths of the rows hold numbers that are hard to tell apart. Expect .99 or more of every family of three numbers of
-    three digits, .9 of four of four, and little of five. An hour of one CPU thread; weights are shipped."""
+    """Our form of sorting: half of the heads see only the left neighbour, and gather a number at its end; the others
+    see all positions, and digit positions but not positions in the row. Up to four numbers of four digits, four loops;
+    three fifths of the rows have similar numbers. Expect .99 or more of every family of three numbers of three digits,
+    .9 of four of four, and little of five. An hour of one CPU thread; weights are shipped."""
+    similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")
     return replace(
         tasks()["abacus-sorting"],
         name="local-sorting",
@@ -263,15 +258,7 @@ def local_sorting() -> Recipe:
         steps=22_000,
         ema=0.999,
         families=0.6,
-        family_names=(
-            "neighbours",
-            "shared-front",
-            "odd-one-out",
-            "same-length",
-            "two-values",
-            "shared-back",
-            "descending",
-        ),
+        family_names=(*similar, "shared-back", "descending"),
         watch=Watch(every=1000, sizes=(4, 5), count=200),
         chosen_on=ChosenOn((4, 5, 6), ("uniform", "families")),
     )

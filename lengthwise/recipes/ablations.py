@@ -1,6 +1,6 @@
-"""What the looped system owes to each of its parts: recipes that differ from ours in one thing (see recipes/window.py).
+"""Ablations of our looped system (recipes/window.py): each recipe changes one part.
 
-``ablation-<task>-<what>``; ``ablation-<task>-ours`` is what they are compared with.
+``ablation-<task>-<change>``; ``ablation-<task>-ours`` is the reference.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lengthwise.recipes.looped import SETTINGS, variation
 from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.bits import FlippedCopy
 
-PUBLISHED = ("parity", "binary-sum")  # what the published form learns in minutes
-PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes longer
+PUBLISHED = ("parity", "binary-sum")  # tasks that the published form learns in minutes
+PARITY_ONLY = ("no-ema", "alibi", "learned")  # addition takes longer
 
 
 def ablations() -> dict[str, Recipe]:
-    """Ours, with one part changed: what does the looped system owe to it? See results/ablations."""
+    """Our looped system with one part changed. See results/ablations."""
     addition = [recipe for recipe in _variations("addition", _addition()) if not recipe.name.endswith(PARITY_ONLY)]
     found = [*_variations("parity", _parity()), *addition, *_two_loops(), *_published_recipes(), *_own_rows()]
     return {recipe.name: recipe for recipe in found}
@@ -70,12 +70,9 @@ def _variations(task: str, ours: Recipe) -> list[Recipe]:
 def _two_loops() -> list[Recipe]:
     """Return recipes for a task that needs two loops in sequence, while the method repeats one step."""
     ours = replace(WINDOWED, task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
-    return [
-        replace(ours, name="ablation-flipped-copy-ours", model=_model(ours, layers=2)),
-        replace(
-            ours, name="ablation-flipped-copy-half-local", model=_model(ours, layers=2, positions=(LocalHeads(2),))
-        ),
-    ]
+    deep = replace(ours, name="ablation-flipped-copy-ours", model=_model(ours, layers=2))
+    half_local = _model(deep, positions=(LocalHeads(2),))
+    return [deep, replace(deep, name="ablation-flipped-copy-half-local", model=half_local)]
 
 
 def _published_recipes() -> list[Recipe]:

@@ -1,4 +1,4 @@
-"""What does the loop do, and what the window? Our looped forms with one of them taken away, or both.
+"""Controls: our looped forms without the loop, without the window, or without both.
 
 ``control-<task>-window`` sees only neighbours, in several layers applied once; ``-loops`` loops and sees the whole row;
 ``-neither`` has neither; ``-both`` is ``looped-<task>`` at half its range. All four share data, steps and batch size;
@@ -46,8 +46,8 @@ def _pairs() -> list[Recipe]:
 
 
 def _of(task: str) -> list[Recipe]:
-    """Return all four at half the range and half the steps, at an eighth of the cost. Forms that halt by themselves get
-    T(n) instead, since arms without the mark could not halt."""
+    """Return all four controls of a task at half the range and half the steps, an eighth of the cost. Forms that halt
+    by themselves run T(n) loops instead, since controls without the mark could not halt."""
     whole = FORMS[task]()
     if isinstance(whole.objective, Halting):
         answers = whole.model.answers if isinstance(whole.model, Timed) else whole.model

@@ -1,4 +1,4 @@
-"""Formal languages: which architecture generalizes to longer words? One protocol for all.
+"""Formal languages: several architectures by one protocol.
 
 All architectures have about the same number of parameters. They train on words of up to 40 symbols with the curriculum
 ``Mastery``, which increases the longest length by half once .9 of the answers are right. ``lengthwise.studies.formal``
@@ -90,8 +90,7 @@ def _own(base: type[T], name: str) -> T:
     """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
     import_parts()
     if name not in (known := fields.kinds(base)):
-        ours = ARCHITECTURES if base is MixerSpec else TASKS
-        kind = "mixer" if base is MixerSpec else "task"
+        ours, kind = (ARCHITECTURES, "mixer") if base is MixerSpec else (TASKS, "task")
         raise UsageError(
             f"{name!r} is neither one of {', '.join(ours)} nor the class of a {kind}"
             f"{fields.suggest(name, [*ours, *known])}; name the module of your own with --import"
@@ -111,5 +110,5 @@ KNOWN = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "l
 
 def formal() -> dict[str, Recipe]:
     """Cells of the matrix whose outcome is known from papers."""
-    found = [formal_recipe(task, name) for task, names in KNOWN.items() for name in names]
-    return {recipe.name: recipe for recipe in found}
+    recipes = [formal_recipe(task, name) for task, names in KNOWN.items() for name in names]
+    return {recipe.name: recipe for recipe in recipes}

@@ -82,15 +82,15 @@ class Setting:
     ema_start: int = 0
     top: int = 20
     most: tuple[int, ...] = ()
-    calm: bool = False  # do steps vanish with the gradients? Then what is learned is not lost again (docs/lab)
+    calm: bool = False  # a large eps: steps vanish with the gradients, so that nothing is forgotten (docs/lab)
     families: tuple[str, ...] = ()  # half of the problems are of these
-    measured: int = 10  # times, near the training lengths, on 200 problems each
-    keep_best: bool = False  # the weights that were best in these, on 500 problems each; else the last
+    measured: int = 10  # measurements near the training lengths, on 200 problems each
+    keep_best: bool = False  # keep the best measured weights, on 500 problems each; else the last
     looked_at: tuple[int, ...] = ()  # longer lengths that were measured while this was chosen (docs/lab)
     least: float = 0.9  # with ``Mastery``: exact match that admits the next length
     longest: float = 0.0  # with ``Mastery``: the fraction of rows that have the largest size so far
-    level: bool = True  # are short problems' rows as long as the batch's longest, and supervised to their ends?
-    fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
+    level: bool = True  # rows of short problems are as long as the batch's longest, and supervised to their ends
+    fixed: int = 20  # fixed number of loops; of pauses; of blocks of the methods without loops
 
 
 # Smaller than published, with larger initial weights, fewer heads, a faster curriculum and a higher rate. The unique
@@ -114,13 +114,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
         "copy": _calm(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, looked_at=(30, 40)),
         # The rate falls from the first step: at a high rate, a model that solves long sums forgets them (docs/lab).
         "addition": _long(
-            Addition(2, "most", True, True),
-            heads=8,
-            constant=0,
-            steps=14_000,
-            longest=0.3,
-            measured=28,
-            keep_best=True,
+            Addition(2, "most", True, True), heads=8, constant=0, steps=14_000, longest=0.3, measured=28, keep_best=True
         ),
         "binary-sum": _small(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
         "multiplication": _calm(
@@ -155,12 +149,12 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
 def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
     """Return the recipe of one method on one task. Raises UsageError for a wrong name, or a task that has no recipe at
     this scale."""
-    for what, name, known in (("scale", scale, get_args(Scale)), ("method", method, METHODS)):
+    for option, name, known in (("scale", scale, get_args(Scale)), ("method", method, METHODS)):
         if name not in known:
-            raise UsageError(f"{what}: {name!r} is not one of: {', '.join(known)}")
+            raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
     if task not in SETTINGS[scale]:
-        there = f"at the {scale} scale there are: {', '.join(SETTINGS[scale])}"
-        raise UsageError(f"task: {task!r} has no recipe; {there}")
+        tasks = ", ".join(SETTINGS[scale])
+        raise UsageError(f"task: {task!r} has no recipe; at the {scale} scale there are: {tasks}")
     setting, chosen = SETTINGS[scale][task], METHODS[method]
     looped, near = chosen.loops != "none", (setting.top, int(1.3 * setting.top))
     # The paper's code supervises every column of a batch; its code for next-token prediction is not public.

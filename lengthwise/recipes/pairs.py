@@ -16,12 +16,14 @@ from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.tasks.addition import Addition
 
+CARRIES = ("carry-chain", "few-columns", "rich-in-one-digit")  # families that are rich in carries
+
 
 def looped_pairs() -> Recipe:
     """One small block that sees a digit's nearest neighbours, applied once per digit and a few times more.
 
-    The first position is marked: in a run of equal columns it could not be told from the next. Half of the sums have
-    long chains of carries, or runs, or are rich in one digit. It answers as soon as four more loops say the same.
+    The first position is marked: in a run of equal columns it would look like the next. Half of the sums have long
+    chains of carries, or runs, or are rich in one digit. It answers once four more loops give the same answer.
     """
     return Recipe(
         name="looped-pairs",
@@ -37,7 +39,7 @@ def looped_pairs() -> Recipe:
         schedule=Schedule("cosine", warmup=0.05),
         ema=0.99,
         families=0.5,
-        family_names=("carry-chain", "few-columns", "rich-in-one-digit"),
+        family_names=CARRIES,
         stopping=Converged(patience=4),
         watch=Watch(every=500, sizes=(8, 12), count=200),
         chosen_on=ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families")),
@@ -45,8 +47,8 @@ def looped_pairs() -> Recipe:
 
 
 def standard_pairs() -> Recipe:
-    """Four layers that see the whole row, with learned positions, applied once; same data, a few more steps: in as many
-    as ``looped-pairs`` takes it does not quite learn sums of 8 digits."""
+    """Four layers that see the whole row, with learned positions, applied once, on the same data; more steps than
+    ``looped-pairs``, in whose steps it does not learn all sums of 8 digits."""
     return replace(
         looped_pairs(),
         name="standard-pairs",
@@ -67,7 +69,7 @@ def standard_pairs() -> Recipe:
 
 
 def notebook() -> dict[str, Recipe]:
-    """The notebook's own settings: a standard encoder and the looped one that it meant, on sums of exactly 8 digits,
+    """The notebook's settings: a standard encoder and the looped one that it intended, on sums of exactly 8 digits,
     decimal or binary modulo 2ⁿ: ``lengthwise reproduce notebook``."""
     # As torch's encoder layer: an MLP of width 2,048, dropout, and initial weights of standard deviation
     # 1 / √(3 · inputs). A column's two digits are read as two real numbers.

@@ -80,8 +80,8 @@ def _published_recipe(name: str, size: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Budget:
-    """The CPU budget of a size: the number of expressions and, for each model, its batch size and AdamW's peak rate,
-    chosen by the lowest validation loss after a short run (docs/lab)."""
+    """The CPU budget of a size: the number of expressions and, for each model, the batch size and AdamW's peak rate
+    with the lowest validation loss after a short run (docs/lab)."""
 
     expressions: int
     steps: dict[str, tuple[int, float]]

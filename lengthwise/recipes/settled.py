@@ -1,8 +1,9 @@
-"""Looped models that may think longer: a finished answer is a fixed point, so no rule needs T(n) to stop them."""
+"""Looped models whose finished answer is a fixed point, so that they stop without T(n)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from lengthwise.experiment.layout import Grid, Tagged
 from lengthwise.experiment.lengths import Curriculum, Uniform
@@ -19,10 +20,12 @@ from lengthwise.recipes.window import SMALL, looped_parity
 from lengthwise.tasks.bits import PrefixSum
 from lengthwise.tasks.maze import Maze
 
+_convolution = partial(Transformer, mlp=2, activation="relu", init_std=0.1, embedding_std=0.3)
+
 
 def settled_parity() -> Recipe:
-    """``looped-parity`` whose answer stays right however many loops follow: the first bit is marked, and in training
-    rows take up to ten loops more. A seed takes two minutes of one CPU thread."""
+    """``looped-parity`` whose answer stays right after any number of further loops: the first bit is marked, and in
+    training rows take up to ten loops more. A seed takes two minutes of one CPU thread."""
     return replace(
         looped_parity(),
         name="settled-parity",
@@ -41,15 +44,7 @@ def looped_prefix_sum() -> Recipe:
         layout=Tagged(causal=False),
         lengths=Curriculum(top=32, every=30),
         loops=ExtraLoops(extra=5),
-        model=Transformer(
-            width=32,
-            mlp=2,
-            activation="relu",
-            positions=(Mark(),),
-            mixer=Convolution(),
-            init_std=0.1,
-            embedding_std=0.3,
-        ),
+        model=_convolution(width=32, positions=(Mark(),), mixer=Convolution()),
         objective=Final(),
         steps=1500,
         batch=32,
@@ -80,23 +75,14 @@ def scan_prefix_sum() -> Recipe:
 def looped_maze() -> Recipe:
     """Mazes of 5 × 5 to 9 × 9 symbols (2 to 4 cells a side) by a looped convolution on the grid: each loop sees the
     four neighbours, as one round of dead-end filling does. A third of the problems are structured."""
-    base = looped_prefix_sum()
     return replace(
-        base,
+        looped_prefix_sum(),
         name="looped-maze",
         task=Maze(),
         layout=Grid(),
         lengths=Uniform(top=4, bottom=2, longest=0.5),
         loops=ExtraLoops(extra=8),
-        model=Transformer(
-            width=48,
-            mlp=2,
-            activation="relu",
-            positions=(),
-            mixer=GridConvolution(),
-            init_std=0.1,
-            embedding_std=0.3,
-        ),
+        model=_convolution(width=48, positions=(), mixer=GridConvolution()),
         steps=3000,
         batch=64,
         optimizer=AdamW(rate=2e-3),

@@ -24,6 +24,7 @@ from lengthwise.nn.position import Mark
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
+from lengthwise.recipes.pairs import CARRIES
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.bits import FlippedCopy
@@ -123,7 +124,6 @@ def looped_addition() -> Recipe:
     different columns, or rich in one digit. It stops by itself: until the mark reaches the ``=``, its answer is empty.
     A seed takes 25 minutes of one CPU thread; expect .99 or more of uniform sums at twice the training length, and, in
     two of three seeds, .95 or more of every family at 1.5 times it, without T(n)."""
-    carries = ("carry-chain", "few-columns", "rich-in-one-digit", "runs", "alternating", "long-carry")
     return replace(
         LONG,
         name="looped-addition",
@@ -136,7 +136,7 @@ def looped_addition() -> Recipe:
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95), eps=1e-4),
         schedule=Schedule("cosine", cooldown=0.5),
         families=0.5,
-        family_names=(*carries, "highest-and-one"),
+        family_names=(*CARRIES, "runs", "alternating", "long-carry", "highest-and-one"),
         **HALTING,
     )
 
