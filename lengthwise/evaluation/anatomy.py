@@ -1,4 +1,4 @@
-"""Error analysis: the position of the first wrong symbol, answers of wrong length, and traits of hard problems."""
+"""Error analysis: the position of the first wrong symbol, answers of wrong length, and features of hard problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.runs.run import Weights
 
-GROUPS = 6  # number of groups of problems per trait, at most
+GROUPS = 6  # largest number of groups of problems per feature
 
 
 def anatomy(
@@ -31,28 +31,28 @@ def anatomy(
 ) -> dict[str, Any]:
     """Analyse the wrong answers to new problems of one size, the same problems as ``evaluate`` uses.
 
-    ``ends`` counts wrong answers by their length: ``early``, ``late`` (or without an end), or ``right``, so that a
-    symbol is wrong. ``first_wrong`` counts them by the index in the answer, from 1, of the first wrong symbol. ``by``
-    has groups of about equally many problems for each trait of the task, ordered by the trait: its lowest and highest
-    value, the number of problems, and the fraction answered correctly. Raises UsageError if ``samples`` is below 1, or
-    if size, problems or stopping rule do not fit the recipe.
+    ``ends`` counts wrong answers by their length: ``early``, ``late`` (or without an end), or ``right``, with a wrong
+    symbol. ``first_wrong`` counts them by the index in the answer, from 1, of the first wrong symbol. ``by`` has, for
+    each difficulty feature of the task, groups of about equally many problems ordered by the feature: its lowest and
+    highest value, the number of problems, and the fraction answered correctly. Raises UsageError if ``samples`` is
+    below 1, or if size, problems or stopping rule do not fit the recipe.
     """
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, samples, stopping)
-    at, end = recipe.sizes(size), recipe.layout.end(recipe.task)
-    problems = evaluation_problems(recipe, at, samples, seed=seed, kind=kind)
+    sizes, end = recipe.sizes(size), recipe.layout.end(recipe.task)
+    problems = evaluation_problems(recipe, sizes, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
     for _, batch in in_parts(recipe, problems, together=rule.together):
         (predicted,) = answers(weights.model, recipe, batch, [rule])
         wanted = slots(batch.targets, batch.answer_slots)
         answer = answer_mask(wanted, batch.answer_slots, end)
         wrong.append((predicted.symbols != wanted) & answer)
-        # Where the answer is fed in, what follows a wrong symbol is another matter when the model reads its own.
+        # If the answer is fed in, the symbols after a wrong one differ when the model reads its own answer.
         own = decode(weights.model, recipe, batch, rule) if recipe.layout.decodes else predicted
-        given = answer_mask(own.symbols, batch.answer_slots, end)
-        length = given.sum(1)
-        # An answer without an end fills all slots; so may a complete one, but that has an end symbol.
-        open_ended = ~((own.symbols == end) & given).any(1) if end is not None else torch.zeros_like(length) > 0
+        answered = answer_mask(own.symbols, batch.answer_slots, end)
+        length = answered.sum(1)
+        # An answer without an end fills all slots; a complete one may too, but has an end symbol.
+        open_ended = ~((own.symbols == end) & answered).any(1) if end is not None else torch.zeros_like(length) > 0
         early.append((length < answer.sum(1)) & ~open_ended)
         late.append((length > answer.sum(1)) | open_ended)
     missed = torch.cat([part.any(1) for part in wrong])
@@ -63,7 +63,7 @@ def anatomy(
         "task": recipe.task.name,
         "stopping": rule.name,
         "problems": kind,
-        "sizes": list(at),
+        "sizes": list(sizes),
         "count": samples,
         "seed": seed,
         "exact": _share(~missed),
@@ -76,9 +76,10 @@ def anatomy(
 
 
 def _group_values(values: Int[Tensor, " n"], right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
-    """The fraction correct in groups of about equally many problems; problems with equal values share a group."""
+    """Return the fraction correct in groups of about equally many problems; problems with equal values share a
+    group."""
     kinds, counts = values.unique(return_counts=True)
-    # In sorted order, the index of the middle problem of each value decides its group.
+    # A value's group is that of its middle problem, in sorted order.
     middle = counts.cumsum(0) - counts / 2
     numbers = (middle * min(GROUPS, len(kinds)) / len(values)).long()
     groups = []

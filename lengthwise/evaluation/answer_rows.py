@@ -1,4 +1,4 @@
-"""Each problem of a score with what the model answered, as rows."""
+"""The problems of scores with the model's answers, as rows."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 from lengthwise.base.score_rows import Row
 from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.families import all_of
-from lengthwise.evaluation.scores import hits, in_parts
+from lengthwise.evaluation.scores import in_parts, row_counts
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.runs.run import Weights
+from lengthwise.tasks import texts_of
 
 
 def answer_rows(
     weights: Weights, scores: Iterable[Mapping[str, Any]], rules: Sequence[Stopping], *, seed: int = 0
 ) -> Iterator[Row]:
-    """A row for each problem of these scores' rows: its size and set of problems, the prompt, the right answer, the
-    model's answer, whether that is right, the loops it took, and its confidence, the mean log probability (nats) of the
-    answer's symbols.
+    """Yield a row for each problem of these scores' rows: its size and set of problems, the prompt, the right answer,
+    the model's answer, whether it is right, its number of loops, and its confidence, the mean log probability (nats) of
+    its symbols.
 
-    ``rules`` are those by which it was measured, ``seed`` that of the problems. The problems are drawn, and the model
-    is run, again.
+    ``rules`` are the stopping rules of the scores, ``seed`` that of their problems. The problems are drawn again, and
+    the model runs again.
     """
     recipe, by_name = weights.recipe, {rule.name: rule for rule in rules}
     task, layout = recipe.task, recipe.layout
@@ -35,20 +36,20 @@ def answer_rows(
             problems = evaluation_problems(recipe, size, score["count"], seed=seed, kind=kind)
         for part, batch in in_parts(recipe, problems, together=rule.together):
             (predicted,) = answers(weights.model, recipe, batch, [rule])
-            right, shown = hits(recipe, batch, predicted)[:, 0].tolist(), problems.take(part)
-            for number, (is_right, loops, sure) in enumerate(
-                zip(right, predicted.loops.tolist(), predicted.confidence.tolist(), strict=True)
-            ):
+            texts = texts_of(task, problems.take(part))
+            values = (row_counts(recipe, batch, predicted)[:, 0], predicted.loops, predicted.confidence)
+            rows = zip(texts, *(value.tolist() for value in values), strict=True)
+            for number, ((prompt, right_answer), is_right, loops, confidence) in enumerate(rows):
                 answer = layout.answer(predicted.symbols[number, : int(batch.answer_slots[number].sum())], task)
-                known = not len(answer) or int(answer.max()) < len(task.symbols)
+                is_known = not len(answer) or int(answer.max()) < len(task.symbols)
                 yield {
                     "sizes": list(size),
                     "problems": kind,
                     "stopping": rule.name,
-                    "prompt": task.to_text(shown.prompt[number, : int(shown.prompt_length[number])]),
-                    "right_answer": task.format(shown.answer[number, : int(shown.answer_length[number])]),
-                    "answer": task.format(answer) if known else layout.vocabs(task)[1].decode(answer),
+                    "prompt": prompt,
+                    "right_answer": right_answer,
+                    "answer": task.format(answer) if is_known else layout.vocabs(task)[1].decode(answer),
                     "right": bool(is_right),
                     "loops": loops,
-                    "confidence": round(sure, 6),
+                    "confidence": round(confidence, 6),
                 }

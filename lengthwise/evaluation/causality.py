@@ -1,8 +1,8 @@
 """Checks of user-defined models before training or evaluation: symbols, randomness, causality, independence of rows.
 
-A model that sees the symbol it should predict scores 1.000 at every length, and the answers of one that reads padding
-depend on the other rows of the batch. Scores show neither error, so they raise UsageError, as an unknown
-symbol does.
+A model that sees the symbol it should predict scores 1.000 at every length, and the answers of a model that reads
+padding depend on the other rows of the batch. Scores show neither error, so both raise UsageError, as an unknown symbol
+does.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from lengthwise.models import Model, SinglePass, TooFewPositions, describe_too_f
 from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
-ROWS, LOOPS = 6, 3  # of the batch on which a model is checked
-SPREAD = 6  # of its lengths
-MOVED_IN_DOUBLE = 2e-5  # smallest change of a logit that counts, relative to the largest logit, in 64 bits
-MOST_COPIED = 100_000_000  # parameters of a model that is copied to 64 bits
-MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest logit, in 32 bits
-ROUNDINGS = 8  # relative rounding errors that a logit may be off by in coarser types
+ROWS, LOOPS = 6, 3  # of the checked batch
+SPREAD = 6  # range of its lengths
+MOVED_IN_DOUBLE = 2e-5  # smallest relevant change of a logit, relative to the largest logit, in 64 bits
+MOST_COPIED = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
+MOVED = 1e-3  # smallest relevant change of a logit, relative to the largest logit, in 32 bits
+ROUNDINGS = 8  # allowed error of a logit in coarser types, in relative rounding errors
 
 
 @torch.no_grad()
@@ -64,21 +64,21 @@ def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
 
 
 def _check_layout(recipe: Recipe) -> None:
-    """Where answers are not decoded symbol by symbol, a model's inputs must be the same whatever the answer."""
+    """Raise UsageError if inputs depend on the answer in a layout whose answers are not decoded symbol by symbol."""
     problems, layout = _problems(recipe), recipe.layout
     present = torch.arange(problems.answer.shape[1]) < problems.answer_length[:, None]
     other = replace(problems, answer=((problems.answer + 1) % 2).where(present, 0))
-    one, two = (layout.write(part, recipe.task).inputs for part in (problems, other))
-    for name, value in vars(one).items():
-        if not torch.equal(value, getattr(two, name)):
+    inputs, changed = (layout.write(part, recipe.task).inputs for part in (problems, other))
+    for name, value in vars(inputs).items():
+        if not torch.equal(value, getattr(changed, name)):
             raise UsageError(
                 f"the layout {type(layout).__name__} shows the answer: another answer changes {name}, which a model "
-                "could copy; leave the answer out, or say decodes = True and causal = True"
+                "could copy; leave the answer out, or set decodes = True and causal = True"
             )
 
 
 def _problems(recipe: Recipe) -> Problems:
-    """A few problems of different lengths, though the recipe may train on one: it is measured on several."""
+    """Draw a few problems of different lengths, even if the recipe trains on one length."""
     draw, task = stream(0, "causality"), recipe.task
     bottom = max(task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - SPREAD))
     top = max(bottom, min(recipe.lengths.top, bottom + SPREAD))
@@ -88,48 +88,49 @@ def _problems(recipe: Recipe) -> Problems:
 
 
 def _in_double_precision(model: Model, inputs: Inputs) -> Model:
-    """A copy with weights in 64 bits, or in 32 where it computes nothing with these: rounding hides small changes, such
-    as a new model's with small weights, and looks like one. The model itself where no such copy can be computed."""
-    weights = [one for one in model.parameters() if one.is_floating_point()]
-    narrow = any(torch.finfo(one.dtype).bits < 32 for one in weights)
-    small = sum(one.numel() for one in weights) <= MOST_COPIED
+    """Return a copy with weights in 64 bits, or in 32 if the model does not run in 64: in coarser types, small changes
+    look like rounding. Returns the model itself if no such copy runs."""
+    weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
+    narrow = any(torch.finfo(weight.dtype).bits < 32 for weight in weights)
+    small = sum(weight.numel() for weight in weights) <= MOST_COPIED
     for kind in [torch.float64] * small + [torch.float32] * narrow:
         try:
             copied = deepcopy(model).to(kind)
             _logits(copied, inputs)
-        except Exception:  # it may cast to its own type within, or hold what cannot be copied
+        except Exception:  # it may cast to another type inside, or have parts that cannot be copied
             continue
         return copied
     return model
 
 
 class _CoarsestType(TorchDispatchMode):
-    """The relative rounding error of the coarsest floating-point type that any operation within returns."""
+    """Records the relative rounding error of the coarsest floating-point type that any operation inside returns."""
 
     eps = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, Tensor) and found.is_floating_point():
-            self.eps = max(self.eps, torch.finfo(found.dtype).eps)
-        return found
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_floating_point():
+            self.eps = max(self.eps, torch.finfo(result.dtype).eps)
+        return result
 
 
 class Tolerance(NamedTuple):
-    """The change of a logit that counts: more than ``relative`` · (``scale`` + the largest logit)."""
+    """The smallest relevant change of a logit: ``relative`` · (``scale`` + the largest logit)."""
 
     relative: float
     scale: float
 
 
 def _tolerance(model: Model, inputs: Inputs) -> Tolerance:
-    """What counts is more than rounding within the model can make, in ``torch.autocast`` for example: in 64 bits little
-    is; where some operation, such as a norm, computes in 32 bits, somewhat more."""
-    double = all(one.dtype == torch.float64 for one in model.parameters() if one.is_floating_point())
+    """Return a tolerance above the rounding errors inside the model, e.g. in ``torch.autocast``: small in 64 bits,
+    larger if some operation, such as a norm, computes in 32 bits."""
+    weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
+    double = all(weight.dtype == torch.float64 for weight in weights)
     try:
         with _CoarsestType() as seen:
             _logits(model, inputs)
-    except Exception:  # compiled code may not let itself be watched
+    except Exception:  # compiled code may not support dispatch modes
         return Tolerance(MOVED, 1)
     if double and seen.eps <= torch.finfo(torch.float32).eps:
         return Tolerance(MOVED_IN_DOUBLE, 0)
@@ -143,14 +144,14 @@ def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
 
 
 def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
-    """It must know every symbol that it reads, and have a logit for every symbol that it writes."""
+    """Raise UsageError unless the model knows every symbol that it reads, and has a logit for every one it writes."""
     (reads, writes), name = recipe.layout.vocabs(recipe.task), _name(model)
     try:
         if device_of(model).type != "cpu":
             _try_on_cpu(model, inputs)
         logits = _logits(model, inputs)
     except IndexError as error:
-        _check_positions(deepcopy(model).cpu(), inputs, error)  # on a GPU a second error would stop the process
+        _check_positions(deepcopy(model).cpu(), inputs, error)  # on a GPU, a second error would stop the process
         raise UsageError(
             f"{name} does not know all {len(reads)} symbols of {recipe.task.name} in {type(recipe.layout).__name__}"
         ) from None
@@ -162,7 +163,7 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
 
 
 def _check_positions(model: Model, inputs: Inputs, error: IndexError) -> None:
-    """UsageError where rows of one symbol fail too: then it lacks positions, not symbols."""
+    """Raise UsageError if rows of one symbol fail too: then the model lacks positions, not symbols."""
     try:
         _logits(model, replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
     except IndexError:
@@ -172,14 +173,14 @@ def _check_positions(model: Model, inputs: Inputs, error: IndexError) -> None:
 
 
 def _check_room(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
-    """UsageError where a row of the largest size has more positions than the model."""
+    """Raise UsageError if a row of the largest size has more positions than the model."""
     if not sizes:
         return
     largest = max(map(recipe.sizes, sizes), key=sum)
     inputs = recipe.layout.write(recipe.task.sample(torch.tensor([largest]), stream(0, "room")), recipe.task).inputs
-    here = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
+    on_cpu = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
     try:
-        _logits(here, inputs)
+        _logits(on_cpu, inputs)
     except IndexError as error:
         if isinstance(error, TooFewPositions):
             raise
@@ -187,17 +188,17 @@ def _check_room(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
 
 
 def _try_on_cpu(model: Model, inputs: Inputs) -> None:
-    """Raise IndexError for a symbol that it does not know, after which a CUDA device computes nothing any more."""
+    """Raise IndexError for an unknown symbol on the CPU; on a CUDA device it would stop all further computation."""
     try:
         _logits(deepcopy(model).cpu(), inputs)
     except IndexError:
         raise
-    except Exception:  # it may know its own device alone; what else is wrong shows there
+    except Exception:  # it may work on its own device only, where other errors show
         return
 
 
 def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
-    """The same rows must get the same logits again: whatever is compared below would differ for this reason alone."""
+    """Raise UsageError if the same rows get other logits again, as later comparisons would differ for this reason."""
     if not _differ(_logits(model, inputs), _logits(model, inputs), inputs.padding_mask, least):
         return
     with _same_random_numbers() as restart:
@@ -206,39 +207,39 @@ def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
         again = _logits(model, inputs)
     if _differ(first, again, inputs.padding_mask, least):
         raise UsageError(
-            f"{_name(model)} carries something from one call to the next, such as a hidden state, a cache or a count: "
-            "the same rows got other logits when they were given again, with the same random numbers; let each call of "
-            "forward start afresh"
+            f"{_name(model)} keeps something from one call to the next, such as a hidden state, a cache or a count: "
+            "the same rows got other logits in a second call with the same random numbers; start each call of forward "
+            "from the same state"
         )
     raise UsageError(
-        f"{_name(model)} is random at test: the same rows got other logits when they were given again; random "
-        "numbers are for training alone, as in nn.Dropout or dropout(…, training=self.training)"
+        f"{_name(model)} is random at test: the same rows got other logits in a second call; use random numbers in "
+        "training only, as nn.Dropout or dropout(…, training=self.training) do"
     )
 
 
 @contextmanager
 def _same_random_numbers() -> Iterator[Callable[[], None]]:
-    """Context manager: torch's, numpy's and Python's generators start at a seed, and again whenever what it yields is
-    called; on exit they are as before."""
+    """Context manager: seeds torch's, numpy's and Python's generators, yields a function that seeds them again, and
+    restores them on exit."""
 
     def restart() -> None:
         torch.manual_seed(0)
         numpy.random.seed(0)
         random.seed(0)
 
-    of_python, of_numpy = random.getstate(), numpy.random.get_state()
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
     try:
         with torch.random.fork_rng():
             restart()
             yield restart
     finally:
-        random.setstate(of_python)
-        numpy.random.set_state(of_numpy)
+        random.setstate(python_state)
+        numpy.random.set_state(numpy_state)
 
 
 def _check_causality(model: Model, batch: Batch, layout: Layout, least: Tolerance) -> None:
-    """Changing the tokens after a position must not change the logits up to it: one within the prompt, and several
-    from the one at which the first symbol of the answer is predicted, where looking ahead pays."""
+    """Raise UsageError if the tokens after a position change the logits up to it. It checks one position within the
+    prompt and several from the one that predicts the first symbol of the answer, where looking ahead pays."""
     inputs = batch.inputs
     before, symbols = _logits(model, inputs), int(inputs.tokens.max()) + 1
     first, count = batch.answer_slots.long().argmax(1), batch.answer_slots.sum(1)
@@ -254,41 +255,42 @@ def _check_causality(model: Model, batch: Batch, layout: Layout, least: Toleranc
 
 
 def _bidirectional(layout: Layout) -> str:
-    """The layout that lets a model see the whole row, for a message."""
+    """Return advice for a layout in which a model sees the whole row."""
     name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
     return f"let it see the whole row with layout={name}(causal=false)"
 
 
 def _check_norms(model: Model) -> None:
-    """Batch normalisation reads the other rows in training alone, where nothing else here would show it."""
+    """Raise UsageError for batch normalisation, which reads other rows in training only, where no other check would
+    show it."""
     for part in model.modules():
         if isinstance(part, _BatchNorm):
             raise UsageError(
-                f"{_name(model)} reads its neighbours in training: {type(part).__name__} normalises over the batch, "
+                f"{_name(model)} reads other rows in training: {type(part).__name__} normalises over the batch, "
                 "padding included; use LayerNorm"
             )
 
 
 def _check_padding(model: Model, inputs: Inputs, least: Tolerance) -> None:
-    """The logits of a row must be the same alone and beside longer rows."""
+    """Raise UsageError unless a row gets the same logits alone and beside longer rows."""
     together = _logits(model, inputs)
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).narrow()
         width = alone.tokens.shape[1]
         if _differ(_logits(model, alone), together[row : row + 1, :width], alone.padding_mask, least):
             raise UsageError(
-                f"{_name(model)} reads padding, or its neighbours: a row alone gets other logits than beside longer "
-                "rows; give its forward a parameter padding_mask (rows × positions, True for a real token) and hide "
-                "what is False, and normalise no statistics over a batch"
+                f"{_name(model)} reads padding, or other rows: a row alone gets other logits than beside longer rows; "
+                "give its forward a parameter padding_mask (rows × positions, True for a real token), hide positions "
+                "where it is False, and compute no statistics over a batch"
             )
 
 
 def _differ(
-    one: Float[Tensor, "b t v"], two: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"], least: Tolerance
+    logits: Float[Tensor, "b t v"], others: Float[Tensor, "b t v"], mask: Bool[Tensor, "b t"], least: Tolerance
 ) -> bool:
-    """Whether logits at the positions ``at`` differ by more than rounding; False for NaN."""
-    one, two = one[at].double(), two[at].double()
-    return bool(((one - two).abs() > least.relative * (least.scale + one.abs().max())).any())
+    """Return whether logits at the positions in ``mask`` differ by more than rounding; False for NaN."""
+    logits, others = logits[mask].double(), others[mask].double()
+    return bool(((logits - others).abs() > least.relative * (least.scale + logits.abs().max())).any())
 
 
 def _name(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""How far an evaluation is: scores as they come, on a line of progress, by what sizes cost."""
+"""Progress of evaluations, weighted by the cost of sizes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from lengthwise.experiment.stopping import Stopping
 def lacking(
     recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known: Container[tuple[Sizes, str]]
 ) -> dict[tuple[Stopping, ...], list[AnySize]]:
-    """Sizes by all the rules, if any, whose scores there are not ``known``: the model runs once for all of these."""
-    found: dict[tuple[Stopping, ...], list[AnySize]] = {}
+    """Return sizes by the rules whose scores are not ``known``, so that the model runs once for all rules of a size."""
+    lacks: dict[tuple[Stopping, ...], list[AnySize]] = {}
     for size in sizes:
         missing = tuple(rule for rule in rules if (recipe.sizes(size), rule.name) not in known)
-        found.setdefault(missing, []).append(size)
-    found.pop((), None)
-    return found
+        lacks.setdefault(missing, []).append(size)
+    lacks.pop((), None)
+    return lacks
 
 
 def work(recipe: Recipe, size: AnySize) -> float:
-    """What a problem of this size costs, relative to other sizes: the positions of its row, in every loop."""
-    at = recipe.sizes(size)
-    sizes = torch.tensor([at])
-    positions = sum(at) + int(recipe.task.answer_slots(sizes))
-    # Rounds are known of problems alone; for all tasks they grow about as the sizes do.
-    return float(positions * int(recipe.loops.planned(torch.tensor([max(at)]))))
+    """Return the relative cost of a problem of this size: the positions of its row, times its loops."""
+    sizes = recipe.sizes(size)
+    positions = sum(sizes) + int(recipe.task.answer_slots(torch.tensor([sizes])))
+    # Only problems have rounds; for all tasks, rounds grow about as the sizes do.
+    return float(positions * int(recipe.loops.planned(torch.tensor([max(sizes)]))))
 
 
 def follow_scores(
@@ -46,14 +45,14 @@ def follow_scores(
     each: int = 1,
     rules: int = 1,
 ) -> Iterator[Score]:
-    """Yield the scores of ``measure``, and show progress within and between sizes. There are ``each`` scores per size
-    and rule, or one of every problem. ``measure`` takes ``watch`` (see ``evaluate``)."""
+    """Yield the scores of ``measure`` and show progress within and between sizes. Each size and rule has ``each``
+    scores, or one of all problems. ``measure`` takes ``watch`` (see ``evaluate``)."""
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
     line, done = progress.line(what, each * rules * sum(cost.values())), 0.0
 
-    def watch(now: Sequence[Sizes], share: float) -> None:
-        inside = share * each * rules * sum(cost[size] for size in now)
-        line.show(max(line.done, done + inside), _at(now[-1]))
+    def watch(current: Sequence[Sizes], share: float) -> None:
+        inside = share * each * rules * sum(cost[size] for size in current)
+        line.show(max(line.done, done + inside), _at(current[-1]))
 
     for score in measure(watch=watch):
         done += cost[score.sizes] * (each if score.problems == "every" else 1)
@@ -62,7 +61,7 @@ def follow_scores(
 
 
 def follow_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, what: str) -> Iterator[Any]:
-    """Sizes one after the other; the next is asked for when one is done."""
+    """Yield sizes and show progress; a size counts as done when the next one is requested."""
     total = sum(work(recipe, size) for size in sizes)
     line, done = progress.line(what, total), 0.0
     for size in sizes:

@@ -26,15 +26,15 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     """Measure the answers after each loop k = 1, 2, … to new problems of one size.
 
     The row has the fraction correct (``exact``) and the mean confidence (mean log probability) after each loop up to
-    the limits of all rules, and the loops that these choose: the oracle, ``MaxConfidence`` for all problems as one
-    batch (as published, of 512) and per problem, and the recipe's ``own`` rule, if it is another. Raises UsageError for
-    a layout that decodes, or if problems of this size take different numbers of loops.
+    the limits of all rules, and the loops that they choose: the oracle, ``MaxConfidence`` for all problems as one batch
+    (as published, of 512) and per problem, and the recipe's ``own`` rule, if it is another. Raises UsageError for a
+    layout that decodes, or if problems of this size take different numbers of loops.
     """
     recipe = weights.recipe
     if recipe.layout.decodes:
-        raise UsageError(f"{weights.name}: its layout feeds the answer in, so that its confidence says nothing")
-    at = recipe.sizes(size)
-    batch = recipe.layout.write(evaluation_problems(recipe, at, samples, seed=seed), recipe.task)
+        raise UsageError(f"{weights.name}: its layout feeds the answer in, so its confidence is not comparable")
+    sizes = recipe.sizes(size)
+    batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
     if len(planned.unique()) > 1:  # then loop k means different things for different problems
         raise UsageError(f"{recipe.task.name}: problems of one size take different loops; there is no one curve")
@@ -54,13 +54,13 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     }
     return {
         "task": recipe.task.name,
-        "sizes": list(at),
+        "sizes": list(sizes),
         "count": samples,
         "seed": seed,
         "planned": int(planned[0]),
         "exact": _round_values(right.float().mean(1)),
         "confidence": _round_values(traced.confidence.mean(1)),
-        "chosen": {name: _where(loops, right) for name, loops in chosen.items()},
+        "chosen": {name: _summarise(loops, right) for name, loops in chosen.items()},
     }
 
 
@@ -71,9 +71,9 @@ def depths(
     progress: Progress | None = None,
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
-    """A row per size; sizes that the run's folder lacks for this number of ``samples`` are measured, and appended but
-    to folders of weights, as those that are shipped. Where a user's own code has changed since training, nothing that
-    was measured before counts, and nothing is kept."""
+    """Return a row per size. Sizes that the run's folder lacks for this number of ``samples`` are measured, and
+    appended to the folder of a training. If the user's own code has changed since training, all sizes are measured
+    again and none is stored."""
     changed = bool(run.changed_code())
     rows = [] if changed else run.rows("depth")
     known = {tuple(row["sizes"]): row for row in rows if row["count"] == samples}
@@ -87,11 +87,12 @@ def depths(
     return [known[size] for size in wanted]
 
 
-def _where(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:
-    """The loops that a rule chose: mean, 10 % and 90 % quantiles; and the fraction of correct answers there."""
+def _summarise(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:
+    """Return the mean and the 10 % and 90 % quantiles of the chosen loops, and the fraction of correct answers
+    there."""
     low, high = loops.float().quantile(torch.tensor(QUANTILES)).tolist()
-    hits = right[loops - 1, torch.arange(len(loops))]
-    return {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": float(hits.float().mean())}
+    correct = right[loops - 1, torch.arange(len(loops))]
+    return {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": float(correct.float().mean())}
 
 
 def _round_values(values: Float[Tensor, " k"]) -> list[float]:

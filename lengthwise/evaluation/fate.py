@@ -1,4 +1,4 @@
-"""What a loop does to the state: does it settle, on a right answer, when the loops go on beyond T(n)?"""
+"""The fate of states in further loops: whether they settle, on a right answer, beyond T(n)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lengthwise.runs.run import Weights
 
 @torch.no_grad()
 def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, seed: int) -> Fate:
-    """The fate of one set of weights; it runs twice, since states are compared with the last one."""
+    """Return the fate of one set of weights. The model runs twice, as states are compared with the last one."""
     model, recipe = weights.model.eval(), weights.recipe
     if recipe.layout.decodes:
-        raise UsageError(f"{weights.name}: its layout feeds the answer in, so more loops say nothing of its answer")
+        raise UsageError(f"{weights.name}: its layout feeds the answer in, so further loops do not change its answer")
     if int(recipe.loops.planned(torch.tensor([9]))) < 2:
         raise UsageError(f"{weights.name}: its loops are planned to be 1; depth is for looped weights")
     sizes = recipe.tops if size is None else recipe.sizes(size)
@@ -35,20 +35,21 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
     last = _last_states(model, batch, planned + more)
     before, shape = int(planned.min()), (int(planned.max()) + more, len(batch))
     exact = torch.zeros(shape, dtype=torch.bool)
-    one, two, cosine = (torch.full(shape, torch.nan) for _ in range(3))
+    moved_one, moved_two, cosine = (torch.full(shape, torch.nan) for _ in range(3))
     first_row, first_map = [], []
     for loop, rows, state, moved in _moving(model, batch, planned + more):
-        now = flat_state(model.answer_state(state), batch.inputs.padding_mask.shape[1])
+        current = flat_state(model.answer_state(state), batch.inputs.padding_mask.shape[1])
         real = batch.inputs.padding_mask[rows]
         count = real.sum(1)
         exact[loop - 1, rows] = _right(model, recipe.layout.end(recipe.task), batch, rows, state)
-        one[loop - 1, rows], two[loop - 1, rows] = ((moved[..., p] * real).sum(1) / count for p in range(PERIODS))
-        alike = F.cosine_similarity(now, last[to_device(rows, last.device)], dim=-1).cpu()
-        cosine[loop - 1, rows] = (alike * real).sum(1) / count
-        if (at := (rows == 0).nonzero()[:, 0]).numel():
-            first_row.append(now[at[0]][real[at[0]]].flatten().float().cpu())
-            first_map.append(_finite(moved[at[0], :, 0][real[at[0]]].tolist()))
-    names = {"exact": exact.float(), "moved": one, "moved_over_two": two, "cosine": cosine}
+        means = ((moved[..., period] * real).sum(1) / count for period in range(PERIODS))
+        moved_one[loop - 1, rows], moved_two[loop - 1, rows] = means
+        similarity = F.cosine_similarity(current, last[to_device(rows, last.device)], dim=-1).cpu()
+        cosine[loop - 1, rows] = (similarity * real).sum(1) / count
+        if (first := (rows == 0).nonzero()[:, 0]).numel():
+            first_row.append(current[first[0]][real[first[0]]].flatten().float().cpu())
+            first_map.append(_finite(moved[first[0], :, 0][real[first[0]]].tolist()))
+    names = {"exact": exact.float(), "moved": moved_one, "moved_over_two": moved_two, "cosine": cosine}
     return Fate(
         weights=weights.name,
         task=recipe.task.name,
@@ -65,51 +66,51 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
 
 
 def _moving(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Any:
-    """Loop, rows, state and movement "r t p" after every loop, as the plain runner computes them."""
+    """Yield loop, rows, state and movement "r t p" after every loop, as the plain runner computes them."""
     mask, earlier, ran = batch.inputs.padding_mask, list[Any](), torch.arange(0)
     for loop, rows, state in unroll(model, batch.inputs, loops):
         left = torch.isin(ran, rows).nonzero()[:, 0]
-        earlier = [rows_of(one, to_device(left, device_of(model))) for one in earlier]
-        now = model.answer_state(state)
-        moved = relative_movement(now, earlier, to_device(mask[rows], device_of(model))).cpu()
+        earlier = [rows_of(before, to_device(left, device_of(model))) for before in earlier]
+        current = model.answer_state(state)
+        moved = relative_movement(current, earlier, to_device(mask[rows], device_of(model))).cpu()
         yield loop, rows, state, moved
-        ran, earlier = rows, [now, *earlier][:PERIODS]
+        ran, earlier = rows, [current, *earlier][:PERIODS]
 
 
 def _last_states(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, "b t d"]:
-    """Each row's state after its last loop."""
-    found: dict[int, Tensor] = {}
+    """Return each row's state after its last loop."""
+    last: dict[int, Tensor] = {}
     width = batch.inputs.padding_mask.shape[1]
     for loop, rows, state in unroll(model, batch.inputs, loops):
         if (ends := (loops[rows] == loop).nonzero()[:, 0]).numel():
-            now = flat_state(model.answer_state(state), width)
-            found |= {int(rows[at]): now[at] for at in ends}
-    return torch.stack([found[row] for row in range(len(batch))])
+            states = flat_state(model.answer_state(state), width)
+            last |= {int(rows[i]): states[i] for i in ends}
+    return torch.stack([last[row] for row in range(len(batch))])
 
 
 def _right(model: Model, end: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any) -> Bool[Tensor, " r"]:
-    """Which rows' answers are right."""
+    """Return which rows' answers are right."""
     part = batch.take(rows)
-    said = slots(model.read(state).argmax(-1).cpu(), part.answer_slots)
+    answer = slots(model.read(state).argmax(-1).cpu(), part.answer_slots)
     wanted = slots(part.targets, part.answer_slots)
-    return ((said == wanted) | ~answer_mask(wanted, part.answer_slots, end)).all(1)
+    return ((answer == wanted) | ~answer_mask(wanted, part.answer_slots, end)).all(1)
 
 
 def _aligned(values: Float[Tensor, "k b"], planned: Int[Tensor, " b"], before: int, more: int) -> list[float | None]:
-    """Means over rows at equally many loops before or after each row's own T(n)."""
-    at = planned[:, None] + torch.arange(1 - before, more + 1) - 1
-    means = values.T.gather(1, at).double().mean(0)
+    """Return means over rows at equal distances in loops from each row's T(n)."""
+    index = planned[:, None] + torch.arange(1 - before, more + 1) - 1
+    means = values.T.gather(1, index).double().mean(0)
     return _finite(means.tolist())
 
 
 def _path(states: Float[Tensor, "k n"]) -> list[list[float]]:
-    """One problem's states on their first two principal components, "k 2"."""
+    """Return one problem's states on their first two principal components, "k 2"."""
     centred = states - states.mean(0)
-    sizes, vectors = torch.linalg.eigh(centred @ centred.T)  # of the loops' products: there are more numbers than loops
+    sizes, vectors = torch.linalg.eigh(centred @ centred.T)  # of the products of loops, which are fewer than numbers
     path = vectors[:, [-1, -2]] * sizes[[-1, -2]].clamp(min=0).sqrt()
     return [[float(f"{x:.4g}") for x in point] for point in path.tolist()]
 
 
 def _finite(values: list[float]) -> list[float | None]:
-    """Four digits of each; None for a movement that there is not yet."""
+    """Round to four digits; None for values that are not finite."""
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]

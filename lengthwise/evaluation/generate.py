@@ -1,4 +1,4 @@
-"""Decoding, to show answers. Scoring does not need it: see ``answers.answer``."""
+"""Decoding, to show answers. Scores do not need it, see ``answers.answer``."""
 
 from __future__ import annotations
 
@@ -35,21 +35,23 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     end = recipe.layout.end(recipe.task)
     predicted = torch.zeros_like(batch.targets)
     log_probability = torch.zeros(predicted.shape)
-    for loops in limit.unique():  # a cache serves rows with the same number of loops
+    for loops in limit.unique():  # a cache is for rows with the same number of loops
         rows = (limit == loops).nonzero()[:, 0]
         part = batch.take(rows)
         reads = reader(model, part.inputs)
         if reads is None:
             return decode_anew(model, recipe, batch, stopping)
-        predicted[rows], log_probability[rows] = _read_on(reads, part, int(loops), end or 0)
+        predicted[rows], log_probability[rows] = _decode_cached(reads, part, int(loops), end or 0)
     symbols, log_probability = slots(predicted, batch.answer_slots), slots(log_probability, batch.answer_slots)
     counted = answer_mask(symbols, batch.answer_slots, end)
     return Predictions(symbols, (log_probability * counted).sum(1) / counted.sum(1), limit)
 
 
-def _read_on(reads: Reader, batch: Batch, loops: int, end: int) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
-    """The prediction and its log probability at each answer slot. The first positions, up to the shortest prompt's end,
-    are read at once, later ones one by one."""
+def _decode_cached(
+    reads: Reader, batch: Batch, loops: int, end: int
+) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
+    """Return the prediction and its log probability at each answer slot. The first positions, up to the shortest
+    prompt's end, are read at once, later ones one by one."""
     answer_slots = batch.answer_slots
     first = answer_slots.long().argmax(1)
     tokens = _without_answer(batch, end)
@@ -58,11 +60,11 @@ def _read_on(reads: Reader, batch: Batch, loops: int, end: int) -> tuple[Int[Ten
     width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
     while start < width:
         piece = replace(batch.inputs, tokens=tokens).columns(start, stop)
-        at = answer_slots[:, start:stop]
-        best = reads.read(piece, loops)[at].log_softmax(-1).max(-1)
-        predicted[:, start:stop][at], log_probability[:, start:stop][at] = best.indices, best.values.float()
+        slot = answer_slots[:, start:stop]
+        best = reads.read(piece, loops)[slot].log_softmax(-1).max(-1)
+        predicted[:, start:stop][slot], log_probability[:, start:stop][slot] = best.indices, best.values.float()
         if stop < width:
-            # Rows whose prompt goes on keep their own token; the others get the symbol just predicted.
+            # Rows whose prompt continues keep their own token; the others get the symbol just predicted.
             fed = answer_slots[:, stop] & (first < stop)
             tokens[:, stop] = torch.where(fed, predicted[:, stop - 1], tokens[:, stop])
         start, stop = stop, stop + 1
@@ -70,7 +72,7 @@ def _read_on(reads: Reader, batch: Batch, loops: int, end: int) -> tuple[Int[Ten
 
 
 def _without_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
-    """The tokens of each row, with the answer replaced by the end symbol."""
+    """Return the tokens of each row, with the answer replaced by the end symbol."""
     first = batch.answer_slots.long().argmax(1, keepdim=True)
     after = torch.arange(batch.answer_slots.shape[1]) > first
     return batch.inputs.tokens.masked_fill(batch.answer_slots & after, end)

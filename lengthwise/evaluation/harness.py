@@ -1,4 +1,4 @@
-"""A task folder for EleutherAI's lm-evaluation-harness, with the problems that ``evaluate`` measures."""
+"""A task folder for EleutherAI's lm-evaluation-harness, with the problems of ``evaluate``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import write
 from lengthwise.base.score_rows import size_text
 from lengthwise.experiment.data import fresh_problems
-from lengthwise.tasks import Task
+from lengthwise.tasks import Task, texts_of
 
 STRIP = [{"function": "remove_whitespace"}, {"function": "take_first"}]
 
@@ -21,17 +21,14 @@ def write_harness_task(
     """Write a task of the harness for each size, its problems beside it, and a group of all; return the paths.
 
     The problems of a size are those of ``evaluate`` with this ``seed``, as people write them. A score is the harness's
-    ``exact_match`` of the text up to the first line's end; it equals ours for a model that answers alike. Raises
-    UsageError where the task has no such size.
+    ``exact_match`` of the text up to the first line's end; it equals ours for equal answers. Raises UsageError if the
+    task lacks a size.
     """
     name, question, files = f"lengthwise_{task.name.replace('-', '_')}", task.question, []
     for size in sizes:
         problems, own = fresh_problems(task, size, samples, seed=seed), f"{name}_{size_text(size)}"
-        lines = []
-        for row in range(len(problems)):
-            prompt = task.to_text(problems.prompt[row, : int(problems.prompt_length[row])])
-            answer = task.format(problems.answer[row, : int(problems.answer_length[row])])
-            lines.append(json.dumps({"prompt": prompt, "answer": answer}, ensure_ascii=False) + "\n")
+        texts = ({"prompt": prompt, "answer": answer} for prompt, answer in texts_of(task, problems))
+        lines = [json.dumps(text, ensure_ascii=False) + "\n" for text in texts]
         rows = folder / f"{own}.jsonl"
         write(rows, "".join(lines).encode())
         room = max(len(task.vocab.decode(row)) for row in problems.answer) + 8
@@ -47,14 +44,12 @@ def write_harness_task(
             "target_delimiter": "",
             "num_fewshot": 0,
             "generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": room},
-            "filter_list": [
-                {"name": "strip", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}
-            ],
+            "filter_list": [{"name": "strip", "filter": STRIP}],
             "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
             "metadata": {"version": 1, "size": list(size), "seed": seed},
         }
         files += [rows, folder / f"{own}.yaml"]
-        write(files[-1], (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode())  # which YAML is too
+        write(files[-1], (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode())  # JSON is YAML
     if not files:
         raise UsageError("a task folder needs a size or several")
     tasks = [file.stem for file in files if file.suffix == ".yaml"]

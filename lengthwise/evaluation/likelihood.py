@@ -1,4 +1,4 @@
-"""The likelihood that a model gives to right answers: perplexity and validation loss."""
+"""The likelihood of right answers under a model: perplexity and validation loss."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from lengthwise.runners.cpu import choose
 
 @torch.no_grad()
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end: int | None) -> Float[Tensor, " b"]:
-    """Perplexity of the right answers: exp(−mean log p) of their symbols, the ``end`` included, after so many loops; in
-    a layout that feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
-    asked = batch.loss_mask & up_to_end(batch.targets.where(batch.loss_mask, -1), end)
-    logs = _likelihood(model, batch, loops, asked)
-    means = torch.stack([row.mean() for row in logs.split(asked.sum(1).tolist())])
+    """Return the perplexity of the right answers, exp(−mean log p) of their symbols including the ``end``, after
+    ``loops`` loops (on the CPU); if the answer is fed in, of each symbol after the right ones before it."""
+    counted = batch.loss_mask & up_to_end(batch.targets.where(batch.loss_mask, -1), end)
+    logs = _likelihood(model, batch, loops, counted)
+    means = torch.stack([row.mean() for row in logs.split(counted.sum(1).tolist())])
     return means.neg().exp().float()
 
 
 @torch.no_grad()
 def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
-    """Validation loss: the mean −log p of what is supervised of the right answers, ends included, after the planned
-    loops, in nats."""
+    """Return the validation loss: the mean −log p, in nats, of the supervised symbols after the planned loops."""
     model.eval()
     total, count = 0.0, 0
     for _, batch in in_parts(recipe, problems):
@@ -37,10 +36,8 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     return total / count
 
 
-def _likelihood(
-    model: Model, batch: Batch, loops: Int[Tensor, " b"], asked: Bool[Tensor, "b t"]
-) -> Float[Tensor, " n"]:
-    """The log probability, in nats, of each target that is asked for after each row's own loops, row by row."""
-    logs = choose(model).last(batch.inputs, loops, asked).log_softmax(-1)
-    targets = to_device(batch.targets[asked], logs.device)
+def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, " n"]:
+    """Return the log probability, in nats, of each target in ``mask`` after each row's own loops, row by row."""
+    logs = choose(model).last(batch.inputs, loops, mask).log_softmax(-1)
+    targets = to_device(batch.targets[mask], logs.device)
     return logs.gather(1, targets[:, None])[:, 0].cpu()

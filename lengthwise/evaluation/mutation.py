@@ -1,4 +1,4 @@
-"""Changes to a prompt as a person types it. Whether the result is a problem is for the task's ``parse`` to say."""
+"""Mutations of typed prompts. The task's ``parse`` decides whether the result is a problem."""
 
 from __future__ import annotations
 
@@ -8,57 +8,56 @@ from random import Random
 
 from lengthwise.tasks import Task
 
-Mutation = Callable[[str, tuple[str, ...], Random], str]  # of the symbols between signs, among which symbols
+Mutation = Callable[[str, tuple[str, ...], Random], str]  # (text between signs, symbols, chance) → new text
 
 
 def mutate(text: str, task: Task, chance: Random) -> str:
-    """One or two changes: in one of the parts between signs, in all of them alike, or of their order."""
+    """Apply one or two changes: to one part between signs, to all parts, or to their order."""
     signs = "".join(re.escape(sign) for sign in task.signs)
     symbols = tuple(symbol for symbol in task.symbols if symbol not in task.signs)
     for _ in range(chance.choice((1, 1, 2))):
         parts = re.split(f"([{signs}])", text) if signs else [text]
-        filled = [at for at, part in enumerate(parts) if part and part not in task.signs]
+        filled = [index for index, part in enumerate(parts) if part and part not in task.signs]
         if not filled:
             return text
         if len(filled) > 1 and chance.random() < 0.1:
-            one, two = chance.sample(filled, 2)
-            parts[one], parts[two] = parts[two], parts[one]
+            i, j = chance.sample(filled, 2)
+            parts[i], parts[j] = parts[j], parts[i]
         else:
             change = chance.choice(CHANGES)
-            here = filled if chance.random() < 0.3 else [chance.choice(filled)]
-            for at in here:
-                parts[at] = change(parts[at], symbols, chance)
+            for index in filled if chance.random() < 0.3 else [chance.choice(filled)]:
+                parts[index] = change(parts[index], symbols, chance)
         text = "".join(parts)
     return text
 
 
 def one_symbol(part: str, symbols: tuple[str, ...], chance: Random) -> str:
-    """Another symbol in one position."""
+    """Replace the symbol in one position."""
     at = chance.randrange(len(part))
     return part[:at] + chance.choice(symbols) + part[at + 1 :]
 
 
 def one_run(part: str, symbols: tuple[str, ...], chance: Random) -> str:
-    """One symbol in positions side by side."""
+    """Repeat one symbol over a span."""
     start, stop = _span(part, chance)
     return part[:start] + part[start] * (stop - start) + part[stop:]
 
 
 def copy_span(part: str, symbols: tuple[str, ...], chance: Random) -> str:
-    """A span written over another of the same length."""
+    """Copy a span over another of the same length."""
     start, stop = _span(part, chance)
     to = chance.randrange(len(part) - (stop - start) + 1)
     return part[:to] + part[start:stop] + part[to + stop - start :]
 
 
 def longer(part: str, symbols: tuple[str, ...], chance: Random) -> str:
-    """A symbol twice."""
+    """Double one symbol."""
     at = chance.randrange(len(part))
     return part[: at + 1] + part[at:]
 
 
 def shorter(part: str, symbols: tuple[str, ...], chance: Random) -> str:
-    """A symbol less, or half as many."""
+    """Drop one symbol, or half of them."""
     if len(part) == 1:
         return part
     if chance.random() < 0.2:
@@ -68,14 +67,14 @@ def shorter(part: str, symbols: tuple[str, ...], chance: Random) -> str:
 
 
 def complement_span(part: str, symbols: tuple[str, ...], chance: Random) -> str:
-    """The highest symbol for the lowest, and so on, in a span."""
+    """Complement a span: the highest symbol for the lowest, and so on."""
     start, stop = _span(part, chance)
     turned = dict(zip(symbols, reversed(symbols), strict=True))
     return part[:start] + "".join(turned.get(symbol, symbol) for symbol in part[start:stop]) + part[stop:]
 
 
 def throughout(part: str, symbols: tuple[str, ...], chance: Random) -> str:
-    """One symbol throughout."""
+    """Write one symbol throughout."""
     return chance.choice(symbols) * len(part)
 
 

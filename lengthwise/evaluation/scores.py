@@ -1,4 +1,4 @@
-"""Weights and fresh problems → a Trace → Score rows."""
+"""Scores of weights on fresh problems."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from lengthwise.models import Model, device_of
 from lengthwise.runs.run import Weights
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
-SAMPLES = 1000  # problems per length, unless said otherwise
-MOST = 10_000  # where an interval is asked for instead: enough for ±0.01
-Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # sizes being measured, and the share that is done
-CACHED = 8_192  # where rows need not be looked at together: what a forward pass takes then fits the processor's cache
+SAMPLES = 1000  # problems per length, by default
+MOST = 10_000  # problems per length with a precision: enough for ±0.01
+Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, and the share that is done
+Report = Callable[[float], None] | None  # takes the share that is done
+CACHED = 8_192  # positions per forward pass that fit the processor's cache, if rules do not look at rows together
+Counts = Int[Tensor, "b 7"]  # the columns of ``row_counts``
 
 
 def evaluate(
@@ -42,12 +44,12 @@ def evaluate(
     precision: float | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Score]:
-    """One Score per size and stopping rule, as each is measured: exact match of the whole answer on fresh problems.
+    """Yield one Score per size and stopping rule: exact match of the whole answer on fresh problems.
 
-    A bare number is taken on all of the task's axes (see ``Recipe.sizes``). ``stopping`` is the recipe's own unless
-    given; several rules look at the same answers, so that more of them cost little. With ``precision`` a size is done
-    as soon as half of every rule's 95 % interval is as small as that, on ``samples`` problems at most. ``watch`` is
-    called after each batch.
+    A single number is the size on all of the task's axes (see ``Recipe.sizes``). ``stopping`` defaults to the recipe's
+    rule; several rules share the same answers, so further rules cost little. With ``precision``, a size stops once
+    every rule's 95 % interval is within ± ``precision``, on at most ``samples`` problems. ``watch`` is called after
+    each batch.
     """
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
@@ -56,8 +58,8 @@ def evaluate(
         return
     for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
         inside = partial(watch, [size for size, _ in group]) if watch else None
-        found = hits_of_groups(weights.model, recipe, [problems for _, problems in group], rules, inside)
-        by_size = [rows.split(samples) for rows in found]
+        counts = counts_of_groups(weights.model, recipe, [problems for _, problems in group], rules, inside)
+        by_size = [rows.split(samples) for rows in counts]
         for number, (size, problems) in enumerate(group):
             for rule, parts in zip(rules, by_size, strict=True):
                 yield score_of(weights, rule, kind, size, problems, parts[number], family=_mark_alone(kind))
@@ -74,21 +76,22 @@ def _precise(
     seed: int,
     watch: Watch | None,
 ) -> Iterator[Score]:
-    """Scores on as many problems as an interval takes; a score that did not need all of them says so."""
+    """Yield scores on the number of problems that the interval needs; a score on fewer than ``samples`` records the
+    precision."""
     check_precision(precision)
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
         problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
-        found: list[list[Tensor]] = [[] for _ in rules]
+        found: list[list[Counts]] = [[] for _ in rules]
         done, until = 0, first_count(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
             inside = partial(_watch_part, watch, recipe.sizes(size), part, samples) if watch else None
-            columns = hits_by_row(weights.model, recipe, problems.take(part), rules, inside)
+            columns = counts_by_row(weights.model, recipe, problems.take(part), rules, inside)
             for parts, rows in zip(found, columns, strict=True):
                 parts.append(rows)
             done = part.stop
-            # Repeats from a fixed set count once: look at as many further problems as the interval still needs.
+            # Repeats from a fixed set count once, so further problems replace them.
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
             counted = problems_counted({"count": done} | repeats)
             rights = [sum(int(rows[:, 0].sum()) for rows in parts) * counted / done for parts in found]
@@ -97,9 +100,8 @@ def _precise(
         seen, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, found, strict=True):
             rows = torch.cat(parts)
-            yield score_of(
-                weights, rule, kind, recipe.sizes(size), seen, rows, precision=early, family=_mark_alone(kind)
-            )
+            family = _mark_alone(kind)
+            yield score_of(weights, rule, kind, recipe.sizes(size), seen, rows, precision=early, family=family)
 
 
 def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, share: float) -> None:
@@ -113,12 +115,12 @@ def score_of(
     kind: Kind,
     sizes: tuple[int, ...],
     problems: Problems,
-    rows: Int[Tensor, "b 7"],
+    rows: Counts,
     *,
     precision: float | None = None,
     family: str | None = None,
 ) -> Score:
-    """The Score of ``problems`` by one rule, from the columns of ``hits`` of each of them."""
+    """Return the Score of ``problems`` by one rule from their ``row_counts``."""
     exact, whole_row, tokens, total, loops, at_limit, ran = rows.sum(0).tolist()
     digest = hashlib.blake2b(hash_prompts(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
@@ -154,8 +156,8 @@ def resolve_rules(
     stopping: Stopping | Sequence[Stopping] | None,
     sizes: Sequence[AnySize] = (),
 ) -> list[Stopping]:
-    """The stopping rules asked for, or the recipe's own. UsageError where they do not suit the layout, where no problem
-    is asked for, and where the model sees what it must not or has too few positions for one of ``sizes``."""
+    """Return the stopping rules, by default the recipe's. Raises UsageError if they do not fit the layout, if
+    ``samples`` is below 1, if the model sees more than it should, or has too few positions for one of ``sizes``."""
     rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [weights.recipe.stopping])
     for rule in rules:
         check_stopping(weights.recipe.layout, rule)
@@ -166,16 +168,16 @@ def resolve_rules(
 
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
-    """Exact match of a model in training, on problems of this step, which differ from those of any other."""
+    """Return the exact match of a model in training, on fresh problems for each ``step``."""
     problems = evaluation_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
-    (found,) = hits_by_row(model, recipe, problems, [recipe.stopping])
-    return int(found[:, 0].sum()) / count
+    (counts,) = counts_by_row(model, recipe, problems, [recipe.stopping])
+    return int(counts[:, 0].sum()) / count
 
 
 def _groups(
     recipe: Recipe, sizes: Iterable[AnySize], samples: int, *, kind: Kind, seed: int
 ) -> Iterator[list[tuple[tuple[int, ...], Problems]]]:
-    """Fresh problems of each size, in their order; together where one forward pass takes the rows of several."""
+    """Yield fresh problems of each size, in order; in groups of sizes that fit one forward pass."""
     group: list[tuple[tuple[int, ...], Problems]] = []
     widest = 0
     for size in sizes:
@@ -189,60 +191,52 @@ def _groups(
         yield group
 
 
-def hits_of_groups(
+def counts_of_groups(
     model: Model,
     recipe: Recipe,
     groups: Sequence[Problems],
     rules: Sequence[Stopping],
-    watch: Callable[[float], None] | None = None,
-) -> list[Int[Tensor, "b 7"]]:
-    """For each rule the columns of ``hits``, of each row of all groups. Rules that choose for many rows see one group
-    at a time. ``watch`` gets the share of a group's rows that is done."""
+    report: Report = None,
+) -> list[Counts]:
+    """Return for each rule the ``row_counts`` of all groups' rows. Rules that choose for many rows see one group at a
+    time. ``report`` gets the share of a group's rows that is done."""
     joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
-    found = [hits_by_row(model, recipe, problems, rules, watch) for problems in joined]
-    return [torch.cat(parts) for parts in zip(*found, strict=True)]
+    counts = [counts_by_row(model, recipe, problems, rules, report) for problems in joined]
+    return [torch.cat(parts) for parts in zip(*counts, strict=True)]
 
 
-def hits_by_row(
-    model: Model,
-    recipe: Recipe,
-    problems: Problems,
-    rules: Sequence[Stopping],
-    watch: Callable[[float], None] | None = None,
-) -> list[Int[Tensor, "b 7"]]:
-    """For each rule the columns of ``hits``, of each row of one group. A rule that chooses for many rows sees as many
-    as it asks for, whichever rules stand beside it."""
+def counts_by_row(
+    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], report: Report = None
+) -> list[Counts]:
+    """Return for each rule the ``row_counts`` of one group. Batch-wise rules get batches of ``together`` rows, whatever
+    the other rules are."""
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
-    found: dict[Stopping, Tensor] = {}
-    for seen in ({1, first}, *({together} for together in more)):
-        alike = [rule for rule in rules if rule.together in seen]
-        found |= zip(alike, _hits_alike(model, recipe, problems, alike, watch), strict=True)
-    return [found[rule] for rule in rules]
+    counts: dict[Stopping, Counts] = {}
+    for together in ({1, first}, *({size} for size in more)):
+        chosen = [rule for rule in rules if rule.together in together]
+        counts |= zip(chosen, _counts_of_batches(model, recipe, problems, chosen, report), strict=True)
+    return [counts[rule] for rule in rules]
 
 
-def _hits_alike(
-    model: Model,
-    recipe: Recipe,
-    problems: Problems,
-    rules: Sequence[Stopping],
-    watch: Callable[[float], None] | None,
-) -> list[Int[Tensor, "b 7"]]:
-    """``hits_by_row`` of rules that may see the same batches."""
-    found: list[list[Tensor]] = [[] for _ in rules]
+def _counts_of_batches(
+    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], report: Report
+) -> list[Counts]:
+    """Return ``counts_by_row`` for rules that can share batches."""
+    counts: list[list[Counts]] = [[] for _ in rules]
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
     positions = min(CACHED, TOKENS) if cached else TOKENS
     together = max(rule.together for rule in rules)
     for rows, batch in in_parts(recipe, problems, positions, together=together):
-        for parts, predicted in zip(found, answers(model, recipe, batch, rules), strict=True):
-            parts.append(hits(recipe, batch, predicted))
-        if watch:
-            watch(min(1.0, rows.stop / len(problems)))
-    return [torch.cat(parts) for parts in found]
+        for parts, predicted in zip(counts, answers(model, recipe, batch, rules), strict=True):
+            parts.append(row_counts(recipe, batch, predicted))
+        if report:
+            report(min(1.0, rows.stop / len(problems)))
+    return [torch.cat(parts) for parts in counts]
 
 
-def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 7"]:
-    """Per row, in columns: is the answer right, are all its slots right, tokens that are right, tokens, the loop that
-    was chosen, did the rule's limit end it, and the loops that were run."""
+def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Counts:
+    """Return the columns of each row: 1 if the answer is right, 1 if all slots are right, right tokens, tokens, the
+    chosen loop, 1 if the rule's limit ended it, loops that were run."""
     wanted, filled = slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
     same = (predicted.symbols == wanted) & filled
@@ -259,27 +253,27 @@ def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b
 
 
 def right(recipe: Recipe, batch: Batch, predicted: Predictions) -> Bool[Tensor, " b"]:
-    """Which rows' answers are right."""
-    return hits(recipe, batch, predicted)[:, 0] > 0
+    """Return which rows' answers are right."""
+    return row_counts(recipe, batch, predicted)[:, 0] > 0
 
 
 def in_parts(
     recipe: Recipe, problems: Problems, positions: int = TOKENS, together: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
-    """Problems as batches of at most so many positions, with the rows that each has; or of as many rows as are
-    looked at ``together``, if more than one."""
+    """Yield problems as batches of at most ``positions`` positions, or of ``together`` rows if that is above 1, each
+    with its slice of rows."""
     width = _width(recipe, problems)
     for part in _parts(len(problems), width, together * width if together > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 
 def _width(recipe: Recipe, problems: Problems) -> int:
-    """About how many positions a row has: the longest prompt's and answer's."""
+    """Return about how many positions a row has: the longest prompt and answer slots."""
     return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
 
 def _parts(count: int, width: int, positions: int = TOKENS) -> list[slice]:
-    """So many rows of this width, as many at a time as fit so many positions."""
+    """Split ``count`` rows of this width into slices of at most ``positions`` positions."""
     rows = max(1, positions // width)
     return [slice(start, start + rows) for start in range(0, count, rows)]
 
@@ -287,7 +281,8 @@ def _parts(count: int, width: int, positions: int = TOKENS) -> list[slice]:
 def loops_right(
     model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"]
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
-    """A trace, in parts that fit the memory, and whether each loop's answer is right. ``limit`` is on the CPU."""
+    """Return a trace, computed in parts that fit in memory, and whether each loop's answer is right. ``limit`` is on
+    the CPU."""
     model.eval()
     end = recipe.layout.end(recipe.task)
     traces = [trace(model, batch.take(part), limit[part], end) for part in _parts(*batch.targets.shape)]

@@ -1,4 +1,4 @@
-"""Final scores: on problems that nobody has looked at, once for each set of weights."""
+"""Final scores: on problems never used before, once for each set of weights."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lengthwise.runs.run import Run, Weights
 
 
 def digest(tensors: dict[str, Tensor]) -> str:
-    """Ten hexadecimal digits that differ wherever weights do."""
-    found = hashlib.blake2b(digest_size=5)
+    """Return ten hexadecimal digits that identify weights."""
+    state = hashlib.blake2b(digest_size=5)
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensor_bytes(tensors[name]))
-    return found.hexdigest()
+        state.update(name.encode())
+        state.update(tensor_bytes(tensors[name]))
+    return state.hexdigest()
 
 
 def sealed_seed(weights: Weights) -> int:
-    """The seed of problems for the final measurement of these weights, and of no others."""
+    """Return the seed of problems for the final measurement of these weights only."""
     return address(0, "sealed", weights.recipe.id, digest(weights.model.state_dict()))
 
 
@@ -43,9 +43,9 @@ def seal(
     kinds: Sequence[str] = ("uniform",),
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
-    """Measure a run at these sizes, where that was not done yet, on ``samples`` problems of each kind and so many
-    ``structured`` ones of each family. Its scores gain rows that name the weights as ``sealed``. What was measured once
-    stays: another call adds sizes and kinds, and never draws the same anew."""
+    """Measure a run at the sizes that were not measured yet, on ``samples`` problems of each kind and ``structured``
+    problems of each family. Its scores gain rows that name the weights as ``sealed``. Measurements are final: another
+    call adds sizes and kinds, and never repeats one."""
     weights, recipe = run.weights(device), run.recipe
     name, seed = digest(weights.model.state_dict()), sealed_seed(weights)
     old = [row for row in run.rows("scores") if row.get("sealed") == name]
@@ -53,18 +53,18 @@ def seal(
     named = {"every", *(family.name for family in recipe.task.families)} - {*kinds}
     families = {tuple(row["sizes"]) for row in old if row["problems"] in named}
     chosen = list(rules) or [recipe.stopping]
-    asked = list(dict.fromkeys(map(recipe.sizes, sizes)))
+    wanted = list(dict.fromkeys(map(recipe.sizes, sizes)))
 
-    def keep(*scores: Score) -> None:
+    def store(*scores: Score) -> None:
         run.append("scores", *(score.row() | {"seed": seed, "sealed": name} for score in scores))
 
     for kind in kinds:
-        there = {(at, rule) for at, problems, rule in known if problems == kind}
-        for missing, at in lacking(recipe, asked, chosen, there).items():
-            for score in evaluate(weights, at, samples=samples, stopping=missing, kind=kind, seed=seed):
-                keep(score)
+        measured = {(size, rule) for size, problems, rule in known if problems == kind}
+        for missing, lacks in lacking(recipe, wanted, chosen, measured).items():
+            for score in evaluate(weights, lacks, samples=samples, stopping=missing, kind=kind, seed=seed):
+                store(score)
     short = [recipe.sizes(size) for size in short_sizes(recipe, structured)]
-    unknown = [at for at in dict.fromkeys([*short, *asked]) if at not in families]
-    for at in unknown:  # a size's families all at once, as any of them says that all are there
-        keep(*evaluate_families(weights, [at], samples=structured, stopping=chosen[0], seed=seed))
+    for size in dict.fromkeys([*short, *wanted]):
+        if size not in families:  # all families of a size are stored together
+            store(*evaluate_families(weights, [size], samples=structured, stopping=chosen[0], seed=seed))
     return [row for row in run.rows("scores") if row.get("sealed") == name]

@@ -1,4 +1,4 @@
-"""Solves prompts given as text: ``load("looped-pairs").solve("128+9")``."""
+"""Solve prompts given as text: ``load("looped-pairs").solve("128+9")``."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Answer:
     loops: int  # loops used
     confidence: float  # geometric mean of the probabilities of the predicted symbols
     perplexity: float  # of the correct answer
-    slot_confidence: tuple[float, ...] = ()  # probability of each predicted symbol; (): of a layout with an end symbol
+    slot_confidence: tuple[float, ...] = ()  # probability of each predicted symbol; (): the layout has an end symbol
 
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        told = [("answer", self.text), ("right answer", self.right), ("loops", str(self.loops)),
+        rows = [("answer", self.text), ("right answer", self.right), ("loops", str(self.loops)),
                 ("confidence", share_text(self.confidence, 3)),
                 ("its perplexity", f"{self.perplexity:.3f}")]  # fmt: skip
-        return as_html(f"{self.prompt}: {'right' if self.correct else 'wrong'}", told)
+        return as_html(f"{self.prompt}: {'right' if self.correct else 'wrong'}", rows)
 
 
 class Solver:
-    """Answers prompts, written as a person writes them, with trained weights."""
+    """Answers typed prompts with trained weights."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -57,15 +57,16 @@ class Solver:
         return f"Solver({self.weights.name!r})"
 
     def demand(self, prompt: str, stopping: Stopping | None = None) -> ResourceEstimate:
-        """What an answer would take. Raises UsageError if the task cannot parse the prompt, or no machine holds it."""
+        """Return the resources for an answer. Raises UsageError if the task cannot parse the prompt, or memory is too
+        small."""
         recipe = self.weights.recipe
         size = recipe.task.parse(prompt.strip()).sizes[0].tolist()
-        found = of_measuring(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
-        found.check(f"{recipe.task.name}: a prompt of size {'x'.join(map(str, size))}")
-        return found
+        estimate = of_measuring(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
+        estimate.check(f"{recipe.task.name}: a prompt of size {'x'.join(map(str, size))}")
+        return estimate
 
     def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
-        """Answer a prompt, by the recipe's own rule or ``stopping``. Raises UsageError if the task cannot parse it."""
+        """Answer a prompt, by ``stopping`` or the recipe's own rule. Raises UsageError if the task cannot parse it."""
         if not isinstance(prompt, str):
             raise UsageError(
                 f"solve takes one prompt as text, not a {type(prompt).__name__}; call it for each of several"
@@ -77,21 +78,21 @@ class Solver:
         row = recipe.layout.write(problems, recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         wanted = row.targets[row.answer_slots]
-        hits = (symbols == wanted) | ~up_to_end(wanted, recipe.layout.end(recipe.task))
-        graded = recipe.layout.chance(recipe.task) is not None
+        correct = (symbols == wanted) | ~up_to_end(wanted, recipe.layout.end(recipe.task))
+        is_graded = recipe.layout.chance(recipe.task) is not None
         return Answer(
             prompt=prompt,
             text=self._text(symbols),
             right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]),
-            correct=bool(hits.all()),
+            correct=bool(correct.all()),
             loops=int(predicted.loops[0]),
             confidence=float(predicted.confidence[0].exp()),
             perplexity=float(perplexity(self.weights.model, row, predicted.loops, recipe.layout.end(recipe.task))),
-            slot_confidence=_slot_confidence(self.weights.model, row, predicted.loops) if graded else (),
+            slot_confidence=_slot_confidence(self.weights.model, row, predicted.loops) if is_graded else (),
         )
 
     def _text(self, symbols: Int[Tensor, " a"]) -> str:
-        """Format an answer for a reader; predictions that are no answer of the task are shown symbol by symbol."""
+        """Format an answer; predictions that are no answer of the task are shown symbol by symbol."""
         recipe = self.weights.recipe
         answer = recipe.layout.answer(symbols, recipe.task)
         if len(answer) and int(answer.max()) < len(recipe.task.symbols):
@@ -101,7 +102,7 @@ class Solver:
 
 @torch.no_grad()
 def _slot_confidence(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[float, ...]:
-    """The probability of the likeliest symbol in each answer slot, row after row, after each row's own loops."""
+    """Return the probability of the likeliest symbol in each answer slot, row by row, after each row's own loops."""
     logits = choose(model).last(batch.inputs, loops, batch.answer_slots)
     return tuple(logits.softmax(-1).amax(-1).tolist())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -230,3 +230,10 @@ def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:
         return task.vocab.encode(text)
     except UsageError as error:
         raise UsageError(f"{task.name}: {error}") from None
+
+
+def texts_of(task: Task, problems: Problems) -> Iterator[tuple[str, str]]:
+    """Yield prompts as people type them, and answers as people read them."""
+    lengths = zip(problems.prompt_length.tolist(), problems.answer_length.tolist(), strict=True)
+    for prompt, answer, (prompt_length, answer_length) in zip(problems.prompt, problems.answer, lengths, strict=True):
+        yield task.to_text(prompt[:prompt_length]), task.format(answer[:answer_length])

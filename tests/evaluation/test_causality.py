@@ -102,7 +102,7 @@ def test_a_module_that_normalises_over_the_batch_reads_its_neighbours():
             return found - found.mean((0, 1))
 
     own = recipe(lw.Pairs(), "Causal")
-    with pytest.raises(UsageError, match="Norm reads padding, or its neighbours"):
+    with pytest.raises(UsageError, match="Norm reads padding, or other rows"):
         check(SinglePass(Norm(100, 10)), own)
 
 
@@ -180,7 +180,7 @@ class Carries(Causal):
 def test_a_module_that_carries_a_state_is_not_called_random():
     own = recipe(lw.NextToken(), "Causal")
     reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
-    with pytest.raises(UsageError, match=r"^Carries carries something from one call to the next.*start afresh$"):
+    with pytest.raises(UsageError, match=r"^Carries keeps something from one call to the next.*from the same state$"):
         check(SinglePass(Carries(reads, writes)), own)
     for draw in (lambda: torch.rand(()), np.random.random_sample, random.random):
 

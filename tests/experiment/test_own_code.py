@@ -264,7 +264,7 @@ def test_batch_normalisation_is_refused():
 
     task = catalog.task("parity")
     reads, writes = lw.NextToken().vocabs(task)
-    with pytest.raises(lw.UsageError, match="reads its neighbours in training: BatchNorm1d normalises over the batch"):
+    with pytest.raises(lw.UsageError, match="reads other rows in training: BatchNorm1d normalises over the batch"):
         lw.train(Normed(len(reads), len(writes)), task=task, steps=2, quiet=True)
 
 
