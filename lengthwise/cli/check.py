@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
             found += check(sys.modules[name])
     broken = len(found.broken)
     result: dict[str, Any] = {"laws": len(found), "broken": broken, "found": [asdict(one) for one in found]}
-    say(args, result, _table(found), "", found.told if broken else f"all {len(found)} laws hold")
+    say(args, result, _table(found), "", found.summary if broken else f"all {len(found)} laws hold")
     return 1 if broken else 0
 
 

@@ -1,5 +1,4 @@
-"""Laws: properties of every part of a kind. ``lengthwise check`` tests a user's own parts; the tests test the
-package's.
+"""Laws: properties of every part of a kind. ``lengthwise check`` checks a user's own parts, the tests the package's.
 
 A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of that
 argument determines the kind, and the docstring states the property. A law raises ``Broken`` if the property fails.
@@ -47,35 +46,35 @@ class Findings(list[Finding]):
     @property
     def broken(self) -> list[Finding]:
         """The findings of laws that do not hold."""
-        return [one for one in self if not one.holds]
+        return [finding for finding in self if not finding.holds]
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Return (part, law, result): one row for a part that keeps all laws, else one row per broken law."""
         lines = []
-        for part in dict.fromkeys(one.part for one in self):
-            found = [one for one in self if one.part == part]
-            wrong = [(part, one.law, one.told) for one in found if not one.holds]
-            lines += wrong or [(part, f"all {len(found)}", "hold")]
+        for part in dict.fromkeys(finding.part for finding in self):
+            of_part = Findings(finding for finding in self if finding.part == part)
+            wrong = [(part, finding.law, finding.told) for finding in of_part.broken]
+            lines += wrong or [(part, f"all {len(of_part)}", "hold")]
         return lines
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """A sentence with the number of broken laws."""
         return f"{len(self.broken)} of {len(self)} laws are broken"
 
     def __str__(self) -> str:
-        return as_text(self.told, [(part, f"{law} {told}") for part, law, told in self.lines()])
+        return as_text(self.summary, [(part, f"{law} {result}") for part, law, result in self.lines()])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return as_html(self.told, self.lines(), ("part", "law", "found"))
+        return as_html(self.summary, self.lines(), ("part", "law", "found"))
 
 
 @cache
 def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
     """Return the laws of this type, in the order of ``MODULES`` and ``further`` modules."""
-    found = []
+    laws = []
     for module in (*MODULES, *further):
         for name, function in vars(module).items():
             if name.startswith("_") or not inspect.isfunction(function) or function.__module__ != module.__name__:
@@ -83,8 +82,8 @@ def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
             hints = typing.get_type_hints(function)
             (takes, *more) = [hint for argument, hint in hints.items() if argument != "return"] or [None]
             if not more and hints.get("return") is type(None) and isinstance(takes, type) and issubclass(kind, takes):
-                found.append(function)
-    return tuple(found)
+                laws.append(function)
+    return tuple(laws)
 
 
 def hold_to_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
@@ -98,7 +97,7 @@ def _hold_to_law(part: Any, name: str, law: Law) -> Finding:
         law(part)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # even a SystemExit of the part's code counts as broken
+    except BaseException as error:  # a SystemExit of the part's code counts as broken too
         return Finding(name, statement, holds=False, told=_describe_error(error))
     return Finding(name, statement, holds=True, told="")
 
@@ -110,7 +109,7 @@ def _describe_error(error: BaseException) -> str:
 
 def check_kinds(kinds: Iterable[type[Config]]) -> Findings:
     """Check each class, created without arguments, against the laws of its kind."""
-    found = Findings()
+    findings = Findings()
     for kind in kinds:
         try:
             part = kind()
@@ -118,17 +117,17 @@ def check_kinds(kinds: Iterable[type[Config]]) -> Findings:
             raise
         except BaseException as error:
             law = "It can be made without arguments."
-            found.append(Finding(kind.__name__, law, holds=False, told=_describe_error(error)))
+            findings.append(Finding(kind.__name__, law, holds=False, told=_describe_error(error)))
         else:
-            found += check_part(part, kind.__name__)
-    return found
+            findings += check_part(part, kind.__name__)
+    return findings
 
 
 def check_part(part: Config, name: str = "") -> Findings:
     """Check a part against the laws of its kind."""
     name = name or text(part)
-    found = hold_to_laws(part, name, laws_of(type(part)))
+    findings = hold_to_laws(part, name, laws_of(type(part)))
     if isinstance(part, (Position, MixerSpec)):
-        of_models = [law for law in laws_of(ModelSpec) if law not in laws_of(Config)]
-        found += hold_to_laws(laws_of_models.small(part), name, of_models)
-    return found
+        laws_of_any_model = [law for law in laws_of(ModelSpec) if law not in laws_of(Config)]
+        findings += hold_to_laws(laws_of_models.small(part), name, laws_of_any_model)
+    return findings

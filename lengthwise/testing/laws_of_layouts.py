@@ -1,5 +1,5 @@
-"""Laws of layouts: inputs, targets and answer slots. Each is checked on those of ``TASKS`` that the layout accepts or,
-if it accepts none, on the user's own tasks."""
+"""Laws of layouts: inputs, targets and answer slots. Each is checked on the ``TASKS`` that the layout accepts or, if it
+accepts none of them, on the user's own tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def there_is_a_task_to_try(layout: Layout) -> None:
 
 
 def what_is_asked_for_is_the_answer(layout: Layout) -> None:
-    """The targets in a row's answer slots decode to its answer, whatever the symbols outside the loss mask."""
+    """The targets in a row's answer slots decode to its answer, for any symbols outside the loss mask."""
     for task, problems, batch in _write_batches(layout):
         symbols = len(layout.vocabs(task)[1])
         rubbish = torch.randint(symbols, batch.targets.shape, generator=stream(0, "rubbish"))
@@ -49,7 +49,7 @@ def what_is_asked_for_is_the_answer(layout: Layout) -> None:
         for i, (row, slots) in enumerate(zip(predicted, batch.answer_slots, strict=True)):
             answer = problems.answer[i, : int(problems.answer_length[i])]
             if int(slots.sum()) < len(answer) + layout.ends:
-                continue  # fewer slots than symbols, as for sums modulo baseⁿ
+                continue  # fewer slots than symbols, e.g. sums modulo baseⁿ
             read, right = (task.format(part) for part in (layout.answer(row[slots], task), answer))
             if read != right:
                 raise Broken(f"{_describe_row(task, problems, i)}: {right!r} is read as {read!r}")
@@ -88,8 +88,8 @@ def the_answer_is_not_shown(layout: Layout) -> None:
                 raise Broken(f"{task.name}: another answer changes no target")
             # If answers are read, inputs may change after the position that predicts the symbol; else nowhere.
             hidden = (changed.cumsum(1) - changed == 0) | (not layout.decodes)
-            for name, one in vars(batch.inputs).items():
-                differs = (one != getattr(again.inputs, name)) & hidden
+            for name, value in vars(batch.inputs).items():
+                differs = (value != getattr(again.inputs, name)) & hidden
                 if differs.any():
                     row, position = divmod(int(differs.flatten().long().argmax()), differs.shape[1])
                     change = f"another answer changes {name} at position {position}"
@@ -97,14 +97,14 @@ def the_answer_is_not_shown(layout: Layout) -> None:
 
 
 def there_is_room_whatever_the_answer(layout: Layout) -> None:
-    """Rows of one size and prompt length have the same answer slots, however long their answers are."""
+    """Rows of one size and prompt length have the same answer slots, for answers of any length."""
     for task in _accepted_tasks(layout):
         problems = task.sample(torch.full((100, len(task.axes)), task.smallest + 2), stream(0, "room"))
         batch = layout.write(problems, task)
         for length in problems.prompt_length.unique():
             for name, mask in (("answer_slots", batch.answer_slots), ("padding_mask", batch.inputs.padding_mask)):
-                alike = mask[problems.prompt_length == length]
-                if (alike != alike[0]).any():
+                same_length = mask[problems.prompt_length == length]
+                if (same_length != same_length[0]).any():
                     raise Broken(f"{task.name}: {name} of prompts of {length} symbols differ with their answers")
 
 
@@ -117,15 +117,14 @@ def a_problem_is_written_as_it_is_alone(layout: Layout) -> None:
         together = layout.write(Problems.join([problems.take(order), longer]), task)
         for place, i in enumerate(order.tolist()):
             alone = layout.write(problems.take(slice(i, i + 1)), task)
-            for name, one, beside in _by_position(alone, together):
-                head, tail = beside[place].split([one.shape[1], beside.shape[1] - one.shape[1]])
-                if not torch.equal(one[0], head):
-                    change = f"{name} is {one[0].tolist()} alone, {head.tolist()} beside others"
+            for name, value, beside in _by_position(alone, together):
+                head, tail = beside[place].split([value.shape[1], beside.shape[1] - value.shape[1]])
+                if not torch.equal(value[0], head):
+                    change = f"{name} is {value[0].tolist()} alone, {head.tolist()} beside others"
                     raise Broken(f"{_describe_row(task, problems, i)}: {change}")
-                if one.dtype == torch.bool and tail.any():
-                    raise Broken(
-                        f"{_describe_row(task, problems, i)}: {name} reaches into the padding beside a longer row"
-                    )
+                if value.dtype == torch.bool and tail.any():
+                    reach = f"{name} reaches into the padding beside a longer row"
+                    raise Broken(f"{_describe_row(task, problems, i)}: {reach}")
 
 
 def rounds_and_sizes_are_kept(layout: Layout) -> None:
@@ -136,7 +135,7 @@ def rounds_and_sizes_are_kept(layout: Layout) -> None:
 
 
 def _accepted_tasks(layout: Layout) -> list[Task]:
-    """Return the tasks for a layout's laws: those of ``TASKS`` that it accepts, else those of the user's own."""
+    """Return the ``TASKS`` that a layout accepts or, if there are none, the user's own tasks that it accepts."""
     return [task for task in TASKS if layout.accepts(task)] or [task for task in _own_tasks() if layout.accepts(task)]
 
 
@@ -178,8 +177,8 @@ def _other_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[P
         yield replace(problems, answer=(answer + 1) % 2 * (symbol < length[:, None]), answer_length=length)
         return
     for column in range(problems.answer.shape[1]):
-        at = (symbol == column) & (symbol < problems.answer_length[:, None])
-        yield replace(problems, answer=torch.where(at, (answer + 1) % 2, answer))
+        chosen = (symbol == column) & (symbol < problems.answer_length[:, None])
+        yield replace(problems, answer=torch.where(chosen, (answer + 1) % 2, answer))
 
 
 def _by_position(alone: Batch, together: Batch) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -1,7 +1,8 @@
 """Laws of models: logits do not depend on padding, other rows or their order, and causal models are causal. Positions
 and mixers are checked in a small transformer.
 
-Rows are random symbols or, if a part's class sets ``checked_on = (task, layout)``, problems of this task."""
+Rows are random symbols or, if a part's class sets ``checked_on = (task, layout)``, problems of this task.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def at_test_nothing_is_random(spec: ModelSpec) -> None:
 
 
 def a_row_is_what_it_is_alone(spec: ModelSpec) -> None:
-    """A row gets the same logits alone as beside longer rows with other numbers of loops."""
+    """A row gets the same logits alone and beside longer rows with other numbers of loops."""
     for runner in _runners(spec):
         alone(runner)
 
@@ -85,11 +86,11 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
     own = problems_of(spec)
     for causal in (own[1].causal,) if own else (False, True):
         try:
-            one, two = (_build_seeded(spec, causal).state_dict() for _ in range(2))
+            weights, again = (_build_seeded(spec, causal).state_dict() for _ in range(2))
         except UsageError:
             continue
-        for name, weight in one.items():
-            if not torch.equal(weight, two[name]):
+        for name, weight in weights.items():
+            if not torch.equal(weight, again[name]):
                 raise Broken(f"{name} differs: draw it with torch's own generator, as torch.nn.init does")
 
 
@@ -97,10 +98,10 @@ def far_longer_rows_are_read(spec: ModelSpec) -> None:
     """Rows far longer than in training get finite logits or raise a UsageError."""
     for runner in _runners(spec):
         try:
-            found = logits_of(runner, runner.rows([LONG]), [1])
+            logits = logits_of(runner, runner.rows([LONG]), [1])
         except UsageError:
             continue
-        if not found.isfinite().all():
+        if not logits.isfinite().all():
             raise Broken(f"a row of {LONG} positions gets logits that are not finite")
 
 
@@ -155,8 +156,10 @@ def ahead(runner: Runner) -> None:
     for loops in (1, 2):
         reached = influence(runner, _rows_of(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
-            at, token = later.nonzero()[0].tolist()
-            raise Broken(f"after {loops} loops, the token at position {token} changes the logits at position {at}")
+            position, token = later.nonzero()[0].tolist()
+            raise Broken(
+                f"after {loops} loops, the token at position {token} changes the logits at position {position}"
+            )
         if not reached.diagonal().all():
             raise Broken(f"position {int(reached.diagonal().long().argmin())} does not see its own token")
 
@@ -169,8 +172,8 @@ def influence(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]
     changed = several.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is unchanged
     symbols = runner.symbols if isinstance(runner, _Checked) else len(READS)
     with torch.no_grad():
-        found = logits_of(runner, replace(several, tokens=changed % symbols), [loops] * (width + 1))
-    return ((found[:-1] - found[-1]).abs().amax(-1) > SEEN[found.dtype]).T
+        logits = logits_of(runner, replace(several, tokens=changed % symbols), [loops] * (width + 1))
+    return ((logits[:-1] - logits[-1]).abs().amax(-1) > SEEN[logits.dtype]).T
 
 
 # Models, rows, logits
@@ -223,18 +226,18 @@ def small(part: Position | MixerSpec) -> ModelSpec:
 def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[Model]:
     """Yield its non-causal and causal models, with noise added to the weights. Raises the last UsageError if neither
     can be built."""
-    refused = []
+    refusals = []
     if own := problems_of(spec):
         directions = [causal for causal in directions if causal == own[1].causal]
     for causal in directions:
         try:
             model = _build_seeded(spec, causal)
         except UsageError as error:
-            refused.append(error)
+            refusals.append(error)
         else:
             yield away(model)
-    if len(refused) > 1 or (own and refused):
-        raise refused[-1]
+    if len(refusals) > 1 or (own and refusals):
+        raise refusals[-1]
 
 
 def _build_seeded(spec: ModelSpec, causal: bool) -> Model:
@@ -250,8 +253,8 @@ def reads_of(spec: ModelSpec) -> Vocab:
 
 
 def away(model: Model) -> Model:
-    """Add noise to a model's weights and return it: with small initial weights and zero biases, few effects would
-    show."""
+    """Add noise to a model's weights and return it: with small initial weights and zero biases, many effects would be
+    too small to see."""
     draw = stream(0, "more")
     for parameter in model.eval().parameters():
         more = torch.randn(parameter.shape, generator=draw, dtype=torch.double)
@@ -278,8 +281,8 @@ def logits_of(
 ) -> Float[Tensor, "b t v"]:
     """Return each row's logits after its own loops; zeros outside ``at``, which defaults to the padding mask."""
     at = inputs.padding_mask if at is None else at
-    found = runner.last(inputs, torch.tensor(loops), at, no_grad_loops=no_grad_loops)
-    return found.new_zeros(*at.shape, found.shape[-1]).index_put(at.nonzero(as_tuple=True), found)
+    logits = runner.last(inputs, torch.tensor(loops), at, no_grad_loops=no_grad_loops)
+    return logits.new_zeros(*at.shape, logits.shape[-1]).index_put(at.nonzero(as_tuple=True), logits)
 
 
 def differ(one: Tensor, two: Tensor) -> bool:

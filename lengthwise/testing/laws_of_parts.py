@@ -14,7 +14,7 @@ class Broken(AssertionError):
 
 
 def it_survives_json(part: Config) -> None:
-    """Written as JSON and read again, it is the same."""
+    """Written as JSON and read back, it is equal."""
     if type(part).__name__.startswith("_"):
         raise Broken(f"no file can name {type(part).__name__}: names that start with _ are excluded from recipes")
     again = fields.decode(type(part), json.loads(json.dumps(fields.encode(part))))
@@ -23,14 +23,14 @@ def it_survives_json(part: Config) -> None:
 
 
 def it_cannot_be_changed(part: Config) -> None:
-    """It is a frozen dataclass, so that a run's recipe stays what it was."""
+    """It is a frozen dataclass, so that a run's recipe cannot change."""
     if not type(part).__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise Broken(f"{type(part).__name__} is not frozen: write @dataclass(frozen=True)")
     hash(part)
 
 
 def it_says_what_it_is(part: Config) -> None:
-    """Its docstring says what it is; ``list`` and ``show`` print it."""
+    """It has a docstring, which ``list`` and ``show`` print."""
     about = type(part).__doc__ or ""
     if not about or about.startswith(f"{type(part).__name__}("):  # the default docstring of dataclasses
         raise Broken(f"{type(part).__name__} has no docstring")

@@ -18,7 +18,7 @@ NEAR = 1.5  # sizes used to choose weights are at most this multiple of the trai
 
 
 def it_trains_and_is_measured(recipe: Recipe) -> None:
-    """Its first and last training steps, its validation and its longest problems run without an error."""
+    """Its first and last training steps, its validation and its longest problems run without errors."""
     rehearse(recipe, torch.device("cpu"))
 
 
@@ -60,14 +60,14 @@ def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
         if (other := recipes[name]().name) != name:
             raise Broken(f"it is called {name}, and its name is {other}")
 
-    found = Findings()
+    findings = Findings()
     for name, make in recipes.items():
-        found += hold_to_laws(name, name, (it_can_be_made,))
-        if found[-1].holds:
-            found += hold_to_laws(name, name, (it_is_called_by_its_name,))
-        if found[-1].holds:
-            found += hold_to_laws(make(), name, laws_of(Recipe, sys.modules[__name__]))
-    return found
+        findings += hold_to_laws(name, name, (it_can_be_made,))
+        if findings[-1].holds:
+            findings += hold_to_laws(name, name, (it_is_called_by_its_name,))
+        if findings[-1].holds:
+            findings += hold_to_laws(make(), name, laws_of(Recipe, sys.modules[__name__]))
+    return findings
 
 
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
@@ -77,12 +77,12 @@ def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
         """Its function returns a study without arguments."""
         studies[name]()
 
-    found = Findings()
+    findings = Findings()
     for name, make in studies.items():
-        found += hold_to_laws(name, name, (it_can_be_made,))
-        if found[-1].holds:
-            found += hold_to_laws(make(), name, laws_of(Study, sys.modules[__name__]))
-    return found
+        findings += hold_to_laws(name, name, (it_can_be_made,))
+        if findings[-1].holds:
+            findings += hold_to_laws(make(), name, laws_of(Study, sys.modules[__name__]))
+    return findings
 
 
 def check_all(

@@ -73,27 +73,27 @@ def unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: in
 
 def alone(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
     """Raise Broken if a row's choice depends on other rows."""
-    found = rule.choose(trace, planned).tolist()
+    together = rule.choose(trace, planned).tolist()
     by_itself = [int(rule.choose(row_of(trace, i), planned[i : i + 1])) for i in range(len(planned))]
-    if found != by_itself:
-        raise Broken(f"rows that stop after {by_itself} loops alone stop after {found} beside each other")
+    if together != by_itself:
+        raise Broken(f"rows that stop after {by_itself} loops alone stop after {together} beside each other")
 
 
 def traces() -> Iterator[Example]:
     """Yield traces of 1 to 4 rows that ran 1 to 6 loops each; loops that were not run hold random values."""
     draw = stream(0, "traces")
 
-    def some(low: int, high: int, *shape: int) -> Tensor:
+    def integers(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high + 1, shape, generator=draw)
 
     for _ in range(TRACES):
-        rows, width = int(some(1, 4)), int(some(1, 3))
-        loops = some(1, 6, rows)
+        rows, width = int(integers(1, 4)), int(integers(1, 3))
+        loops = integers(1, 6, rows)
         shape = int(loops.max()), rows
         # Confidences are multiples of 1/4, so that some are equal.
-        moved = some(0, 8, *shape, 2) / 20
-        trace = Trace(some(0, 1, *shape, width), some(1, width, *shape), some(-6, 0, *shape) / 4, loops, moved)
-        yield trace, some(1, 6, rows)
+        moved = integers(0, 8, *shape, 2) / 20
+        predictions, ends = integers(0, 1, *shape, width), integers(1, width, *shape)
+        yield Trace(predictions, ends, integers(-6, 0, *shape) / 4, loops, moved), integers(1, 6, rows)
 
 
 def spoilt(trace: Trace, rubbish: int) -> Trace:
@@ -108,9 +108,9 @@ def spoilt(trace: Trace, rubbish: int) -> Trace:
 
 def row_of(trace: Trace, i: int) -> Trace:
     """Return one row of a trace as a trace."""
-    one = slice(i, i + 1)
-    movement = None if trace.movement is None else trace.movement[:, one]
-    return Trace(trace.predictions[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one], movement)
+    row = slice(i, i + 1)
+    movement = None if trace.movement is None else trace.movement[:, row]
+    return Trace(trace.predictions[:, row], trace.ends[:, row], trace.confidence[:, row], trace.loops[row], movement)
 
 
 # Loops and lengths
@@ -118,16 +118,16 @@ def row_of(trace: Trace, i: int) -> Trace:
 
 def every_row_has_a_loop(loops: Loops) -> None:
     """Planned and drawn loops are whole numbers, 1 or more, one per row."""
-    for name, found in (("planned", loops.planned(ROUNDS)), ("draw", loops.draw(ROUNDS, stream(0, "loops")))):
-        if found.dtype != torch.long or found.shape != ROUNDS.shape or int(found.min()) < 1:
-            raise Broken(f"{name} gives {tuple(found.shape)} of {found.dtype}, from {found.min()} up")
+    for name, counts in (("planned", loops.planned(ROUNDS)), ("draw", loops.draw(ROUNDS, stream(0, "loops")))):
+        if counts.dtype != torch.long or counts.shape != ROUNDS.shape or int(counts.min()) < 1:
+            raise Broken(f"{name} gives {tuple(counts.shape)} of {counts.dtype}, from {counts.min()} up")
 
 
 def drawn_loops_come_from_the_generator(loops: Loops) -> None:
     """The same generator draws the same loops."""
-    one, two = (loops.draw(ROUNDS, stream(0, "loops")) for _ in range(2))
-    if not torch.equal(one, two):
-        raise Broken(f"{one[:5].tolist()}, then {two[:5].tolist()}")
+    first, again = (loops.draw(ROUNDS, stream(0, "loops")) for _ in range(2))
+    if not torch.equal(first, again):
+        raise Broken(f"{first[:5].tolist()}, then {again[:5].tolist()}")
 
 
 def sizes_stay_in_the_range(lengths: Lengths) -> None:
@@ -142,9 +142,9 @@ def sizes_stay_in_the_range(lengths: Lengths) -> None:
 
 def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
     """The same generator draws the same problems."""
-    one, two = (lengths.problems(TASK, 9, 50, stream(0, "lengths")).sizes for _ in range(2))
-    if not torch.equal(one, two):
-        raise Broken(f"sizes {one[:3].tolist()}, then {two[:3].tolist()}")
+    first, again = (lengths.problems(TASK, 9, 50, stream(0, "lengths")).sizes for _ in range(2))
+    if not torch.equal(first, again):
+        raise Broken(f"sizes {first[:3].tolist()}, then {again[:3].tolist()}")
 
 
 # Objectives
@@ -152,7 +152,7 @@ def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
 
 def the_loss_is_a_number(objective: Objective) -> None:
     """The loss is one finite number above 0, logged as ``loss``; no log carries a gradient."""
-    model, batch = setting()
+    model, batch = build_setting()
     loss = _compute_loss(objective, model, batch)
     if loss.value.shape != () or not loss.value.isfinite() or not loss.value > 0:
         raise Broken(f"the loss is {loss.value.tolist()}")
@@ -162,19 +162,19 @@ def the_loss_is_a_number(objective: Objective) -> None:
 
 def only_what_is_asked_matters(objective: Objective) -> None:
     """Targets outside the loss mask do not change the loss; those inside do."""
-    model, batch = setting()
-    one = _loss(objective, model, batch)
+    model, batch = build_setting()
+    loss = _loss(objective, model, batch)
     rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
     outside = replace(batch, targets=batch.targets.where(batch.loss_mask, rubbish))
-    if not torch.equal(one, _loss(objective, model, outside)):
+    if not torch.equal(loss, _loss(objective, model, outside)):
         raise Broken("other targets outside the loss mask change the loss")
-    if torch.equal(one, _loss(objective, model, replace(batch, targets=(batch.targets + 1) % 3))):
+    if torch.equal(loss, _loss(objective, model, replace(batch, targets=(batch.targets + 1) % 3))):
         raise Broken("other targets inside the loss mask do not change the loss")
 
 
 def the_loss_can_be_descended(objective: Objective) -> None:
     """Some parameter has a gradient, and all gradients are finite."""
-    model, batch = setting()
+    model, batch = build_setting()
     _compute_loss(objective, model, batch).value.backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     if not any(gradient.any() for gradient in gradients):
@@ -183,7 +183,7 @@ def the_loss_can_be_descended(objective: Objective) -> None:
         raise Broken("a gradient is not finite")
 
 
-def setting() -> tuple[Model, Batch]:
+def build_setting() -> tuple[Model, Batch]:
     """Return a small transformer and a batch of sums."""
     with preserve_generators():
         seed_torch(0)
@@ -219,7 +219,7 @@ def a_problem_s_purpose_is_its_own(source: Source) -> None:
 
 
 def its_rate_is_the_peak(optimizer: Optimizer) -> None:
-    """It starts at its ``rate``, which a schedule scales; a step moves no weight at rate 0, and some at its own."""
+    """It starts at its ``rate``, which a schedule scales; a step at rate 0 moves no weight, and at its own some."""
     weights = _weights()
     built = optimizer.build(weights)
     rates = [group["lr"] for group in built.param_groups]
@@ -236,17 +236,17 @@ def its_rate_is_the_peak(optimizer: Optimizer) -> None:
 
 def its_state_is_all_it_remembers(optimizer: Optimizer) -> None:
     """A new optimizer with the state of another that has taken steps continues exactly like it."""
-    one, two = _weights(), _weights()
-    first, second = optimizer.build(one), optimizer.build(two)
+    weights, resumed = _weights(), _weights()
+    first, second = optimizer.build(weights), optimizer.build(resumed)
     for number in range(3):
-        _step(first, one, number)
+        _step(first, weights, number)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for source, target in zip(one, two, strict=True):
+    for source, target in zip(weights, resumed, strict=True):
         target.data.copy_(source.data)
     for number in range(3, 6):
-        _step(first, one, number)
-        _step(second, two, number)
-    if not all(map(torch.equal, one, two)):
+        _step(first, weights, number)
+        _step(second, resumed, number)
+    if not all(map(torch.equal, weights, resumed)):
         raise Broken("weights differ after resuming: its state_dict lacks a part of its state")
 
 

@@ -15,7 +15,7 @@ from lengthwise.testing.laws_of_parts import Broken
 
 SHORT = 5  # number of smallest sizes on each axis at which every set of problems is checked
 FURTHER = {1: 40, 2: 14}  # by number of axes: a family's largest checked size, above the smallest
-ROWS = 64  # of each size, enough that some answer fills its slots
+ROWS = 64  # problems of each size, enough that some answer fills its slots
 BETWEEN = 9  # number of sizes of a family between the smallest and the largest
 POOL, EVERY = 2000, 3000  # problems of a pool; most problems of a size to enumerate
 SETS_OF_THEIR_OWN = ("uniform", "natural", "every")  # names that no family may have
@@ -32,7 +32,7 @@ def every_answer_is_right(task: Task) -> None:
 
 
 def sizes_are_those_asked_for(task: Task) -> None:
-    """Problems have the sizes that were asked for, row by row."""
+    """Problems have the requested sizes, row by row."""
     for name, sampler in _samplers(task):
         sizes = sizes_of_family(task, name)
         problems = sampler(sizes, stream(0, "laws", name))
@@ -41,8 +41,8 @@ def sizes_are_those_asked_for(task: Task) -> None:
 
 
 def symbols_are_those_it_reads_and_writes(task: Task) -> None:
-    """Where a task says what it ``reads`` or ``writes``, prompts and answers hold no other symbols; where it says that
-    it ``answers_each_symbol``, each answer is as long as its prompt."""
+    """Prompts have only symbols that the task ``reads``, answers only those that it ``writes``; if it
+    ``answers_each_symbol``, answers are as long as their prompts."""
     for name, problems in _draw_all(task):
         for prompt, answer in texts(task, problems):
             for what, row, known in (("reads", prompt, task.reads), ("writes", answer, task.writes)):
@@ -53,7 +53,7 @@ def symbols_are_those_it_reads_and_writes(task: Task) -> None:
 
 
 def rows_are_padded_with_zeros(task: Task) -> None:
-    """Prompts and answers hold one symbol or more, ids of ``symbols``, and zeros after their ends; the longest fills
+    """Prompts and answers have one symbol or more, ids of ``symbols``, and zeros after their ends; the longest fills
     the last column."""
     for name, problems in _draw_all(task):
         for what, row, length in (
@@ -80,25 +80,25 @@ def answers_fit_their_slots(task: Task) -> None:
 
 
 def some_answer_fills_its_slots(task: Task) -> None:
-    """At each small size some answer takes all of its slots: others would be computed for nothing."""
+    """At each small size some answer fills all of its slots, so that none is computed in vain."""
     sizes = sizes_of(task, top=3, times=ROWS)
-    several = [sampler(sizes, stream(0, "laws", name)) for name, sampler in _samplers(task)]
+    samples = [sampler(sizes, stream(0, "laws", name)) for name, sampler in _samplers(task)]
     for size in sizes.unique(dim=0):
-        at = (sizes == size).all(1)
-        longest = max(int(problems.answer_length[at].max()) for problems in several)
+        rows = (sizes == size).all(1)
+        longest = max(int(problems.answer_length[rows].max()) for problems in samples)
         if longest < (slots := int(task.answer_slots(size[None])[0])):
             raise Broken(f"at size {tuple(size.tolist())} there are {slots} slots, and no answer takes over {longest}")
 
 
 def rounds_are_whole_numbers(task: Task) -> None:
-    """T(n), the rounds of its algorithm, is a whole number from 1 up."""
+    """T(n), the rounds of its algorithm, is a whole number, 1 or more."""
     for name, problems in _draw_all(task):
         if problems.rounds.dtype != torch.long or int(problems.rounds.min()) < 1:
             raise Broken(f"{name} problems have rounds from {problems.rounds.min()} up, as {problems.rounds.dtype}")
 
 
 def the_generator_alone_decides(task: Task) -> None:
-    """The same generator gives the same problems, another one others."""
+    """The same generator gives the same problems, another generator other problems."""
     for name, sampler in _samplers(task):
         sizes = sizes_of_family(task, name)
         first, again, other = (texts(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
@@ -109,7 +109,7 @@ def the_generator_alone_decides(task: Task) -> None:
 
 
 def what_is_typed_is_read(task: Task) -> None:
-    """``parse`` gives back the problem whose prompt was typed, its answer and its rounds."""
+    """``parse`` returns the problem of a typed prompt, with its answer and rounds."""
     for name, problems in _draw_all(task):
         for (prompt, answer), rounds in zip(texts(task, problems), problems.rounds.tolist(), strict=True):
             typed = task.to_text(task.vocab.encode(prompt))
@@ -120,7 +120,7 @@ def what_is_typed_is_read(task: Task) -> None:
 
 
 def other_text_is_refused(task: Task) -> None:
-    """``parse`` refuses what is no problem by a UsageError of one line that has the task's name."""
+    """``parse`` refuses other text by a UsageError of one line with the task's name."""
     for text in ("", "  ", "?", "1?0", "=", "$", "١"):
         try:
             task.parse(text)
@@ -132,44 +132,44 @@ def other_text_is_refused(task: Task) -> None:
 
 
 def it_says_what_is_asked(task: Task) -> None:
-    """``question`` says in a sentence what is to be done, for whoever has not read the class."""
-    asked = task.question
-    if len(asked) <= 10 or not asked.endswith(".") or "\n" in asked or "→" in asked:
+    """``question`` describes the task in a sentence, without knowledge of the class."""
+    question = task.question
+    if len(question) <= 10 or not question.endswith(".") or "\n" in question or "→" in question:
         raise Broken(
-            f"the question is {asked!r}; it must be a sentence on one line, of more than 10 characters, with a full "
+            f"the question is {question!r}; it must be a sentence on one line, of more than 10 characters, with a full "
             "stop at its end and without →: the first sentence of the class's docstring, unless `question` is given"
         )
 
 
 def a_pool_is_what_was_asked_for(task: Task) -> None:
-    """``pool`` draws as many problems as asked for, right ones, of all sizes in the range; the generator alone
-    decides."""
+    """``pool`` draws the requested number of right problems, of all sizes in the range, and depends only on the
+    generator."""
     low, high = task.smallest + 1, task.smallest + 4
     problems, again = (task.pool(POOL, low, high, stream(0, "pool")) for _ in range(2))
     pairs = texts(task, problems)
     if pairs != texts(task, again):
         raise Broken("a pool differs between two calls with the same generator")
-    found = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
-    if found != (POOL, low, high):
-        raise Broken(f"{POOL} problems of sizes {low} to {high} are {found[0]} of sizes {found[1]} to {found[2]}")
+    count, smallest, largest = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
+    if (count, smallest, largest) != (POOL, low, high):
+        raise Broken(f"{POOL} problems of sizes {low} to {high} are {count} of sizes {smallest} to {largest}")
     for prompt, answer in pairs:
         if (right := task.reference(prompt)) != answer:
             raise Broken(f"a pool's problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
 
 
 def families_are_named(task: Task) -> None:
-    """Each family has a name of its own, in lower case with dashes, and a sentence that says what it is."""
+    """Each family has a unique name, in lower case with dashes, and a sentence that describes it."""
     names = [family.name for family in task.families]
     for family in task.families:
         wrong = family.name != family.name.lower() or " " in family.name or "_" in family.name
         if wrong or names.count(family.name) > 1 or family.name in SETS_OF_THEIR_OWN:
-            raise Broken(f"a family is called {family.name!r}; a name is in lower case with dashes, and its own")
+            raise Broken(f"a family is called {family.name!r}; a name must be unique, and in lower case with dashes")
         if not family.about.endswith(".") or "\n" in family.about or len(family.about) <= 8:
             raise Broken(f"the family {family.name} has the text {family.about!r}, which is not a sentence on one line")
 
 
 def every_problem_is_there_once(task: Task) -> None:
-    """Where ``every`` gives all problems of a size, it gives each once, rightly, and all that can be drawn."""
+    """If ``enumerate`` returns problems, they are right, each once, and include all that are drawn."""
     size = [task.smallest] * len(task.axes)
     if (problems := task.enumerate(size, EVERY)) is None:
         return
