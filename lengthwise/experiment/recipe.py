@@ -260,6 +260,11 @@ class Recipe(fields.Config):
         return module if isinstance(module, Model) else SinglePass(module)
 
 
+def by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
+    """Return recipes by their names, as a family of recipes does."""
+    return {recipe.name: recipe for recipe in recipes}
+
+
 def import_parts() -> None:
     """Import every shipped task, position, model and objective, so that their kinds can be named."""
     for name in ("tasks", "nn", "nn.mixers", "models", "objectives"):

@@ -180,8 +180,8 @@ def _block(spec: Transformer, encodings: Sequence[Encoding], layer: int, causal:
     block.initialise(spec.init_std, spec.layers, mlp_too=spec.init == "all")
     # After the weights are initialised: an encoding may make a head's keys equal to its queries.
     for encoding in encodings:
-        if (alike := encoding.alike()) is not None:
-            mixer.tie_query_key(alike)
+        if (tied := encoding.tied_heads()) is not None:
+            mixer.tie_query_key(tied)
     return block
 
 

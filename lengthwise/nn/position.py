@@ -46,7 +46,7 @@ class Encoding(nn.Module):
         it."""
         return None
 
-    def alike(self) -> Bool[Tensor, " h"] | None:
+    def tied_heads(self) -> Bool[Tensor, " h"] | None:
         """Return True for heads whose key weights start equal to their query weights, so that equal inputs attend to
         each other from the first step."""
         return None
@@ -210,8 +210,8 @@ class _Randomized(Encoding):
     def blank(self) -> Float[Tensor, " h"] | None:
         return self.inner.blank()
 
-    def alike(self) -> Bool[Tensor, " h"] | None:
-        return self.inner.alike()
+    def tied_heads(self) -> Bool[Tensor, " h"] | None:
+        return self.inner.tied_heads()
 
     def _renumbered(self, inputs: Inputs) -> Inputs:
         if self.training:

@@ -154,7 +154,7 @@ class EarlierHeadsEncoding(_Hiding):
         position = torch.arange(inputs.position.shape[1], device=self.chosen.device)
         return position[:, None] <= position  # a position does not see itself; the blank prevents an empty softmax
 
-    def alike(self) -> Bool[Tensor, " h"]:
+    def tied_heads(self) -> Bool[Tensor, " h"]:
         return self.chosen
 
     def blank(self) -> Float[Tensor, " h"]:

@@ -14,7 +14,7 @@ from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.lengths import LogUniform, Uniform
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, by_name
 from lengthwise.models.transformer import Injection, Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomized, RoPE
@@ -54,8 +54,7 @@ SPLITS = {
 
 def paper() -> dict[str, Recipe]:
     """A decoder of McLeish et al. 2024 as published: width 1024, 20 million sums of up to 20 digits; for a GPU."""
-    found = [_published_recipe(name, split) for name, split in SPLITS.items()]
-    return {recipe.name: recipe for recipe in found}
+    return by_name(_published_recipe(name, split) for name, split in SPLITS.items())
 
 
 def _published_recipe(name: str, split: Split) -> Recipe:
@@ -190,25 +189,25 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
 def positions() -> dict[str, Recipe]:
     """A positional encoding on sums of up to 5 digits, all at one budget, which also suffices for encodings without
     digit positions (McLeish et al. 2024). See results/abacus."""
-    found = [
+    recipes = [
         _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
         for name, chosen in POSITIONS.items()
     ]
-    return {recipe.name: recipe for recipe in found}
+    return by_name(recipes)
 
 
 def splits() -> dict[str, Recipe]:
     """Sixteen effective layers in the published splits, at width 64, on sums of up to 6 digits. ``-once`` adds the
     input only before the first loop, ``-progressive`` the loss after a random number of loops. See results/abacus."""
-    found = []
+    recipes = []
     for name, split in SPLITS.items():
         model = replace(SMALL, width=64, layers=split.layers, injection=split.injection, positions=(_PLACES,))
         recipe = _comparison_recipe(f"abacus-split-{name}", 6, steps=3000, model=model, loops=Constant(split.loops))
-        found.append(recipe)
+        recipes.append(recipe)
         if split.loops > 1:
-            found.append(replace(recipe, name=f"{recipe.name}-once", model=replace(model, injection="once")))
-            found.append(replace(recipe, name=f"{recipe.name}-progressive", objective=Progressive()))
-    return {recipe.name: recipe for recipe in found}
+            recipes.append(replace(recipe, name=f"{recipe.name}-once", model=replace(model, injection="once")))
+            recipes.append(replace(recipe, name=f"{recipe.name}-progressive", objective=Progressive()))
+    return by_name(recipes)
 
 
 def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
@@ -235,12 +234,12 @@ def tasks() -> dict[str, Recipe]:
     few = replace(base, model=replace(SMALL, positions=(_FEW,)), steps=12_000)
     rotary = replace(base, model=replace(SMALL, positions=(_FEW, RoPE())))
     multiplication = Multiplication(base=10, order="least", product="least", leading_zeros=False)
-    found = (
+    recipes = (
         _on(few, "multiplication", multiplication, Uniform(2)),
         _on(rotary, "sorting", Sorting(), Uniform(3)),
         _on(replace(base, steps=2000), "bitwise-or", BitwiseOr(), Uniform(10)),
     )
-    return {recipe.name: recipe for recipe in found}
+    return by_name(recipes)
 
 
 def local_sorting() -> Recipe:

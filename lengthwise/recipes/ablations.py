@@ -12,7 +12,7 @@ from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Curriculum, Uniform
 from lengthwise.experiment.loops import ExtraLoops, PerRound
 from lengthwise.experiment.optim import Schedule
-from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.recipe import Recipe, Watch, by_name
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads, LocalHeads
@@ -27,8 +27,7 @@ PARITY_ONLY = ("no-ema", "alibi", "learned")  # addition takes longer
 def ablations() -> dict[str, Recipe]:
     """Our looped system with one part changed. See results/ablations."""
     addition = [recipe for recipe in _variations("addition", _addition()) if not recipe.name.endswith(PARITY_ONLY)]
-    found = [*_variations("parity", _parity()), *addition, *_two_loops(), *_published_recipes(), *_own_rows()]
-    return {recipe.name: recipe for recipe in found}
+    return by_name([*_variations("parity", _parity()), *addition, *_two_loops(), *_published_recipes(), *_own_rows()])
 
 
 def _parity() -> Recipe:

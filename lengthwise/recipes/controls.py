@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lengthwise.experiment.lengths import Curriculum
 from lengthwise.experiment.loops import Constant, PerRound
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, by_name
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
@@ -27,8 +27,7 @@ LAYERS = 20  # applied once instead of in a loop
 
 def controls() -> dict[str, Recipe]:
     """Ours without the loop, without the window, or without both. See docs/controls.md."""
-    found = [*_pairs(), *(recipe for task in FORMS for recipe in _of(task))]
-    return {recipe.name: recipe for recipe in found}
+    return by_name([*_pairs(), *(recipe for task in FORMS for recipe in _of(task))])
 
 
 def _pairs() -> list[Recipe]:

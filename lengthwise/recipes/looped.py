@@ -18,7 +18,7 @@ from lengthwise.experiment.layout import FullOutput, NextToken
 from lengthwise.experiment.lengths import Curriculum, Lengths, Mastery
 from lengthwise.experiment.loops import Constant, PerRound
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, by_name
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.tasks import Task
@@ -211,5 +211,4 @@ def paper() -> dict[str, Recipe]:
 
 
 def _all(scale: Scale) -> dict[str, Recipe]:
-    found = [variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS]
-    return {recipe.name: recipe for recipe in found}
+    return by_name(variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)

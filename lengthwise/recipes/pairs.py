@@ -8,7 +8,7 @@ from lengthwise.experiment.layout import Pairs
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, PerRound
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, by_name
 from lengthwise.experiment.stopping import Converged, Oracle
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark
@@ -86,24 +86,25 @@ def notebook() -> dict[str, Recipe]:
         embedding_std=0.41,
     )
     looped = replace(standard, layers=1, positions=(Local(reach=2),), injection="add")
-    found = {}
+    recipes = []
     for digits, base, layout in (("decimal", 10, Pairs()), ("binary", 2, Pairs(carry=False))):
         for name, model, loops in (("standard", standard, Constant(1)), ("looped", looped, PerRound(more=5))):
-            recipe = Recipe(
-                name=f"notebook-{name}-{digits}",
-                task=Addition(base, order="least", equal_lengths=True, leading_zeros=True),
-                layout=layout,
-                lengths=Uniform(top=8, bottom=8),
-                loops=loops,
-                model=model,
-                objective=Final(),
-                steps=2001,
-                batch=64,
-                optimizer=AdamW(rate=1e-3, weight_decay=0.0),
-                schedule=Schedule(),
-                clip=None,
-                watch=Watch(every=500, sizes=(8,), count=200),
-                chosen_on=ChosenOn((8,)),
+            recipes.append(
+                Recipe(
+                    name=f"notebook-{name}-{digits}",
+                    task=Addition(base, order="least", equal_lengths=True, leading_zeros=True),
+                    layout=layout,
+                    lengths=Uniform(top=8, bottom=8),
+                    loops=loops,
+                    model=model,
+                    objective=Final(),
+                    steps=2001,
+                    batch=64,
+                    optimizer=AdamW(rate=1e-3, weight_decay=0.0),
+                    schedule=Schedule(),
+                    clip=None,
+                    watch=Watch(every=500, sizes=(8,), count=200),
+                    chosen_on=ChosenOn((8,)),
+                )
             )
-            found[recipe.name] = recipe
-    return found
+    return by_name(recipes)

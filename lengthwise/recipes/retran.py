@@ -12,7 +12,7 @@ from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.lengths import Natural
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.optim import LAMB, AdamW, Schedule
-from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.recipe import Recipe, Watch, by_name
 from lengthwise.experiment.source import Finite
 from lengthwise.models import ModelSpec
 from lengthwise.models.lstm import LSTM
@@ -52,8 +52,7 @@ def models(size: str) -> dict[str, tuple[ModelSpec, float]]:
 
 def paper() -> dict[str, Recipe]:
     """A model of the ReTran paper as published: ten epochs of 2.6 million expressions of up to 30 characters."""
-    found = [_published_recipe(name, size) for size in SIZES for name in models(size)]
-    return {recipe.name: recipe for recipe in found}
+    return by_name(_published_recipe(name, size) for size in SIZES for name in models(size))
 
 
 def _published_recipe(name: str, size: str) -> Recipe:
@@ -96,8 +95,7 @@ BUDGETS = {
 
 def cpu() -> dict[str, Recipe]:
     """A model of the ReTran paper on a budget for a CPU: fewer expressions, in smaller batches."""
-    found = [_on_a_cpu(name, size) for size in SIZES for name in models(size)]
-    return {recipe.name: recipe for recipe in found}
+    return by_name(_on_a_cpu(name, size) for size in SIZES for name in models(size))
 
 
 def _on_a_cpu(name: str, size: str) -> Recipe:
