@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lengthwise.base.types import Problems
 from lengthwise.evaluation.answers import answers, slots
-from lengthwise.evaluation.scores import in_parts
+from lengthwise.evaluation.scores import split_batches
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.models.transformer import TransformerModel
@@ -28,7 +28,7 @@ Way = Callable[[Weights, Problems, Stopping], Tensor]
 def quick(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
     """The package's predictions, row by row."""
     model, recipe = weights.model, weights.recipe
-    return torch.cat([answers(model, recipe, batch, [rule])[0].symbols for _, batch in in_parts(recipe, problems)])
+    return torch.cat([answers(model, recipe, batch, [rule])[0].symbols for _, batch in split_batches(recipe, problems)])
 
 
 @torch.no_grad()

@@ -61,7 +61,7 @@ from lengthwise.experiment.resources import of_problems
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Settled, Stopping
 from lengthwise.experiment.study import Panel, Study
-from lengthwise.models import Model, ModelSpec, SinglePass, modes_kept
+from lengthwise.models import Model, ModelSpec, SinglePass, preserve_modes
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
@@ -280,7 +280,7 @@ def evaluate(
     of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     check_problems(found.recipe, sizes, kind)
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
-    with modes_kept(found.model), computing(1), Progress(quiet=quiet) as progress:
+    with preserve_modes(found.model), computing(1), Progress(quiet=quiet) as progress:
         one = partial(measure, found, sizes, samples=most, kind=kind, precision=precision, **asked)
         what = f"{found.name}: exact match"
         scores = [*follow_scores(one, progress, found.recipe, sizes, what=what, rules=len(rules or [1]))]

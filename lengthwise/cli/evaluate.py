@@ -21,7 +21,7 @@ from lengthwise.cli.forecast import foresee_scores
 from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.answer_rows import answer_rows
-from lengthwise.evaluation.curves import follow_scores, follow_sizes, lacking
+from lengthwise.evaluation.curves import follow_scores, follow_sizes, sizes_without_scores
 from lengthwise.evaluation.precision import check_precision
 from lengthwise.evaluation.scores import MOST, SAMPLES, evaluate
 from lengthwise.experiment.data import default_sizes
@@ -84,7 +84,7 @@ def _scores(work: Work, most: int) -> list[Row]:
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     options = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
     what = work.what("exact match")
-    for rules, sizes in lacking(work.recipe, work.sizes, work.rules, known).items():
+    for rules, sizes in sizes_without_scores(work.recipe, work.sizes, work.rules, known).items():
         scores = partial(evaluate, work.weights, sizes, stopping=rules, **options)
         for score in follow_scores(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
             rows.append(score.row() | {"seed": work.seed})

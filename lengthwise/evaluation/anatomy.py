@@ -12,7 +12,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
 from lengthwise.evaluation.answers import answer_mask, answers, slots
 from lengthwise.evaluation.generate import decode
-from lengthwise.evaluation.scores import SAMPLES, in_parts, resolve_rules
+from lengthwise.evaluation.scores import SAMPLES, resolve_rules, split_batches
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.runs.run import Weights
@@ -42,7 +42,7 @@ def anatomy(
     sizes, end = recipe.sizes(size), recipe.layout.end(recipe.task)
     problems = evaluation_problems(recipe, sizes, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
-    for _, batch in in_parts(recipe, problems, together=rule.together):
+    for _, batch in split_batches(recipe, problems, together=rule.together):
         (predicted,) = answers(weights.model, recipe, batch, [rule])
         wanted = slots(batch.targets, batch.answer_slots)
         answer = answer_mask(wanted, batch.answer_slots, end)

@@ -7,8 +7,8 @@ from typing import Any
 
 from lengthwise.base.score_rows import Row
 from lengthwise.evaluation.answers import answers
-from lengthwise.evaluation.families import all_of
-from lengthwise.evaluation.scores import in_parts, row_counts
+from lengthwise.evaluation.families import all_problems
+from lengthwise.evaluation.scores import row_counts, split_batches
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.runs.run import Weights
@@ -30,11 +30,11 @@ def answer_rows(
     for score in scores:
         rule, size, kind = by_name[score["stopping"]], tuple(score["sizes"]), score["problems"]
         if kind == "every":
-            problems = all_of(recipe, size, score["count"])
+            problems = all_problems(recipe, size, score["count"])
             assert problems is not None
         else:
             problems = evaluation_problems(recipe, size, score["count"], seed=seed, kind=kind)
-        for part, batch in in_parts(recipe, problems, together=rule.together):
+        for part, batch in split_batches(recipe, problems, together=rule.together):
             (predicted,) = answers(weights.model, recipe, batch, [rule])
             texts = texts_of(task, problems.take(part))
             values = (row_counts(recipe, batch, predicted)[:, 0], predicted.loops, predicted.confidence)

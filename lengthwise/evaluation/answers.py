@@ -79,7 +79,7 @@ class _FollowedRule:
         self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
         self.confidence, self.loops = torch.zeros(len(batch)), limit.clone()
 
-    def look(self, latest: Trace, loop: int) -> None:
+    def choose(self, latest: Trace, loop: int) -> None:
         """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
         if self.rule.stops:
             done = done_rows(self.rule, latest, loop, self.planned) & self.open
@@ -121,7 +121,7 @@ def _run_until_done(
         _fill(current, 0, rows, _read(best, logs, batch.answer_slots[rows], end), far)
         latest = current if latest is None else _append_loop(latest, current, window)
         for rule in followed:
-            rule.look(latest, loop)
+            rule.choose(latest, loop)
         goes_on = torch.stack([rule.open[rows] for rule in followed]).any(0)
         # When rows leave, the other rows' states are copied, so rows leave together. At their limit they leave anyway.
         early = int((~goes_on & (limit[rows] > loop)).sum())

@@ -23,9 +23,9 @@ from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.curves import work
-from lengthwise.evaluation.families import all_of, short_sizes
+from lengthwise.evaluation.families import all_problems, short_sizes
 from lengthwise.evaluation.mutation import mutate
-from lengthwise.evaluation.scores import in_parts, resolve_rules, right
+from lengthwise.evaluation.scores import resolve_rules, right, split_batches
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import check_size, sampler
 from lengthwise.experiment.recipe import Recipe
@@ -65,7 +65,7 @@ class Tries:
     unsure: list[Tried] = field(default_factory=list)  # right answers, by rising confidence
     known: set[str] = field(default_factory=set)
 
-    def new(self, problems: Problems, task: Task) -> Problems:
+    def select_new(self, problems: Problems, task: Task) -> Problems:
         """Return the problems that were not tried, each once."""
         first: dict[str, int] = {}
         for number, prompt in enumerate(prompts(task, problems)):
@@ -116,7 +116,7 @@ def attack(
     search, until = Tries(), math.inf if tries else time.monotonic() + seconds
     pace = _Pace(recipe, until)
     for problems, origin in _candidates(recipe, chosen, search, seed):
-        new = search.new(problems, recipe.task)
+        new = search.select_new(problems, recipe.task)
         for part in pace.parts(new) if len(new) else ():
             search.add(_try_problems(weights, part, origin, rule))
         if len(search.known) >= (tries or math.inf) or time.monotonic() > until:
@@ -183,7 +183,7 @@ def _candidates(
         for origin, count in origins.items():
             yield sampler(task, origin)(torch.tensor([list(size)]).repeat(count, 1), draw), origin
     for short in short_sizes(recipe):
-        problems = all_of(recipe, recipe.sizes(short))
+        problems = all_problems(recipe, recipe.sizes(short))
         if problems is not None and bool((problems.sizes <= largest).all()):
             yield problems, "every"
     chance, fruitless = Random(address(seed, "attack", "changes")), 0
@@ -219,7 +219,7 @@ def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " a
 def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopping) -> list[Tried]:
     """Answer problems and return the results."""
     recipe, are_right, confidence = weights.recipe, list[bool](), list[float]()
-    for _, batch in in_parts(recipe, problems):
+    for _, batch in split_batches(recipe, problems):
         (predicted,) = answers(weights.model, recipe, batch, [rule])
         are_right += right(recipe, batch, predicted).tolist()
         confidence += predicted.confidence.tolist()

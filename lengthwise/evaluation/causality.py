@@ -28,7 +28,7 @@ from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import running_foreign_code
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, SinglePass, TooFewPositions, describe_too_few_positions, device_of, modes_kept
+from lengthwise.models import Model, SinglePass, TooFewPositions, describe_too_few_positions, device_of, preserve_modes
 from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
@@ -49,7 +49,7 @@ def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
         _check_layout(recipe)
     if not isinstance(model, SinglePass) and not any(foreign(type(part)) for part in model.modules()):
         return
-    with modes_kept(model), running_foreign_code(recipe):
+    with preserve_modes(model), running_foreign_code(recipe):
         model.eval()
         batch = recipe.layout.write(_problems(recipe), recipe.task)
         _check_symbols(model, batch.inputs, recipe)

@@ -15,7 +15,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
 
 
-def lacking(
+def sizes_without_scores(
     recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known: Container[tuple[Sizes, str]]
 ) -> dict[tuple[Stopping, ...], list[AnySize]]:
     """Return sizes by the rules whose scores are not ``known``, so that the model runs once for all rules of a size."""

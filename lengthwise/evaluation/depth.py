@@ -14,7 +14,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.curves import follow_sizes
-from lengthwise.evaluation.scores import loops_right
+from lengthwise.evaluation.scores import trace_answers
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, choose_loops, limit_of
 from lengthwise.runs.run import Run, Weights
@@ -47,7 +47,7 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
         **({} if own == Oracle() or isinstance(own, MaxConfidence) else {"own": own}),
     }
     limits = {name: limit_of(rule, planned) for name, rule in rules.items()}
-    traced, right = loops_right(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
+    traced, right = trace_answers(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
     chosen = {
         name: choose_loops(rule, replace(traced, loops=limits[name]), planned, limits[name])
         for name, rule in rules.items()

@@ -69,7 +69,7 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     smallest = max(recipe.task.smallest, recipe.lengths.bottom)
     for size in range(smallest, max(smallest, FAR * recipe.lengths.top) + 1):
         same = bool(sizes) and recipe.sizes(size) == recipe.sizes(sizes[-1])  # every axis has its largest size
-        if same or all_of(recipe, recipe.sizes(size), samples) is None:
+        if same or all_problems(recipe, recipe.sizes(size), samples) is None:
             break
         sizes.append(size)
     return sizes
@@ -80,7 +80,7 @@ def _groups(
 ) -> dict[str, Problems]:
     """Return the problems of one size by family. Unless ``named``, families without test problems in a fixed set are
     left out."""
-    every = None if named else all_of(recipe, at, samples)
+    every = None if named else all_problems(recipe, at, samples)
     if every is not None:
         return {"every": every}
     groups = {}
@@ -93,7 +93,7 @@ def _groups(
     return groups
 
 
-def all_of(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Problems | None:
+def all_problems(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Problems | None:
     """Return all test problems of a size; None if there are too many compared with ``samples`` of a family."""
     problems = recipe.task.part("test").enumerate(at, EVERY * samples // 100)
     if problems is None:

@@ -226,7 +226,7 @@ def _counts_of_batches(
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
     positions = min(CACHED, TOKENS) if cached else TOKENS
     together = max(rule.together for rule in rules)
-    for rows, batch in in_parts(recipe, problems, positions, together=together):
+    for rows, batch in split_batches(recipe, problems, positions, together=together):
         for parts, predicted in zip(counts, answers(model, recipe, batch, rules), strict=True):
             parts.append(row_counts(recipe, batch, predicted))
         if report:
@@ -257,7 +257,7 @@ def right(recipe: Recipe, batch: Batch, predicted: Predictions) -> Bool[Tensor, 
     return row_counts(recipe, batch, predicted)[:, 0] > 0
 
 
-def in_parts(
+def split_batches(
     recipe: Recipe, problems: Problems, positions: int = TOKENS, together: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
     """Yield problems as batches of at most ``positions`` positions, or of ``together`` rows if that is above 1, each
@@ -278,7 +278,7 @@ def _parts(count: int, width: int, positions: int = TOKENS) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, count, rows)]
 
 
-def loops_right(
+def trace_answers(
     model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"]
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
     """Return a trace, computed in parts that fit in memory, and whether each loop's answer is right. ``limit`` is on

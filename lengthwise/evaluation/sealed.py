@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lengthwise.base.rng import address
 from lengthwise.base.types import Score
-from lengthwise.evaluation.curves import lacking
+from lengthwise.evaluation.curves import sizes_without_scores
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import Stopping
@@ -60,7 +60,7 @@ def seal(
 
     for kind in kinds:
         measured = {(size, rule) for size, problems, rule in known if problems == kind}
-        for missing, lacks in lacking(recipe, wanted, chosen, measured).items():
+        for missing, lacks in sizes_without_scores(recipe, wanted, chosen, measured).items():
             for score in evaluate(weights, lacks, samples=samples, stopping=missing, kind=kind, seed=seed):
                 store(score)
     short = [recipe.sizes(size) for size in short_sizes(recipe, structured)]

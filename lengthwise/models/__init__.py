@@ -61,7 +61,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def modes_kept(model: nn.Module) -> Iterator[None]:
+def preserve_modes(model: nn.Module) -> Iterator[None]:
     """Context manager that restores the ``training`` flag of each module, which ``eval`` overwrites."""
     modes = [(part, part.training) for part in model.modules()]
     try:
@@ -140,7 +140,7 @@ class SinglePass(Model):
         try:
             return self.call.logits(self.module, tokens, padding_mask)
         except (IndexError, RuntimeError, AssertionError) as error:
-            if not lacks_positions(error):
+            if not is_position_error(error):
                 raise
             message = describe_too_few_positions(tokens.shape[1], error)
             raise TooFewPositions(f"{type(self.module).__name__} {message}") from error
@@ -153,7 +153,7 @@ class TooFewPositions(UsageError, IndexError):
     """A module fails on rows of this length, or on a symbol."""
 
 
-def lacks_positions(error: Exception) -> bool:
+def is_position_error(error: Exception) -> bool:
     """Return whether an error is that of a table of positions or symbols that is too small, as torch raises and nanoGPT
     and x-transformers assert it."""
     if isinstance(error, (IndexError, AssertionError)):

@@ -84,13 +84,15 @@ class TimedModel(Model):
         self.register_buffer("seen", seen, persistent=False)
 
     def embed(self, inputs: Inputs) -> TimedState:
-        return TimedState(self.answers.embed(inputs), self.clock.embed(self.clock_inputs(inputs)), self.firsts(inputs))
+        return TimedState(
+            self.answers.embed(inputs), self.clock.embed(self.clock_inputs(inputs)), self.clock_positions(inputs)
+        )
 
     def clock_inputs(self, inputs: Inputs) -> Inputs:
         """Return the inputs of the clock."""
         return inputs if self.seen is None else replace(inputs, tokens=self.seen[inputs.tokens])
 
-    def firsts(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
+    def clock_positions(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
         """Return where the clock's output is used."""
         return inputs.tokens == self.equals
 

@@ -306,7 +306,7 @@ class _FIRE(Encoding):
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
         index = _index(inputs)
-        far = gaps(index).to(self.scale.dtype)
+        far = distances(index).to(self.scale.dtype)
         most = torch.maximum(index.to(far.dtype), (self.times * self.threshold).abs())[..., None]
         near = ((self.scale * far).abs() + 1).log() / (((self.scale * most).abs() + 1).log() + 1e-6)
         bias = self.network(near[..., None]).permute(0, 3, 1, 2)
@@ -334,7 +334,7 @@ class _ALiBi(Encoding):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        bias = -self.slopes[:, None, None] * gaps(_index(inputs))[:, None]
+        bias = -self.slopes[:, None, None] * distances(_index(inputs))[:, None]
         return bias[0] if bias.shape[0] == 1 else bias
 
 
@@ -344,11 +344,11 @@ def _index(inputs: Inputs) -> Int[Tensor, "#b t"]:
     return inputs.position[:1] if bool((index == index[:1]).all()) else inputs.position
 
 
-def gaps(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
+def distances(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
     """Return the distances |i − j| between all numbers of each row."""
     return (index[:, :, None] - index[:, None]).abs()
 
 
-def distance(length: int, device: torch.device) -> Int[Tensor, "t t"]:
+def position_distances(length: int, device: torch.device) -> Int[Tensor, "t t"]:
     """Return the distances |i − j| of positions 0 … length − 1."""
-    return gaps(torch.arange(length, device=device)[None])[0]
+    return distances(torch.arange(length, device=device)[None])[0]

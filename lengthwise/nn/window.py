@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lengthwise.base.ranges import Extra, Size
 from lengthwise.base.types import Inputs, UsageError
-from lengthwise.nn.position import Encoding, Position, distance
+from lengthwise.nn.position import Encoding, Position, position_distances
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class LocalHeadsEncoding(_Hiding):
         self.reach = reach
 
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
-        return distance(inputs.position.shape[1], self.chosen.device) > self.reach
+        return position_distances(inputs.position.shape[1], self.chosen.device) > self.reach
 
 
 @dataclass(frozen=True)

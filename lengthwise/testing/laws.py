@@ -129,5 +129,5 @@ def check_part(part: Config, name: str = "") -> Findings:
     findings = hold_to_laws(part, name, laws_of(type(part)))
     if isinstance(part, (Position, MixerSpec)):
         laws_of_any_model = [law for law in laws_of(ModelSpec) if law not in laws_of(Config)]
-        findings += hold_to_laws(laws_of_models.small(part), name, laws_of_any_model)
+        findings += hold_to_laws(laws_of_models.small_model(part), name, laws_of_any_model)
     return findings

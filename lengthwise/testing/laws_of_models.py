@@ -51,25 +51,25 @@ def at_test_nothing_is_random(spec: ModelSpec) -> None:
 def a_row_is_what_it_is_alone(spec: ModelSpec) -> None:
     """A row gets the same logits alone and beside longer rows with other numbers of loops."""
     for runner in _runners(spec):
-        alone(runner)
+        check_independence(runner)
 
 
 def padding_is_not_read(spec: ModelSpec) -> None:
     """Tokens after a row's end change no logits."""
     for runner in _runners(spec):
-        padded(runner)
+        check_padding(runner)
 
 
 def the_order_of_rows_does_not_matter(spec: ModelSpec) -> None:
     """Rows in another order get the same logits."""
     for runner in _runners(spec):
-        ordered(runner)
+        check_order(runner)
 
 
 def causal_means_causal(spec: ModelSpec) -> None:
     """In a causal layout each position depends on itself and on no later one, for any number of loops."""
     for runner in _runners(spec, [True]):
-        ahead(runner)
+        check_causality(runner)
 
 
 def every_parameter_takes_part(spec: ModelSpec) -> None:
@@ -123,7 +123,7 @@ def decoding_goes_on_from_earlier_positions(spec: ModelSpec) -> None:
 # Checks of any runner of a model
 
 
-def alone(runner: Runner) -> None:
+def check_independence(runner: Runner) -> None:
     """Raise Broken if a row's logits depend on other rows, padding or the other rows' loops."""
     inputs = _rows_of(runner, width=10)
     together = logits_of(runner, inputs)
@@ -133,7 +133,7 @@ def alone(runner: Runner) -> None:
             raise Broken(f"a row of {length} tokens gets other logits beside longer rows than alone")
 
 
-def padded(runner: Runner) -> None:
+def check_padding(runner: Runner) -> None:
     """Raise Broken if logits depend on tokens after a row's end."""
     inputs = _rows_of(runner, width=10)
     other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
@@ -142,7 +142,7 @@ def padded(runner: Runner) -> None:
         raise Broken("other tokens after a row's end change its logits")
 
 
-def ordered(runner: Runner) -> None:
+def check_order(runner: Runner) -> None:
     """Raise Broken if logits depend on the order of rows."""
     inputs, order = _rows_of(runner), torch.tensor([2, 0, 1])
     for loops in (LOOPS, (2, 2, 2)):
@@ -151,7 +151,7 @@ def ordered(runner: Runner) -> None:
             raise Broken("the same rows in another order get other logits")
 
 
-def ahead(runner: Runner) -> None:
+def check_causality(runner: Runner) -> None:
     """Raise Broken if a position's logits depend on later tokens, or not on its own token."""
     for loops in (1, 2):
         reached = influence(runner, _rows_of(runner, [10]), loops)
@@ -216,7 +216,7 @@ def vocabs_of(spec: ModelSpec) -> tuple[Vocab, Vocab]:
     return own[1].vocabs(own[0]) if own else (reads_of(spec), WRITES)
 
 
-def small(part: Position | MixerSpec) -> ModelSpec:
+def small_model(part: Position | MixerSpec) -> ModelSpec:
     """Return a small transformer with this position or mixer."""
     if isinstance(part, MixerSpec):
         return replace(SMALL, positions=(), mixer=part)
@@ -235,7 +235,7 @@ def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) ->
         except UsageError as error:
             refusals.append(error)
         else:
-            yield away(model)
+            yield add_noise(model)
     if len(refusals) > 1 or (own and refusals):
         raise refusals[-1]
 
@@ -252,7 +252,7 @@ def reads_of(spec: ModelSpec) -> Vocab:
     return DIGITS if getattr(spec, "read_in", "table") == "numbers" else READS
 
 
-def away(model: Model) -> Model:
+def add_noise(model: Model) -> Model:
     """Add noise to a model's weights and return it: with small initial weights and zero biases, many effects would be
     too small to see."""
     draw = stream(0, "more")

@@ -23,7 +23,7 @@ from lengthwise.models import Model
 from lengthwise.objectives import Objective
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks.addition import Addition
-from lengthwise.testing.laws_of_models import SMALL, away
+from lengthwise.testing.laws_of_models import SMALL, add_noise
 from lengthwise.testing.laws_of_parts import Broken
 
 TRACES = 100
@@ -43,43 +43,43 @@ def every_row_has_a_limit(rule: Stopping) -> None:
 
 def what_is_chosen_was_run(rule: Stopping) -> None:
     """It chooses a loop that was run: 1 to ``trace.loops`` if it reads outputs, else 1 to its own limit."""
-    for trace, planned in traces():
-        was_run(rule, trace, planned)
+    for trace, planned in draw_traces():
+        check_was_run(rule, trace, planned)
 
 
 def what_was_not_run_does_not_matter(rule: Stopping) -> None:
     """Values after a row's last loop, or after an answer's end, change no choice."""
-    for trace, planned in traces():
-        unread(rule, trace, planned, rubbish=7)
+    for trace, planned in draw_traces():
+        check_unread(rule, trace, planned, rubbish=7)
 
 
 def a_row_chooses_for_itself(rule: Stopping) -> None:
     """A row's choice does not depend on other rows, unless the rule sets ``together``."""
-    for trace, planned in traces() if rule.together == 1 else ():
-        alone(rule, trace, planned)
+    for trace, planned in draw_traces() if rule.together == 1 else ():
+        check_independence(rule, trace, planned)
 
 
-def was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
+def check_was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
     """Raise UsageError if the rule chooses a loop that was not run."""
     choose_loops(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
 
 
-def unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: int) -> None:
+def check_unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: int) -> None:
     """Raise Broken if rubbish in loops that were not run, or after answers' ends, changes a choice."""
-    changed = rule.choose(spoilt(trace, rubbish), planned)
+    changed = rule.choose(corrupt(trace, rubbish), planned)
     if not torch.equal(chosen := rule.choose(trace, planned), changed):
         raise Broken(f"rows that ran {trace.loops.tolist()} loops: {chosen.tolist()}, then {changed.tolist()}")
 
 
-def alone(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
+def check_independence(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
     """Raise Broken if a row's choice depends on other rows."""
     together = rule.choose(trace, planned).tolist()
-    by_itself = [int(rule.choose(row_of(trace, i), planned[i : i + 1])) for i in range(len(planned))]
+    by_itself = [int(rule.choose(take_row(trace, i), planned[i : i + 1])) for i in range(len(planned))]
     if together != by_itself:
         raise Broken(f"rows that stop after {by_itself} loops alone stop after {together} beside each other")
 
 
-def traces() -> Iterator[Example]:
+def draw_traces() -> Iterator[Example]:
     """Yield traces of 1 to 4 rows that ran 1 to 6 loops each; loops that were not run hold random values."""
     draw = stream(0, "traces")
 
@@ -96,7 +96,7 @@ def traces() -> Iterator[Example]:
         yield Trace(predictions, ends, integers(-6, 0, *shape) / 4, loops, moved), integers(1, 6, rows)
 
 
-def spoilt(trace: Trace, rubbish: int) -> Trace:
+def corrupt(trace: Trace, rubbish: int) -> Trace:
     """Return a copy of the trace with rubbish in loops that were not run and after answers' ends."""
     longest, _, width = trace.predictions.shape
     ran = torch.arange(longest)[:, None] < trace.loops
@@ -106,7 +106,7 @@ def spoilt(trace: Trace, rubbish: int) -> Trace:
     return Trace(trace.predictions.where(answered, rubbish), ends, confidence, trace.loops, movement)
 
 
-def row_of(trace: Trace, i: int) -> Trace:
+def take_row(trace: Trace, i: int) -> Trace:
     """Return one row of a trace as a trace."""
     row = slice(i, i + 1)
     movement = None if trace.movement is None else trace.movement[:, row]
@@ -190,7 +190,7 @@ def build_setting() -> tuple[Model, Batch]:
         model = SMALL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
     draw = stream(0, "setting")
     sizes = torch.randint(1, 5, (6, len(TASK.axes)), generator=draw)
-    return away(model), LAYOUT.write(TASK.sample(sizes, draw), TASK)
+    return add_noise(model), LAYOUT.write(TASK.sample(sizes, draw), TASK)
 
 
 def _loss(objective: Objective, model: Model, batch: Batch) -> Tensor:

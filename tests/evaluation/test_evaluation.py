@@ -17,7 +17,7 @@ from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import precision as precision_counts
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.answers import answer, answers
-from lengthwise.evaluation.scores import evaluate, exact_match, loops_right
+from lengthwise.evaluation.scores import evaluate, exact_match, trace_answers
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
@@ -312,7 +312,7 @@ def test_what_each_loop_gets_right_is_what_stopping_there_scores(recipe, monkeyp
     assert len(set(scores)) > 1
     for tokens in (evaluation.TOKENS, 50):
         monkeypatch.setattr(evaluation, "TOKENS", tokens)
-        traced, right = loops_right(weights.model, recipe, batch, torch.full((25,), 4))
+        traced, right = trace_answers(weights.model, recipe, batch, torch.full((25,), 4))
         assert right.double().mean(1).tolist() == pytest.approx(scores)
         assert traced.predictions.shape[:2] == right.shape == (4, 25)
         assert traced.loops.tolist() == [4] * 25
@@ -344,7 +344,9 @@ def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, predict
         assert score.token_accuracy == (1 if exact else 2 / 3)
         assert Solver(weights).solve(prompt).correct == exact
         batch = layout.write(recipe.task.parse(prompt), recipe.task)
-        assert loops_right(weights.model, recipe, batch, torch.ones(1, dtype=torch.long))[1].tolist() == [[bool(exact)]]
+        assert trace_answers(weights.model, recipe, batch, torch.ones(1, dtype=torch.long))[1].tolist() == [
+            [bool(exact)]
+        ]
 
 
 @pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")

@@ -17,7 +17,7 @@ from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import of_measuring
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
 from lengthwise.runs.run import load
-from lengthwise.testing.laws_of_rules import alone, row_of, unread, was_run
+from lengthwise.testing.laws_of_rules import check_independence, check_unread, check_was_run, take_row
 
 
 def counts(values, top):
@@ -264,19 +264,19 @@ def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
 @given(drawn=traces())
 def test_what_is_chosen_was_run(stopping, drawn):
     """Up to the limit if the choice is made without looking, else up to what the row ran."""
-    was_run(stopping, *drawn)
+    check_was_run(stopping, *drawn)
 
 
 @every_rule
 @given(drawn=traces(), rubbish=st.integers(2, 9))
 def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
-    unread(stopping, *drawn, rubbish)
+    check_unread(stopping, *drawn, rubbish)
 
 
 @pytest.mark.parametrize("stopping", [rule for rule in EVERY if rule.together == 1], ids=repr)
 @given(drawn=traces())
 def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
-    alone(stopping, *drawn)
+    check_independence(stopping, *drawn)
 
 
 def test_the_batch_variant_does_depend_on_neighbours():
@@ -286,7 +286,7 @@ def test_the_batch_variant_does_depend_on_neighbours():
     trace = Trace(predicted, ends, confidence, torch.tensor([2, 2]))
     assert MaxConfidence(per="batch").choose(trace, torch.tensor([2, 2])).tolist() == [2, 2]
     assert MaxConfidence().choose(trace, torch.tensor([2, 2])).tolist() == [1, 2]
-    assert MaxConfidence(per="batch").choose(row_of(trace, 0), torch.tensor([2])).tolist() == [1]
+    assert MaxConfidence(per="batch").choose(take_row(trace, 0), torch.tensor([2])).tolist() == [1]
 
 
 @given(ROUNDS, st.integers(0, 9))

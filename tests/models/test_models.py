@@ -55,14 +55,14 @@ from lengthwise.runners.plain import Plain, first, unroll
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.testing.laws_of_models import (
-    ahead,
-    alone,
     at_test_nothing_is_random,
+    check_causality,
+    check_independence,
+    check_order,
+    check_padding,
     every_parameter_takes_part,
     far_longer_rows_are_read,
     influence,
-    ordered,
-    padded,
     weights_come_from_the_seed,
 )
 from lengthwise.testing.laws_of_parts import Broken
@@ -71,7 +71,7 @@ both = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 every_model = pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
 
 
-LAWS = [alone, padded, ordered]  # of a runner, whatever it makes of rows
+LAWS = [check_independence, check_padding, check_order]  # of a runner, whatever it makes of rows
 
 
 def test_what_stands_in_the_padding_of_these_rows_differs():
@@ -88,7 +88,7 @@ def test_rows_know_nothing_of_what_stands_around_them(spec, causal, run):
 @pytest.mark.parametrize("spec", [spec for spec, causal in EVERY if causal], ids=short)
 def test_causal_means_causal(spec, run):
     """A position depends on itself, and exactly not on what comes after, however often it is looped."""
-    ahead(run(built(spec, True)))
+    check_causality(run(built(spec, True)))
 
 
 MADE = dict.fromkeys(spec for spec, _ in EVERY)  # one whose heads see one key has no use for a bias
@@ -144,7 +144,9 @@ class Batched(Peeking):
         return state + state.mean(0)
 
 
-@pytest.mark.parametrize(("model", "laws"), [(Peeking, [ahead]), (Batched, LAWS[:2])], ids=["peeks", "batched"])
+@pytest.mark.parametrize(
+    ("model", "laws"), [(Peeking, [check_causality]), (Batched, LAWS[:2])], ids=["peeks", "batched"]
+)
 def test_these_laws_catch_who_breaks_them(model, laws, run):
     for law in laws:
         with pytest.raises(Broken):

@@ -134,7 +134,7 @@ def build(spec, causal, writes=WRITES):
 
 def away(model):
     """The same model in float64, away from where all is zero."""
-    return laws_of_models.away(model.double())
+    return laws_of_models.add_noise(model.double())
 
 
 def every_loop(runner, inputs, loops, at):

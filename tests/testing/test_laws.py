@@ -18,7 +18,7 @@ from lengthwise.models.external import ExternalModule
 from lengthwise.nn.window import Local
 from lengthwise.testing import laws, laws_of_recipes
 from lengthwise.testing.laws import Findings, check_part, laws_of
-from lengthwise.testing.laws_of_models import small
+from lengthwise.testing.laws_of_models import small_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # ``ExternalModule`` stands for a module that was given from Python, and is built from none. Tasks and layouts are held
@@ -444,7 +444,7 @@ CAUGHT = {
     "weights_come_from_the_seed": _Spec("Unseeded"),
     "at_test_nothing_is_random": _Spec("Noisy"),
     "far_longer_rows_are_read": _Spec("Endless"),
-    "decoding_goes_on_from_earlier_positions": small(_Sums()),
+    "decoding_goes_on_from_earlier_positions": small_model(_Sums()),
     "every_row_has_a_limit": _Still(),
     "what_is_chosen_was_run": _Unstopped(),
     "what_was_not_run_does_not_matter": _Rubbish(),

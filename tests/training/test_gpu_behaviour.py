@@ -171,8 +171,8 @@ def test_a_step_of_a_gpu_is_not_guessed(monkeypatch):
 
 def test_more_rows_at_a_time_where_no_cache_is_small(monkeypatch):
     weights, seen = load("looped-parity"), []
-    parts = scores.in_parts
-    monkeypatch.setattr(scores, "in_parts", lambda *asked, **more: seen.append(asked[2]) or parts(*asked, **more))
+    parts = scores.split_batches
+    monkeypatch.setattr(scores, "split_batches", lambda *asked, **more: seen.append(asked[2]) or parts(*asked, **more))
     list(scores.evaluate(weights, [4], samples=4))
     monkeypatch.setattr(scores, "device_of", lambda model: CUDA)
     list(scores.evaluate(weights, [4], samples=4))

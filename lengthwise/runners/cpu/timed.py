@@ -43,12 +43,12 @@ class Twice(claims.Claiming):
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
     ) -> Float[Tensor, "n v"]:
         answers, clock = (one.last(read, loops, at, no_grad_loops=no_grad_loops) for one, read in self._both(inputs))
-        return self.model.join_logits(answers, clock, self.model.firsts(inputs)[at])
+        return self.model.join_logits(answers, clock, self.model.clock_positions(inputs)[at])
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
     ) -> Steps:
-        first, ((one, read), (other, timed)) = self.model.firsts(inputs), self._both(inputs)
+        first, ((one, read), (other, timed)) = self.model.clock_positions(inputs), self._both(inputs)
         # Both run in the same order of rows; what moves is the state that answers.
         answers, clock, stay = one.steps(read, loops, at, movement=movement), other.steps(timed, loops, at), None
         while True:
