@@ -66,7 +66,8 @@ class Pair:
 
     def digits(self, low: int = 0) -> Int[Tensor, "b n"]:
         """Draw uniform digits of one number, from ``low`` up."""
-        return torch.randint(low, self.base, (len(self.lengths), self.width), generator=self.generator)
+        shape = len(self.lengths), self.width
+        return torch.randint(low, self.base, shape, generator=self.generator, dtype=SYMBOL)
 
     def chance(self) -> Float[Tensor, "b 1"]:
         """Draw a number from 0 to 1 for each row."""

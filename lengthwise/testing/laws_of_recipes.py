@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from lengthwise.base.fields import Config
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
-from lengthwise.testing.laws import Findings, check_kinds, hold_to_laws, laws_of
+from lengthwise.testing.laws import Findings, Law, check_kinds, hold_to_laws, laws_of
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.training.trainer import rehearse
 
@@ -60,14 +61,7 @@ def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
         if (other := recipes[name]().name) != name:
             raise Broken(f"it is called {name}, and its name is {other}")
 
-    findings = Findings()
-    for name, make in recipes.items():
-        findings += hold_to_laws(name, name, (it_can_be_made,))
-        if findings[-1].holds:
-            findings += hold_to_laws(name, name, (it_is_called_by_its_name,))
-        if findings[-1].holds:
-            findings += hold_to_laws(make(), name, laws_of(Recipe, sys.modules[__name__]))
-    return findings
+    return _check_built(recipes, Recipe, [it_can_be_made, it_is_called_by_its_name])
 
 
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
@@ -77,11 +71,19 @@ def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
         """Its function returns a study without arguments."""
         studies[name]()
 
+    return _check_built(studies, Study, [it_can_be_made])
+
+
+def _check_built(functions: Mapping[str, Callable[[], Any]], kind: type, first: Sequence[Law]) -> Findings:
+    """Check the results of functions against the laws of their kind, once the ``first`` laws of their names hold."""
     findings = Findings()
-    for name, make in studies.items():
-        findings += hold_to_laws(name, name, (it_can_be_made,))
-        if findings[-1].holds:
-            findings += hold_to_laws(make(), name, laws_of(Study, sys.modules[__name__]))
+    for name, build in functions.items():
+        for law in first:
+            findings += hold_to_laws(name, name, [law])
+            if not findings[-1].holds:
+                break
+        else:
+            findings += hold_to_laws(build(), name, laws_of(kind, sys.modules[__name__]))
     return findings
 
 

@@ -120,7 +120,7 @@ def test_problems_of_no_known_kind_are_refused_in_one_line():
 
 
 def test_families_from_python():
-    assert lw.families("parity")["palindrome"] == "What reads the same backwards."
+    assert lw.families("parity")["palindrome"] == "Rows that read the same backwards."
     assert set(lw.families("addition", "base=2")) == {family.name for family in Addition(2).families}
     scores = lw.evaluate(half_trained(PARITY), [12], samples=40, families=True)
     assert [score.count for score in scores] == [40] + [4] * len(Parity().families)
@@ -223,8 +223,8 @@ def test_an_attack_changes_what_it_has_tried():
 
 def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
     tried = []
-    judged = attacking._judge
-    monkeypatch.setattr(attacking, "_judge", lambda weights, *rest: tried.append(rest[0]) or judged(weights, *rest))
+    try_problems = attacking._try_problems
+    monkeypatch.setattr(attacking, "_try_problems", lambda w, *rest: tried.append(rest[0]) or try_problems(w, *rest))
     recipe = half_trained(PARITY).recipe.change([], task=Parity())
     untrained = Weights("untrained", recipe, recipe.build().eval())
     found = attack(untrained, [3], seconds=600)
