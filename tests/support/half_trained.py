@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import torch
+from lengthwise.tasks.copy import Copy
 
 from lengthwise.base.rng import stream
 from lengthwise.experiment import data
@@ -18,7 +19,6 @@ from lengthwise.objectives.final import Final
 from lengthwise.runners.cpu import choose
 from lengthwise.runs.run import Weights
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
 
 MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
