@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import cache
 
 import torch
-from lengthwise.tasks.copy import Copy
 
 from lengthwise.base.rng import stream
 from lengthwise.experiment import data
@@ -20,6 +19,7 @@ from lengthwise.runners.cpu import choose
 from lengthwise.runs.run import Weights
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.strings import Copy
 
 MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
 PARITY = Recipe("parity", Parity(), FullOutput(1), Uniform(3), PerRound(), MODEL, Final(), steps=40, batch=32)
