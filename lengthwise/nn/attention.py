@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
-from lengthwise.nn.attention_context import AttentionContext
+from lengthwise.nn.attention_context import AttentionContext, Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec, draw_normal
 from lengthwise.nn.position import rotate
 
@@ -50,12 +50,10 @@ class SoftmaxAttention(Mixer):
         query, key, _ = self.project.weight.view(3, self.heads, -1, self.project.in_features)
         key[heads] = query[heads]
 
-    def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         return self.out(self.mix(self.project_heads(x), context, cache).flatten(2))
 
-    def project_heads(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t 3 h e"]:
+    def project_heads(self, x: Hidden) -> Float[Tensor, "b t 3 h e"]:
         """Return queries, keys and values by head."""
         return self.project(x).unflatten(-1, (3, self.heads, -1))
 

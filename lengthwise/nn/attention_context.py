@@ -12,6 +12,8 @@ from torch import Tensor
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.nn.position import Encoding
 
+Hidden = Float[Tensor, "b t d"]  # a vector per position, from layer to layer
+
 
 class AttentionContext(NamedTuple):
     """The attention bias and positional terms of a batch: computed once per batch and used in every loop."""

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Size
-from lengthwise.nn.attention_context import AttentionContext
+from lengthwise.nn.attention_context import AttentionContext, Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 
 
@@ -36,9 +35,7 @@ class ConvolutionMixer(Mixer):
         self.reach = reach
         self.out = nn.Linear((2 * reach + 1) * width, width, bias=biases)
 
-    def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         real = x.masked_fill(~context.padding_mask[..., None], 0)
         padded = F.pad(real, (0, 0, self.reach, self.reach))
         seen = [padded[:, i : i + x.shape[1]] for i in range(2 * self.reach + 1)]
@@ -68,9 +65,7 @@ class GridConvolutionMixer(Mixer):
         super().__init__()
         self.out = nn.Linear(5 * width, width, bias=biases)
 
-    def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         assert context.cells is not None
         rows, count = x.shape[:2]
         padded = F.pad(x, (0, 0, 0, 1))  # zeros for cells that do not exist

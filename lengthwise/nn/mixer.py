@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from lengthwise.base.fields import Config
 from lengthwise.base.types import UsageError
-from lengthwise.nn.attention_context import AttentionContext
+from lengthwise.nn.attention_context import AttentionContext, Hidden
 
 
 class Mixer(nn.Module, ABC):
@@ -23,13 +23,11 @@ class Mixer(nn.Module, ABC):
     caches: ClassVar[bool] = False  # True if ``forward`` keeps its keys and values in the cache that it is given
 
     @abstractmethod
-    def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         """Mix every position with those that ``context`` lets it see. In decoding, a mixer that ``caches`` gets only
         the new positions, and a key–value ``cache``."""
 
-    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         """Return the outputs at the next positions, one or more, and the state after them. ``state`` is None before
         the first position. For causal layouts. Without it, decoding computes the whole row again for every symbol."""
         raise NotImplementedError
@@ -97,9 +95,7 @@ class PlainMixer(Mixer):
                 f"{type(module).__name__}.forward takes no padding_mask: it fits a causal layout, e.g. NextToken"
             )
 
-    def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         mixed = self.module(x, padding_mask=context.padding_mask) if self.masked else self.module(x)
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
             shape = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a {type(mixed).__name__}"

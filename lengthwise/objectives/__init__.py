@@ -26,7 +26,8 @@ class Objective(Config):
 
 
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the CPU."""
+    """Return the mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the
+    CPU."""
     targets = to_device(targets, logits.device)
     accuracy = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()
     return F.cross_entropy(logits, targets), accuracy

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.attention_context import AttentionContext
+from lengthwise.nn.attention_context import AttentionContext, Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import without_decay
 
@@ -67,9 +67,7 @@ class ForgettingMixer(SoftmaxAttention):
         self.forget = nn.Linear(width, heads, bias=False)
         self.forget_bias = without_decay(nn.Parameter(torch.linspace(2, 6, heads)))
 
-    def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         query, key, value = self.add_positions(self.project_heads(x), context)
         total = F.logsigmoid(self.forget(x) + self.forget_bias).transpose(1, 2).cumsum(-1)
         if cache is not None and (last := cache.last()) is not None:
@@ -97,9 +95,7 @@ class StickBreaking(MixerSpec):
 class StickBreakingMixer(SoftmaxAttention):
     """The module of ``StickBreaking``. A hidden key has weight 0."""
 
-    def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         query, key, value = self.add_positions(self.project_heads(x), context)
         if cache is not None:
             key, value = cache.extend(key, value)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Extra, Size
+from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
@@ -94,7 +95,7 @@ class DeltaMixer(RecurrentMixer):
         self.gate = nn.Linear(width, width, bias=False) if gated else None
         self.out = nn.Linear(width, width, bias=biases)
 
-    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         before, memory = state or (None, None)
         projected, before = self.conv(self.project(x), before)
         query, *rest = (split_heads(part, self.heads) for part in projected.chunk(1 + 2 * self.updates, -1))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Extra, Size
+from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.delta import Decay
 from lengthwise.nn.mixers.recurrent import (
@@ -56,7 +57,7 @@ class Mamba2Mixer(RecurrentMixer):
         self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.out = nn.Linear(inner, width, bias=biases)
 
-    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         before, memory = state or (None, None)
         projected, before = self.conv(self.project(x), before)
         value, key, query = projected.split(self.sizes, -1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
-from lengthwise.nn.attention_context import AttentionContext
+from lengthwise.nn.attention_context import AttentionContext, Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 
 
@@ -21,12 +21,10 @@ class RecurrentMixer(Mixer):
     ends, with the same weights."""
 
     @abstractmethod
-    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         """See ``Mixer.step``. The whole row is one step from the state None."""
 
-    def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t d"]:
+    def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         mixed, _ = self.step(x, None)
         if context.causal:
             return mixed
@@ -34,7 +32,7 @@ class RecurrentMixer(Mixer):
         return mixed + reversed_rows(self.step(turned, None)[0], context.padding_mask)
 
 
-def reversed_rows(x: Float[Tensor, "b t d"], padding_mask: Tensor) -> Float[Tensor, "b t d"]:
+def reversed_rows(x: Hidden, padding_mask: Tensor) -> Hidden:
     """Reverse each row; its padding stays at the end."""
     length, index = padding_mask.sum(1, keepdim=True), torch.arange(x.shape[1], device=x.device)
     source = torch.where(index < length, length - 1 - index, index)
@@ -110,6 +108,6 @@ class TorchLayer(RecurrentMixer):
         self.layer = layer
         self.out = nn.Linear(width, width, bias=biases)
 
-    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         outputs, state = self.layer(x, state)
         return self.out(outputs), state

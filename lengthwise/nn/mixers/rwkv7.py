@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.delta import inverse_of_unit_lower
 from lengthwise.nn.mixers.recurrent import (
@@ -60,7 +61,7 @@ class RWKV7Mixer(RecurrentMixer):
         self.norm = nn.GroupNorm(heads, width, eps=64e-5)
         self.out = nn.Linear(width, width, bias=biases)
 
-    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         last, memory = state or (x.new_zeros(len(x), 1, x.shape[-1]), None)
         before = torch.cat([last, x[:, :-1]], 1)
         mixed = {name: x + part * (before - x) for name, part in zip(PARTS, self.shift, strict=True)}

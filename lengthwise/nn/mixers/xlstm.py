@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Extra
+from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
@@ -52,7 +53,7 @@ class MLSTMMixer(RecurrentMixer):
         self.gate = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width, bias=biases)
 
-    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         before, *memory = state or (None, None, None)
         seen, before = self.conv(x, before)
         query, key = (split_heads(part, self.heads) for part in self.look(seen).chunk(2, -1))
@@ -128,7 +129,7 @@ class SLSTMMixer(RecurrentMixer):
         self.norm = nn.RMSNorm(size, eps=1e-5)
         self.out = nn.Linear(width, width, bias=biases)
 
-    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         before, *memory = state or (None, *[x.new_zeros(self.heads, len(x), x.shape[-1] // self.heads)] * 4)
         seen, before = self.conv(x, before)
         inputs = torch.cat([self.gates(seen), self.input(x)], -1).unflatten(-1, (4, self.heads, -1))

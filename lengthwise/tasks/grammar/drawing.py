@@ -51,7 +51,7 @@ class _Blocks:
 
 
 def _blocks(top: int) -> _Blocks:
-    """The blocks of expressions of up to ``top`` symbols."""
+    """Return the blocks of expressions of up to ``top`` symbols."""
     plus, minus, times = OPERATORS.values()
     positive, negative = 1 - NEGATIVE, NEGATIVE
     rows = []
@@ -99,7 +99,7 @@ class _Ways:
             self._add(self.whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), whole)
 
     def _spine(self) -> Float[Tensor, " k"]:
-        """The weight of joining k tails: the number of ways to bracket them times the probability of each."""
+        """Return the weight of joining k tails: the number of ways to bracket them times the probability of each."""
         bare = NESTED * (1 - PARENTHESES)
         ways = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, self.most + 1)]
         return torch.tensor([0, *ways], dtype=torch.float64)
@@ -140,7 +140,7 @@ class _Tables:
 
 
 def tables(longest: int) -> _Tables:
-    """The tables for expressions of up to ``longest`` symbols. Raises UsageError above ``LONGEST``."""
+    """Return the tables for expressions of up to ``longest`` symbols. Raises UsageError above ``LONGEST``."""
     if longest > LONGEST:
         raise UsageError(f"expression: those that are drawn have at most {LONGEST} characters, not {longest}")
     return _tables(-(-longest // 8) * 8)
