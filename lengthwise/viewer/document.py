@@ -31,9 +31,16 @@ def document(
 ) -> str:
     """Return a complete page. ``body`` is HTML; ``data`` maps element ids to values for the scripts, embedded as JSON
     or, for names in ``small``, as deflated JSON in base64. ``libraries`` are scripts that run before the page's own."""
-    elements = "\n".join(_embed_json(name, value, name in small) for name, value in data.items())
-    style = (HERE / "page.css").read_text(encoding="utf-8")
-    code = "\n".join(f"<script>\n{_script(part)}\n</script>" for part in (*libraries, code))
+    elements = []
+    for name, value in data.items():
+        if name in small:
+            kind, content = "text/plain", base64.b64encode(zlib.compress(json_text(value).encode(), 9)).decode()
+        else:  # it must not close its HTML element
+            kind, content = "application/json", json_text(value).replace("<", "\\u003c")
+        elements.append(f'<script type="{kind}" id="{name}">{content}</script>')
+    for part in (*libraries, code):
+        elements.append("<script>\n" + part.replace("</script", "<\\/script") + "\n</script>")
+    style, embedded = (HERE / "page.css").read_text(encoding="utf-8"), "\n".join(elements)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -48,8 +55,7 @@ def document(
 </head>
 <body>
 {body}
-{elements}
-{code}
+{embedded}
 </body>
 </html>
 """
@@ -84,19 +90,3 @@ def vendor_scripts(*names: str) -> list[str]:
     )
     texts = [(HERE / "vendor" / f"{name}.min.js").read_text(encoding="utf-8") for name in names]
     return [notice * (not n) + code.partition("//# sourceMappingURL")[0] for n, code in enumerate(texts)]
-
-
-def _embed_json(name: str, value: Any, small: bool) -> str:
-    if not small:
-        return f'<script type="application/json" id="{name}">{_json(value)}</script>'
-    deflated = base64.b64encode(zlib.compress(json_text(value).encode(), 9)).decode()
-    return f'<script type="text/plain" id="{name}">{deflated}</script>'
-
-
-def _json(value: Any) -> str:
-    """Encode JSON so that it cannot close its HTML element."""
-    return json_text(value).replace("<", "\\u003c")
-
-
-def _script(code: str) -> str:
-    return code.replace("</script", "<\\/script")

@@ -44,7 +44,9 @@ def report_page(
     body = _body(title, runs, asked, cards(runs, operations), made)
     page, chosen = _page(title, body, report, []), []
     for model in models:
-        if len(page) + _weight(model) < MOST:
+        # Its parameters in base64, and its program.
+        weight = sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
+        if len(page) + weight < MOST:
             chosen.append(thinking(model, TRIES))
             page = _page(title, body, report, chosen)
     return page
@@ -62,11 +64,6 @@ def exportable_weights(runs: Sequence[Run]) -> list[Weights]:
                 continue
             found.append(run.weights())
     return found
-
-
-def _weight(model: Weights) -> int:
-    """Estimate the bytes that a model adds to a page: its parameters in base64, plus its program."""
-    return sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
 
 
 def _page(title: str, body: str, held: dict[str, Any], models: list[dict[str, Any]]) -> str:
@@ -91,6 +88,7 @@ def _body(
     """Return the part of the page that needs no script: the title, the score card, and the command that regenerates
     it."""
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(asked)} asked" if asked else "")
+    seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
     again = f"<p>To make this page again: <code>{text(made)}</code></p>" if made else ""
     return f"""<a class="skip" href="#charts">to the charts</a>
 <header><h1>{text(title)}</h1><p class="soft">{count}; Lengthwise {text(__version__)}</p></header>
@@ -102,14 +100,10 @@ def _body(
 {_THINKING}
 <section aria-labelledby="again-title"><h2 id="again-title">Again</h2>
 {again}
-<p>To train a recipe again: save it below, then <code>lengthwise train recipe.json --seeds {_seeds(runs)}</code></p>
+<p>To train a recipe again: save it below, then <code>lengthwise train recipe.json --seeds {seeds}</code></p>
 <div id="recipes"></div></section>
 <noscript><p>Charts, tables and the model need JavaScript, which is switched off here.</p></noscript>
 </main>"""
-
-
-def _seeds(runs: Sequence[RunFolder]) -> int:
-    return max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
 
 
 def _card(rows: Sequence[dict[str, Any]]) -> str:
