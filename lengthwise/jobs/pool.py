@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -35,7 +35,10 @@ class JobPool:
     ) -> None:
         if jobs < 1:
             raise UsageError(f"jobs must be 1 or more, not {jobs}")
-        self.waiting: list[Together] = _stacks(runs) if stack else [[run] for run in runs]
+        groups: dict[str, list[Run]] = {}  # the runs of each recipe
+        for run in runs:
+            groups.setdefault(run.recipe.seedless_id, []).append(run)
+        self.waiting: list[Together] = [*groups.values()] if stack else [[run] for run in runs]
         self.arguments = arguments
         self.executor = (on or Local()).executor(jobs)
         self.running: list[tuple[Together, Job]] = []
@@ -68,40 +71,23 @@ class JobPool:
         room = max(0, self.executor.room(len(self.running)))
         starting, self.waiting = self.waiting[:room], self.waiting[room:]
         if starting:
-            self._start(starting)
+            for run in chain(*starting):
+                run.forgive()
+            commands = [self._command(runs) for runs in starting]
+            self.running += zip(starting, self.executor.submit(commands), strict=True)
         return bool(self.running)
 
-    def _start(self, starting: Sequence[Together]) -> None:
-        for run in chain(*starting):
-            run.forgive()
-        words = [["train", *_run_arguments(runs), "--quiet", *self.arguments(runs[0])] for runs in starting]
-        self.running += zip(starting, self.executor.submit(words), strict=True)
+    def _command(self, runs: Together) -> list[str]:
+        """Return the arguments of ``lengthwise`` that train these runs."""
+        seeds = ["--seed", str(runs[0].recipe.seed), "--seeds", str(len(runs)), "--stack"] if len(runs) > 1 else []
+        return ["train", str(runs[0].folder), *seeds, "--quiet", *self.arguments(runs[0])]
 
     def _fail(self, runs: Together, reason: str) -> None:
-        """Record the unfinished runs of one command as failed."""
+        """Record the unfinished runs of one command as failed, also in their folders, unless a run has recorded that it
+        diverged, the disk is full or another process holds the run's lock."""
         for run in [run for run in runs if not run.done] or runs:
             self.failed[run.folder] = reason
-            _keep(run, reason)
-
-
-def _stacks(runs: Iterable[Run]) -> list[Together]:
-    """Return the runs of each recipe."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.recipe.seedless_id, []).append(run)
-    return [*groups.values()]
-
-
-def _run_arguments(runs: Together) -> list[str]:
-    """Return the arguments of ``train`` that select the runs."""
-    folder, seed = str(runs[0].folder), runs[0].recipe.seed
-    return [folder] if len(runs) == 1 else [folder, "--seed", str(seed), "--seeds", str(len(runs)), "--stack"]
-
-
-def _keep(run: Run, reason: str) -> None:
-    """Record in the run's folder why it failed, unless the run has recorded that it diverged. Skipped if the disk is
-    full or another process holds the run's lock."""
-    with suppress(UsageError):
-        if not run.diverged:
-            with run.locked():
-                run.fail(reason)
+            with suppress(UsageError):
+                if not run.diverged:
+                    with run.locked():
+                        run.fail(reason)

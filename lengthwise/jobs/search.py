@@ -55,7 +55,13 @@ class Search:
         self.library, self.axes, path = load_optuna(), axes, folder / "optuna.log"
         check_no_link(path)
         try:
-            self.study = self._study(_Journal(path))
+            with warnings.catch_warnings(action="ignore"):  # warnings that parts of it are experimental
+                storage = self.library.storages.JournalStorage(_Journal(path))
+            pruner = self.library.pruners.MedianPruner(n_startup_trials=STARTUP)
+            with warnings.catch_warnings(action="ignore"):  # warnings that parts of it are experimental
+                self.study = self.library.create_study(
+                    storage=storage, study_name="sweep", direction="maximize", pruner=pruner, load_if_exists=True
+                )
             trials = len(self.study.trials)
         except Exception as error:  # Optuna does not validate entries
             what = f"{path}: Optuna cannot read it ({type(error).__name__}: {one_line(error)})"
@@ -63,16 +69,6 @@ class Search:
             raise UsageError(f"{reason}; delete {path.name} to restart the search: trained runs are kept") from None
         # A resumed search must not suggest its first trials again.
         self.study.sampler = self.library.samplers.TPESampler(seed=address(seed, trials) % 2**32)
-
-    def _study(self, journal: _Journal) -> Any:
-        with warnings.catch_warnings(action="ignore"):  # warnings that parts of it are experimental
-            return self.library.create_study(
-                storage=self.library.storages.JournalStorage(journal),
-                study_name="sweep",
-                direction="maximize",
-                pruner=self.library.pruners.MedianPruner(n_startup_trials=STARTUP),
-                load_if_exists=True,
-            )
 
     def count_finished(self) -> int:
         """Return the number of finished trials."""

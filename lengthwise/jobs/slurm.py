@@ -164,7 +164,9 @@ class _Job(Job):
         self.missed = self.missed or time.monotonic()
         if time.monotonic() - self.missed < 2 * LOOK:  # a shared file system may show the result with a delay
             return False
-        if self.lost == LOST or _is_cancelled(self.job.job_id):
+        shown = ["scontrol", "--oneliner", "show", "job", self.job.job_id]  # as far as Slurm still knows it
+        found = subprocess.run(shown, capture_output=True, text=True)
+        if self.lost == LOST or "JobState=CANCELLED" in found.stdout:
             return True
         self.lost, self.missed = self.lost + 1, None
         (self.job,) = self.submit()
@@ -178,9 +180,3 @@ class _Job(Job):
             return self.job.result()
         except Exception as error:
             return f"job {self.job.job_id}: {str(error).strip().splitlines()[-1]}"
-
-
-def _is_cancelled(job: str) -> bool:
-    """Return True if a job was cancelled, as far as Slurm still knows it."""
-    found = subprocess.run(["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True)
-    return "JobState=CANCELLED" in found.stdout
