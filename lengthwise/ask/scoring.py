@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from lengthwise.ask.folder import Row
@@ -52,26 +52,22 @@ def scores(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) 
     for sizes, group in groupby(items, lambda item: item.sizes):
         wanted = list(group)
         if known := [(item.right, replies[item.prompt]) for item in wanted if item.prompt in replies]:
-            row = _score(inquiry, sizes, known).row()
+            exact = sum(reply["correct"] for _, reply in known) / len(known)
+            pairs = [zip(right, reply.get("answer") or "", strict=False) for right, reply in known]
+            score = Score(
+                task=inquiry.task.name,
+                weights=inquiry.model,
+                stopping="",
+                problems=inquiry.problems,
+                sizes=sizes,
+                count=len(known),
+                exact=exact,
+                whole_row=exact,
+                token_accuracy=sum(a == b for pair in pairs for a, b in pair) / sum(len(right) for right, _ in known),
+                loops=0.0,
+            )
             chatter = sum(reply.get("answer") is None for _, reply in known)
             right = sum(lenient(inquiry.task, reply.get("said", ""), right) for right, reply in known)
             more = {"asked": len(wanted), "chatter": chatter, "lenient": right / len(known)}
-            rows.append(row | {"seed": inquiry.seed} | more)
+            rows.append(score.row() | {"seed": inquiry.seed} | more)
     return rows
-
-
-def _score(inquiry: Inquiry, sizes: tuple[int, ...], known: Sequence[tuple[str, Row]]) -> Score:
-    exact = sum(reply["correct"] for _, reply in known) / len(known)
-    hits = sum(a == b for right, reply in known for a, b in zip(right, reply.get("answer") or "", strict=False))
-    return Score(
-        task=inquiry.task.name,
-        weights=inquiry.model,
-        stopping="",
-        problems=inquiry.problems,
-        sizes=sizes,
-        count=len(known),
-        exact=exact,
-        whole_row=exact,
-        token_accuracy=hits / sum(len(right) for right, _ in known),
-        loops=0.0,
-    )

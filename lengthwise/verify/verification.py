@@ -44,7 +44,7 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Weights
 from lengthwise.verify.claims import Claims, contradictions, find_refuted
-from lengthwise.verify.perturbation import Answered, chance, find_unused_parameters, measure_perturbed, unsteady
+from lengthwise.verify.perturbation import chance, find_unused_parameters, measure_perturbed, unsteady
 
 SAMPLES = 1000  # uniform problems per size
 STRUCTURED = 0.4  # problems per family, relative to ``samples``: 400 by default, while 381, all right, suffice for .99
@@ -92,7 +92,9 @@ def verify(
     parameters = sum(value.numel() for value in weights.model.parameters())
     checks, rows, left_out = [*_static(weights, claims, asked, parameters)], [], []
     found, refused = {}, "its rule looks at many problems at once, an attack at one"
-    problems = _as_trained(recipe, seed)
+    # Fresh problems with the sizes of training.
+    clock, draw = recipe.lengths.clock(recipe.steps, None), stream(seed, "verification")
+    problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)
     checks += [_steady(weights, problems), context := _sight(weights)]
     if context.verdict == "passed":  # scores mean nothing if the model sees its answer
         line.show(0, "changing weights")
@@ -101,15 +103,19 @@ def verify(
         checks.append(_claims(claims, rows, weights, seed))
         if recipe.stopping.together == 1:
             line.show(0, "looking for failures")
-            found, refused = _attack(weights, seconds, seed)
+            try:
+                found = attack(weights, seconds=seconds, seed=seed)
+            except UsageError as error:  # e.g. problems longer than the position table
+                refused = str(error)
         checks.append(_check_attack(found, refused))
+    longest, uniform = surely_longest(rows), surely_longest(row for row in rows if row["problems"] == "uniform")
     return {
         "about": _about(weights, seed, files or {}),
         "parameters": parameters,
         "operations": {size_text(at): operations(weights, at) for at in asked if at not in left_out},
         "checks": [asdict(check) for check in checks],
-        "longest": _text(surely_longest(rows)),
-        "longest_uniform": _text(surely_longest(row for row in rows if row["problems"] == "uniform")),
+        "longest": longest and size_text(longest),
+        "longest_uniform": uniform and size_text(uniform),
         "left_out": [size_text(at) for at in left_out],
         "scores": rows,
         "attack": found,
@@ -135,10 +141,6 @@ def _about(weights: Weights, seed: int, files: Mapping[str, str]) -> Row:
         "torch": str(torch.__version__),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _text(sizes: tuple[int, ...] | None) -> str | None:
-    return None if sizes is None else size_text(sizes)
 
 
 # The record
@@ -181,9 +183,10 @@ def _static(weights: Weights, claims: Claims, asked: Sequence[tuple[int, ...]], 
     count = operations(weights, least := min(asked, key=max))
     done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
     yield Check("operations", "passed" if count else "exposed", done if count else "there is no matrix product in it")
-    foreign = sorted(_foreign(weights))
-    finding = f"code of its own: {', '.join(foreign)}" if foreign else "a recipe of the package's parts, no code"
-    yield Check("recipe track", "exposed" if foreign else "passed", finding)
+    kinds = {type(part) for part in (*parts_in(weights.recipe), *weights.model.modules())}
+    own = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if foreign(kind))
+    finding = f"code of its own: {', '.join(own)}" if own else "a recipe of the package's parts, no code"
+    yield Check("recipe track", "exposed" if own else "passed", finding)
     yield _training(weights.recipe, asked, claims)
 
 
@@ -197,12 +200,6 @@ def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         Plain(model.eval()).last(batch.inputs, loops, batch.answer_slots)
     return counter.get_total_flops()
-
-
-def _foreign(weights: Weights) -> set[str]:
-    """Return the classes in the recipe and the model that belong to neither the package nor torch."""
-    kinds = {type(part) for part in (*parts_in(weights.recipe), *weights.model.modules())}
-    return {f"{kind.__module__}.{kind.__name__}" for kind in kinds if foreign(kind)}
 
 
 def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) -> Check:
@@ -220,12 +217,6 @@ def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) 
 
 
 # Checks of its answers
-
-
-def _as_trained(recipe: Recipe, seed: int) -> Problems:
-    """Draw fresh problems with the sizes of training."""
-    draw = stream(seed, "verification")
-    return recipe.lengths.problems(recipe.task, recipe.lengths.clock(recipe.steps, None), PERTURBED, draw)
 
 
 def _steady(weights: Weights, problems: Problems) -> Check:
@@ -247,16 +238,8 @@ def _sight(weights: Weights) -> Check:
 
 def _behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Check that answers depend on the weights, and on all of them."""
-    yield from _collapse(measure_perturbed(weights, problems, seed), problems)
-    few = problems.take(slice(PERTURBED // 4))
-    yield _check_parameters_used(
-        {name: value.numel() for name, value in weights.model.named_parameters()},
-        find_unused_parameters(weights, few, seed),
-    )
-
-
-def _collapse(found: Mapping[str, Answered], problems: Problems) -> Iterator[Check]:
-    whole, luck = found["as it is"], chance(problems)
+    found, luck = measure_perturbed(weights, problems, seed), chance(problems)
+    whole = found["as it is"]
     worst = max((found["shuffled"], found["noisy"]), key=lambda one: (one.exact, -one.loss))
     how = "with shuffled or noisy weights"
     if whole.exact - luck >= LEAST:
@@ -270,14 +253,12 @@ def _collapse(found: Mapping[str, Answered], problems: Problems) -> Iterator[Che
     same = abs(near.exact - whole.exact) <= 0.05 and near.loss <= whole.loss + 0.05
     finding = f"exact match {share_text(near.exact)} and loss {near.loss:.3f} with weights changed by a millionth"
     yield Check("tolerates rounding", "passed" if same else "exposed", finding)
-
-
-def _check_parameters_used(counts: Mapping[str, int], idle: Sequence[str]) -> Check:
-    if not counts:
-        return Check("uses its parameters", "exposed", "it has none")
-    without = sum(counts[name] for name in idle)
-    finding = f"{without:,} of {sum(counts.values()):,} change no answer" + (f": {', '.join(idle)}" if idle else "")
-    return Check("uses its parameters", "exposed" if without > UNUSED * sum(counts.values()) else "passed", finding)
+    counts = {name: value.numel() for name, value in weights.model.named_parameters()}
+    idle = find_unused_parameters(weights, problems.take(slice(PERTURBED // 4)), seed)
+    unused, total = sum(counts[name] for name in idle), sum(counts.values())
+    finding = f"{unused:,} of {total:,} change no answer" + (f": {', '.join(idle)}" if idle else "")
+    bad = unused > UNUSED * total or not counts
+    yield Check("uses its parameters", "exposed" if bad else "passed", finding if counts else "it has none")
 
 
 def _scores(
@@ -332,14 +313,6 @@ def _claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) ->
     finding = f"{len(wrong)} of {count} claims looked at are refuted" if wrong else f"{count} looked at hold"
     summary = f"{finding}, of {len(claims.rows)}"
     return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))
-
-
-def _attack(weights: Weights, seconds: float, seed: int) -> tuple[Row, str]:
-    """Return the outcome of a search for failures; or an empty row, and why no search is possible."""
-    try:
-        return attack(weights, seconds=seconds, seed=seed), ""
-    except UsageError as error:  # e.g. problems longer than the position table
-        return {}, str(error)
 
 
 def _check_attack(found: Row, refused: str) -> Check:
