@@ -96,10 +96,8 @@ class Curve:
     def diagonal(self) -> list[Point]:
         """Return the points whose sizes are equal on all axes; an axis trained to less than ``top`` stays at its own
         limit. With one axis these are all points."""
-        return [point for point in self.points() if point.sizes == self._diagonal(point)]
-
-    def _diagonal(self, point: Point) -> Sizes:
-        return tuple(min(point.length, cap) if cap < self.top else point.length for cap in self.tops)
+        short = [top if top < self.top else math.inf for top in self.tops]
+        return [point for point in self.points() if point.sizes == tuple(min(point.length, top) for top in short)]
 
     def fit(self) -> float | None:
         """Return the mean exact match over seeds at the training length; None if it was not measured."""
@@ -126,7 +124,9 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
     runs = list(runs)
     found = [curve for label, group in by_recipe(runs).items() for curve in _curves(label, group)]
     if not found:
-        raise UsageError(f"{_list(runs)}: no scores yet; `lengthwise evaluate RUN` measures a run")
+        more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+        first = ", ".join(run.folder.name for run in runs[:3])
+        raise UsageError(f"{first}{more}: no scores yet; `lengthwise evaluate RUN` measures a run")
     return found
 
 
@@ -141,19 +141,9 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
     first, diverged = group[0].outline, sum(run.diverged for run in group)
     # Single families come last; within both groups the recipe's own rule comes first.
     in_order = sorted(kinds.items(), key=lambda kind: (_of_a_family(kind[0][0]), kind[0][1] != first.stopping))
+    facts = {"looked_at": first.looked_at, "most": first.tops, "diverged": diverged, "own_rule": first.stopping}
     return [
-        Curve(
-            label,
-            first.top,
-            first.axes,
-            problems,
-            stopping,
-            seeds,
-            looked_at=first.looked_at,
-            most=first.tops,
-            diverged=diverged,
-            own_rule=first.stopping,
-        )
+        Curve(label, first.top, first.axes, problems, stopping, seeds, **facts)
         for (problems, stopping), seeds in in_order
     ]
 
@@ -236,20 +226,14 @@ def names(curves: Sequence[Curve]) -> list[str]:
     fits = fits_of(curves)
     rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
-    return [
-        ", ".join(
-            [curve.label]
-            + ([rule_text(curve.stopping)] if len(rules) > 1 and curve.stopping else [])
-            + (
-                [curve.problems]
-                if (len(sets) > 1 and curve.problems != "uniform") or _of_a_family(curve.problems)
-                else []
-            )
-            + ([said] if (said := not_fitted(fits.get(curve.label), curve.top)) else [])
-            + ([said] if (said := lost(curve.diverged)) else [])
-        )
-        for curve in curves
-    ]
+    found: list[str] = []
+    for curve in curves:
+        rule = rule_text(curve.stopping) if len(rules) > 1 else ""
+        several = len(sets) > 1 and curve.problems != "uniform"
+        problems = curve.problems if several or _of_a_family(curve.problems) else ""
+        parts = [curve.label, rule, problems, not_fitted(fits.get(curve.label), curve.top), lost(curve.diverged)]
+        found.append(", ".join(part for part in parts if part))
+    return found
 
 
 def rule_text(stopping: str) -> str:
@@ -270,15 +254,6 @@ def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
     else:
         low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
     solved, count = sum(share >= SOLVED for share in shares), min(map(problems_counted, rows))
-    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, _families(rows))
-
-
-def _families(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the families of these rows. If any seed fails, only families of failing seeds are returned."""
     failing = [row for row in rows if row["exact"] < 1]
-    return tuple(sorted({row["problems"] for row in failing or rows} - {*DRAWN}))
-
-
-def _list(runs: Sequence[RunFolder]) -> str:
-    first = ", ".join(run.folder.name for run in runs[:3])
-    return first + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
+    families = tuple(sorted({row["problems"] for row in failing or rows} - {*DRAWN}))
+    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families)

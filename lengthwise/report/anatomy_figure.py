@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,9 +11,10 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text, size_text
-from lengthwise.report.lines import Look, legend, look
+from lengthwise.report.lines import legend, look
 from lengthwise.report.style import COLOURS, Drawing, Width, add_heading, drawing, fix_layout, style
 
+ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}
 SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of sizes in a figure; the largest are taken
 
 
@@ -33,7 +34,13 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     for axes, group in zip(grid.T, columns, strict=True):
         _first_wrong(axes[0], group)
         for below, trait in zip(axes[1:], traits, strict=True):
-            _by_trait(below, group, trait, looks)
+            for row in group:
+                middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
+                shares = [part["exact"] for part in row["by"][trait]]
+                below.plot(middles, shares, zorder=3, clip_on=False, **looks[row.get("train_seed", 0)].line())
+            below.set_ylim(-0.02, 1.02)
+            below.set_xlabel(trait)
+            below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("answers first wrong there")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
@@ -74,16 +81,3 @@ def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     ends = ",\n".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())
     axes.annotate(ends, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=6.5)
-
-
-ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}
-
-
-def _by_trait(axes: Axes, group: Sequence[Row], trait: str, looks: Mapping[int, Look]) -> None:
-    for row in group:
-        middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
-        shares = [part["exact"] for part in row["by"][trait]]
-        axes.plot(middles, shares, zorder=3, clip_on=False, **looks[row.get("train_seed", 0)].line())
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel(trait)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

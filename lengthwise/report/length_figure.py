@@ -274,7 +274,12 @@ def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]
     """
     heading, labels = short([curve.label for curve in curves])
     brief = dict(zip((curve.label for curve in curves), labels, strict=True))
-    split = _choose_aspect(curves)
+    kinds, split = {(curve.label, curve.stopping) for curve in curves}, None
+    if len(kinds) > len(COLOURS):
+        if 1 < len({label for label, _ in kinds}) < len(kinds):
+            split = "label"
+        elif len({curve.problems for curve in curves}) > 1:
+            split = "problems"
     looks = _looks(curves, split, brief, strong)
     groups: dict[str, list[int]] = {}
     for number, curve in enumerate(curves):
@@ -287,21 +292,15 @@ def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]
     return panels, heading
 
 
-def _choose_aspect(curves: Sequence[Curve]) -> Aspect | None:
-    kinds = {(curve.label, curve.stopping) for curve in curves}
-    if len(kinds) <= len(COLOURS):
-        return None
-    if 1 < len({label for label, _ in kinds}) < len(kinds):
-        return "label"
-    return "problems" if len({curve.problems for curve in curves}) > 1 else None
-
-
 def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None) -> list[Look]:
     """Return a style per curve. Within a panel the colour identifies the curve and the dash its set of problems; if
     there are too few colours or dashes, each curve is numbered instead."""
 
     def identity(curve: Curve, *but: str | None) -> tuple[Any, ...]:
         return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *but))
+
+    def notes(curve: Curve) -> list[str]:
+        return [not_fitted(fits.get(curve.label), curve.top), lost(curve.diverged)]
 
     first = sorted(curves, key=lambda curve: curve.label != strong)  # the order of colours
     colours = list(dict.fromkeys(identity(curve, "problems") for curve in first))
@@ -315,14 +314,10 @@ def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str],
             sets.index(curve.problems) if twins else None,
             name=_name(curve, curves, split, brief),
             strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
-            note=_note(curve, fits.get(curve.label)) if curve.problems == "uniform" and not split else "",
+            note=", ".join(filter(None, notes(curve))) if curve.problems == "uniform" and not split else "",
         )
         for curve in curves
     ]
-
-
-def _note(curve: Curve, fit: float | None) -> str:
-    return ", ".join(filter(None, [not_fitted(fit, curve.top), lost(curve.diverged)]))
 
 
 def _name(curve: Curve, curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str]) -> str:

@@ -131,7 +131,10 @@ def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str
         if len(groups) <= FULLY_DRAWN:
             logged, _ = _join_lines([one.losses for one in group])
             axes.plot(*logged, color=looks[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
-        smooth = [_smooth(one.losses) for one in group]
+        smooth = []
+        for one in group:
+            steps, losses = zip(*one.losses, strict=True)
+            smooth.append([*zip(steps, running_mean(losses), strict=True)])
         joined, _ = _join_lines(smooth)
         axes.plot(*joined, zorder=2.9 if looks[label].strong else 3, **looks[label].line())
         last = [line[-1] for line in smooth]
@@ -169,11 +172,6 @@ def _name_sizes(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[
         last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
         ends.append((0.0, statistics.fmean(share for _, share in last)))
     name_lines(axes, [_size_look(number, size) for number, size in enumerate(sizes)], ends, "page")
-
-
-def _smooth(losses: Points) -> Points:
-    means = running_mean([loss for _, loss in losses])
-    return [(step, mean) for (step, _), mean in zip(losses, means, strict=True)]
 
 
 def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:

@@ -41,7 +41,9 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     if not pairs:
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
     panels = _panels(pairs)
-    sides = _sides({sizes for cells in panels.values() for sizes in cells})
+    measured = {sizes for cells in panels.values() for sizes in cells}
+    unequal = {sizes for sizes in measured if sizes[0] != sizes[1]}
+    sides = [sorted({sizes[axis] for sizes in unequal or measured}) for axis in (0, 1)]
     panels = {name: cells for name, cells in panels.items() if any(one != other for one, other in cells)} or panels
     reach = f"trained to {' x '.join(map(str, tops))} (outlined)" if any(tops) else None  # None if unknown
     across = min(len(panels), ACROSS[width])
@@ -82,13 +84,6 @@ def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
         }
         for kind, cells in kinds.items()
     }
-
-
-def _sides(measured: set[Sizes]) -> list[list[int]]:
-    """Return the sizes along each side: those measured in pairs of different sizes; all sizes if there are no such
-    pairs."""
-    mixed = {sizes for sizes in measured if sizes[0] != sizes[1]}
-    return [sorted({sizes[axis] for sizes in mixed or measured}) for axis in (0, 1)]
 
 
 def _draw_map(

@@ -55,7 +55,7 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         "",
         *(_scores(rows, outline.tops) if rows else ["Not measured."]),
         "",
-        *(_controls([run, *controls]) if controls else []),
+        *_controls([run, *controls] if controls else []),
         "## Training",
         "",
         *_training(run),
@@ -107,9 +107,9 @@ def _share(row: Row | None) -> str:
 
 
 def _controls(runs: Sequence[RunFolder]) -> Iterator[str]:
-    yield from ("## Controls", "", f"| {' | '.join(HEADINGS)} |", "|" + " --- |" * len(HEADINGS))
-    yield from (f"| {' | '.join(card_cells(row))} |" for row in score_card(runs))
-    yield ""
+    if runs:
+        lines = [HEADINGS, ["---"] * len(HEADINGS), *map(card_cells, score_card(runs))]
+        yield from ("## Controls", "", *(f"| {' | '.join(cells)} |" for cells in lines), "")
 
 
 def _training(run: RunFolder) -> Iterator[str]:

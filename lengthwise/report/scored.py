@@ -235,14 +235,12 @@ def _draw(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> 
 def _distinct_names(scores: Sequence[Scores]) -> list[str]:
     """Return a unique name per score: the recipe's name, with seed, stopping rule or position if names repeat."""
     for tell in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}"):
-        names = [tell.format(name=one.outline.name, seed=one.outline.seed, rule=_rule(one)) for one in scores]
+        rules = [one.rules[0] if one.rules else "" for one in scores]
+        about = [{"name": one.outline.name, "seed": one.outline.seed} for one in scores]
+        names = [tell.format(**one, rule=rule) for one, rule in zip(about, rules, strict=True)]
         if len(set(names)) == len(names):
             return names
     return [f"{one.outline.name} {one.outline.seed} ({number})" for number, one in enumerate(scores, 1)]
-
-
-def _rule(scores: Scores) -> str:
-    return scores.rules[0] if scores.rules else ""
 
 
 def frame_of(rows: Sequence[Row]) -> Any:
