@@ -21,8 +21,7 @@ from lengthwise.runs.hub import NEEDED
 from lengthwise.runs.run import choose_device, load, name_of, weights_folder
 from lengthwise.training.arithmetic import computing
 from lengthwise.verify.claims import claims_of
-from lengthwise.verify.retraining import compare_retrained
-from lengthwise.verify.verification import file_digest, has_passed, read, sign, verify
+from lengthwise.verify.verification import compare_retrained, file_digest, has_passed, read, sign, verify
 
 STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 

@@ -85,19 +85,20 @@ class Search:
 
     def point(self, trial: Any) -> Point:
         """Return the values that a trial tries."""
-        return {axis.path: self._suggest(trial, axis) for axis in self.axes}
+        found = {}
+        for axis in self.axes:
+            if axis.values:
+                found[axis.path] = trial.suggest_categorical(axis.path, axis.values)
+            elif axis.whole:
+                found[axis.path] = str(trial.suggest_int(axis.path, int(axis.low), int(axis.high), log=axis.log))
+            else:
+                found[axis.path] = axis.text(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
+        return found
 
     def points(self) -> list[Point]:
         """Return the values of all trials in order, without duplicates."""
         tried = [self.point(self.library.trial.FixedTrial(one.params)) for one in self.study.trials if one.params]
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
-
-    def _suggest(self, trial: Any, axis: Axis) -> str:
-        if axis.values:
-            return trial.suggest_categorical(axis.path, axis.values)
-        if axis.whole:
-            return str(trial.suggest_int(axis.path, int(axis.low), int(axis.high), log=axis.log))
-        return axis.text(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
 
     def goes_on(self, trial: Any, seeds: int, exact: float) -> bool:
         """Report the exact match of seed ``seeds``; return False if the trial should be pruned, that is, if it is below

@@ -77,7 +77,16 @@ def find_refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed
         if score := _measure_again(weights, row, seed):
             scores[_key(row)] = score
     compared = [row for row in own if _key(row) in scores]
-    return [reason for row in compared if (reason := _refutation(row, scores[_key(row)]))], len(compared)
+    refuted = []
+    for row in compared:
+        score = scores[_key(row)]
+        low, _ = wilson(row["exact"], trials(row), SURE)
+        _, high = wilson(score["exact"], trials(score), SURE)
+        if low > high:
+            where = f"{row['problems']} at {size_text(row['sizes'])}"
+            shares = f"{share_text(row['exact'], 3)} is claimed, {share_text(score['exact'], 3)} was measured"
+            refuted.append(f"{where}: {shares} on {score['count']:,} problems")
+    return refuted, len(compared)
 
 
 def _key(row: Row) -> tuple[tuple[int, ...], str]:
@@ -94,13 +103,3 @@ def _measure_again(weights: Weights, row: Row, seed: int) -> Row | None:
     except UsageError:
         return None
     return score.row()
-
-
-def _refutation(claim: Row, row: Row) -> str:
-    low, _ = wilson(claim["exact"], trials(claim), SURE)
-    _, high = wilson(row["exact"], trials(row), SURE)
-    if low <= high:
-        return ""
-    where = f"{claim['problems']} at {size_text(claim['sizes'])}"
-    shares = f"{share_text(claim['exact'], 3)} is claimed, {share_text(row['exact'], 3)} was measured"
-    return f"{where}: {shares} on {row['count']:,} problems"

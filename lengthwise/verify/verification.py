@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lengthwise.base.errors import clean
+from lengthwise.base.errors import Diverged, clean
 from lengthwise.base.fields import parts_in, validate
 from lengthwise.base.files import json_text, read_tree
 from lengthwise.base.origin import foreign
@@ -43,6 +44,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Weights
+from lengthwise.training.loop import train
 from lengthwise.verify.claims import Claims, contradictions, find_refuted
 from lengthwise.verify.perturbation import chance, find_unused_parameters, measure_perturbed, unsteady
 
@@ -53,6 +55,7 @@ LEAST = 0.2  # minimum exact match above chance for detecting a collapse; below 
 WORSE = 1.25  # minimum factor by which the loss must then grow
 UNUSED = 0.02  # allowed fraction of unused parameters: some never have an effect, e.g. a bias of keys
 MOMENTS = 8  # training steps at which the sizes of problems are checked
+RETRAINED = 400  # problems per size, of retrained weights
 
 Verdict = Literal["passed", "exposed", "open"]
 
@@ -95,7 +98,7 @@ def verify(
     # Fresh problems with the sizes of training.
     clock, draw = recipe.lengths.clock(recipe.steps, None), stream(seed, "verification")
     problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)
-    checks += [_steady(weights, problems), context := _sight(weights)]
+    checks += [_steady(weights, problems), context := _check_context(weights)]
     if context.verdict == "passed":  # scores mean nothing if the model sees its answer
         line.show(0, "changing weights")
         checks += _behaviour(weights, problems, seed)
@@ -228,7 +231,7 @@ def _steady(weights: Weights, problems: Problems) -> Check:
     return Check("always the same", "exposed" if apart > 0.05 * count else "passed", finding)
 
 
-def _sight(weights: Weights) -> Check:
+def _check_context(weights: Weights) -> Check:
     try:
         check_sight(weights.model, weights.recipe)
     except UsageError as error:
@@ -323,3 +326,30 @@ def _check_attack(found: Row, refused: str) -> Check:
     shortest = found["shortest"][0]
     finding = f"{found['failed']:,} of {found['tries']:,} problems fail; the shortest: {shortest['prompt']}"
     return Check("attack", "open", clean(finding))
+
+
+# Training again
+
+
+def compare_retrained(
+    weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **how: Any
+) -> Check:
+    """Train the recipe of these weights and compare. The check passes if the weights are the same, or no score on
+    uniform problems in ``rows`` is refuted by the retrained ones: another processor or version of torch may change the
+    last bits. ``how`` are further arguments of ``train``, such as ``threads``."""
+    name = "trained again"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run = train(weights.recipe, Path(folder) / "run", progress=progress, **how)
+            again = run.weights(weights.device)
+        except Diverged as error:
+            return Check(name, "exposed", f"its recipe gives no weights: {error}")
+    if digest(again.model.state_dict()) == digest(weights.model.state_dict()):
+        return Check(name, "passed", "its recipe gives these weights, to the bit")
+    uniform = [row for row in rows if row["problems"] == "uniform"]
+    again = replace(again, name=weights.name)
+    sizes = [tuple(row["sizes"]) for row in uniform]
+    measured = [score.row() for score in evaluate(again, sizes, samples=RETRAINED, seed=seed)]
+    wrong, count = find_refuted(Claims(uniform), measured, again, seed)
+    summary = f"other weights; {len(wrong)} of {count} sizes are solved worse by what its recipe gives"
+    return Check(name, "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))

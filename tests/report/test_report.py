@@ -19,6 +19,7 @@ from rich.console import Console
 
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
+from lengthwise.base import csv_files
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Claim
 from lengthwise.base.schemas import Trained
@@ -27,7 +28,6 @@ from lengthwise.base.types import Score, UsageError
 from lengthwise.cli.entry import main
 from lengthwise.experiment.lengths import Curriculum, Uniform
 from lengthwise.report import WORST, curves, language_model_curves, names
-from lengthwise.report import published as report_published
 from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.families import worst_table
 from lengthwise.report.length_figure import length_figure
@@ -377,7 +377,7 @@ def test_a_large_table_is_compressed_and_read_back(tmp_path):
 
 
 def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_published, "MAX_TEXT", 1000)
+    monkeypatch.setattr(csv_files, "MAX_TEXT", 1000)
     (tmp_path / "scores.csv.gz").write_bytes(gzip.compress(b"id\n" * 500))
     with pytest.raises(UsageError, match="unpacks to more than 1,000 bytes"):
         read_csv(tmp_path / "scores.csv")

@@ -30,7 +30,7 @@ from lengthwise.runs.folder import SHIPPED, list_shipped
 from lengthwise.runs.run import Run, Weights, load
 from lengthwise.tasks.parity import Parity
 from lengthwise.training.loop import train
-from lengthwise.verify import claims, retraining, verification
+from lengthwise.verify import claims, verification
 from lengthwise.verify.claims import Claims, claims_of
 from lengthwise.verify.perturbation import unsteady
 from lengthwise.verify.verification import operations, sign, surely_longest, verify
@@ -276,7 +276,7 @@ QUICK = ("--lengths", "4", "--samples", "20", "--seconds", "0.001", "--quiet")
 
 
 def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(retraining, "SAMPLES", 20)
+    monkeypatch.setattr(verification, "RETRAINED", 20)
     out = tmp_path / "record.json"
     done = command("verify", trained.folder, *QUICK, "--seed", "5", "--retrain", "--out", out)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -294,10 +294,10 @@ def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, m
 
 
 def test_a_recipe_that_gives_other_weights_is_told(trained, monkeypatch):
-    monkeypatch.setattr(retraining, "SAMPLES", 40)
+    monkeypatch.setattr(verification, "RETRAINED", 40)
     other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
-    assert retraining.compare_retrained(other, [claim(4, 0.0)], seed=0).verdict == "passed"
-    assert retraining.compare_retrained(other, [claim(4)], seed=0).verdict == "exposed"
+    assert verification.compare_retrained(other, [claim(4, 0.0)], seed=0).verdict == "passed"
+    assert verification.compare_retrained(other, [claim(4)], seed=0).verdict == "exposed"
 
 
 def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_path, monkeypatch):
@@ -307,13 +307,13 @@ def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_p
         asked.update(how)
         raise Diverged("the loss is not finite at step 10")
 
-    monkeypatch.setattr(retraining, "train", diverges)
+    monkeypatch.setattr(verification, "train", diverges)
     out = tmp_path / "record.json"
     done = command("verify", trained.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
     assert done.returncode == 1 and "its recipe gives no weights" in " ".join(done.stdout.split())
     assert (asked["device"], asked["threads"]) == ("cpu", 2)
     assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
-    monkeypatch.setattr(retraining, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(verification, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     out.unlink()
     assert command("verify", trained.folder, *QUICK, "--retrain", "--out", out).returncode == 130
     assert sign(kept := json.loads(out.read_text())) == kept
