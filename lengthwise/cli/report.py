@@ -18,8 +18,7 @@ from lengthwise.cli import console
 from lengthwise.cli.console import code_changed, doing, foresee, say, say_page
 from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
-from lengthwise.report.matrix import matrix_rows, matrix_table
-from lengthwise.report.matrix_figure import publish_matrix
+from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import inquiries, is_published, read_figures_json, read_published
 from lengthwise.report.scored import PooledComparison

@@ -28,8 +28,7 @@ from lengthwise.jobs.live import follow
 from lengthwise.jobs.pool import JobPool
 from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
-from lengthwise.report.matrix import matrix_rows, matrix_table
-from lengthwise.report.matrix_figure import publish_matrix
+from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
 from lengthwise.report.published import is_published, read_published
 from lengthwise.report.tables import score_table, summary, summary_table

@@ -4,8 +4,7 @@ import pytest
 from conftest import command
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report.matrix import architectures, matrix_rows, told_apart
-from lengthwise.report.matrix_figure import matrix_figure
+from lengthwise.report.matrix import architectures, matrix_figure, matrix_rows, told_apart
 from lengthwise.runs.folder import RunFolder
 
 TINY = ["steps=1", "batch=4", "lengths=Uniform(top=5)", "loops=Constant", "layout=Labelled", "watch.every=0", "ema=0"]
