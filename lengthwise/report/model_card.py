@@ -39,6 +39,8 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
     ``example`` is a prompt; ``controls`` are runs to compare it with."""
     outline, rows, count = run.outline, own_scores(run), run.about().get("parameters")
     size = f"{count:,} parameters." if count else ""
+    kinds = set(_kinds(run.config()))
+    papers = [f"- {paper}" for kind, paper in PAPERS.items() if kind in kinds]
     text = [
         *_head(run, rows, license_),
         f"# {outline.name}",
@@ -60,7 +62,7 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         "",
         *_training(run),
         "",
-        *_papers(run.config()),
+        *(["## Papers", "", "Parts of the recipe are from:", "", *papers] if papers else []),
     ]
     return "\n".join(text) + "\n"
 
@@ -123,12 +125,6 @@ def _training(run: RunFolder) -> Iterator[str]:
         versions = f"Lengthwise {clean(str(about.get('lengthwise', '')))}, torch {clean(str(about.get('torch', '')))}"
         yield f"{about['cpu_s'] / 60:.1f} minutes of processor time; {versions}."
     yield "All of it is in `config.json`; `lengthwise train config.json` trains it again."
-
-
-def _papers(config: dict[str, Any]) -> Iterator[str]:
-    kinds = set(_kinds(config))
-    if found := [paper for kind, paper in PAPERS.items() if kind in kinds]:
-        yield from ("## Papers", "", "Parts of the recipe are from:", "", *(f"- {paper}" for paper in found))
 
 
 def _kinds(tree: Any) -> Iterator[str]:

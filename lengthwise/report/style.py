@@ -92,7 +92,10 @@ class Drawing(Figure):
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         # Size on screen, at 96 pixels per inch.
-        return _png(self), {"width": round(96 * self.get_figwidth()), "height": round(96 * self.get_figheight())}
+        return _encode(self, "png"), {
+            "width": round(96 * self.get_figwidth()),
+            "height": round(96 * self.get_figheight()),
+        }
 
 
 def drawing(width: Width, height: float) -> Drawing:
@@ -111,24 +114,19 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> 
     path, files = Path(path), []
     for name in formats:
         files.append(path.with_name(f"{path.name}.{name}"))
-        write(files[-1], _png(figure) if name == "png" else _vector(figure, name))
+        write(files[-1], _encode(figure, name))
     return files
 
 
-def _png(figure: Figure) -> bytes:
-    """Encode as PNG with a palette of 256 colours, which suffice for figures and take a third of the space."""
-    full, content = io.BytesIO(), io.BytesIO()
-    with style(), _as_it_stands():
-        figure.savefig(full, format="png")
-    Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(content, "png", optimize=True)
-    return content.getvalue()
-
-
-def _vector(figure: Figure, name: str) -> bytes:
+def _encode(figure: Figure, kind: str) -> bytes:
+    """Encode a figure without dates, PNG with a palette of 256 colours, which suffice and take a third of the space."""
     content = io.BytesIO()
     about = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
     with style(), _as_it_stands():
-        figure.savefig(content, format=name, metadata=about.get(name))
+        figure.savefig(content, format=kind, metadata=about.get(kind))
+    if kind == "png":
+        image, content = Image.open(content).convert("RGB"), io.BytesIO()
+        image.quantize(256, dither=Image.Dither.NONE).save(content, "png", optimize=True)
     return content.getvalue()
 
 

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from matplotlib.axes import Axes
 from rich.table import Table
 
 from lengthwise.base.errors import UsageError
@@ -89,23 +88,21 @@ def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) 
     paths = list(trials[0]["values"])
     figure = drawing("page", 2.4)
     panels = figure.subplots(1, len(paths), sharey=True, squeeze=False)[0]
+    exact = [row["exact"] for row in trials]
     for axes, path in zip(panels, paths, strict=True):
-        _panel(axes, trials, path, ranges)
+        values = [row["values"][path] for row in trials]
+        if path in ranges:
+            axes.scatter([float(value) for value in values], exact, s=12, color=COLOURS[0], alpha=0.7)
+            axes.set_xscale("log" if ranges[path] else "linear")
+        else:
+            groups = _group_scores(trials, path, binned=False)
+            places = {value: number for number, value in enumerate(groups)}
+            means = [statistics.fmean(group) for group in groups.values()]
+            axes.scatter([places[value] for value in values], exact, s=12, color=FAINT, alpha=0.7)
+            axes.plot(list(places.values()), means, "o-", color=COLOURS[0])
+            axes.set_xticks(list(places.values()), list(places))
         axes.set_xlabel(path)
         axes.set_ylim(-0.02, 1.02)
     panels[0].set_ylabel("exact match")
     add_heading(figure, title, "page")
     return fix_layout(figure)
-
-
-def _panel(axes: Axes, trials: Sequence[Row], path: str, ranges: Mapping[str, bool]) -> None:
-    exact = [row["exact"] for row in trials]
-    if path in ranges:
-        axes.scatter([float(row["values"][path]) for row in trials], exact, s=12, color=COLOURS[0], alpha=0.7)
-        axes.set_xscale("log" if ranges[path] else "linear")
-        return
-    groups = _group_scores(trials, path, binned=False)
-    places = {value: number for number, value in enumerate(groups)}
-    axes.scatter([places[row["values"][path]] for row in trials], exact, s=12, color=FAINT, alpha=0.7)
-    axes.plot(list(places.values()), [statistics.fmean(group) for group in groups.values()], "o-", color=COLOURS[0])
-    axes.set_xticks(list(places.values()), list(places))

@@ -268,21 +268,18 @@ def _style(share: float) -> str:
 
 def _details(row: Row, *, trained: bool) -> list[Text]:
     exact, style = row["exact"], _style(row["exact"])
+    # To an eighth of a character; any value above 0 is visible.
+    eighths = max(round(exact * BAR * 8), 1 if exact > 0 else 0)
+    bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(BAR, "·")
     return [
         Text.assemble((TRAINED if trained else "", "dim"), size_text(row["sizes"])),
-        Text(_bar(exact), style),
+        Text(bar, style),
         Text(share_text(exact, 3), style),
         Text(interval_text(row), "dim"),
         Text(share_text(row["token_accuracy"], 3)),
         Text(loops_text(row)),
         Text(f"{row['count']} ({row['distinct']})" if "distinct" in row else str(row["count"])),
     ]
-
-
-def _bar(share: float) -> str:
-    """Return a bar proportional to the fraction, to an eighth of a character; any value above 0 is visible."""
-    eighths = max(round(share * BAR * 8), 1 if share > 0 else 0)
-    return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(BAR, "·")
 
 
 # Sizes and caption

@@ -15,7 +15,7 @@ Points = Sequence[tuple[Number, Number]]
 Cell = tuple[int, int]  # row from the top, column from the left
 
 MARKS = "●▲■◆○△□◇"
-COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # the terminal's own, which suit its background
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # the bit of each dot of a braille cell: left, right column
 MARK_EVERY = 6  # columns between marks of a series with too many points to mark each
 
@@ -52,7 +52,10 @@ def plot(
         tick = {0: ticks[0], (rows - 1) // 2: ticks[1] if rows % 2 else "", rows - 1: ticks[2]}.get(row, "")
         edge = f"{tick:>{gutter}}{'┤' if tick else '│'}"
         lines.append(Text.assemble((edge, "dim"), canvas.line(row, rule)))
-    lines.append(Text(" " * gutter + _axis(columns, rule, x_label), "dim"))
+    axis = "└" + "".join("┴" if column == rule else "─" for column in range(columns))
+    if x_label and len(x_label) < columns // 2:
+        axis = f"{axis[: -len(x_label) - 1]} {x_label}"
+    lines.append(Text(" " * gutter + axis, "dim"))
     lines.append(Text(" " * (gutter + 1) + _ticks(columns, canvas.xs, rule, top), "dim"))
     return Text("\n", no_wrap=True, overflow="crop").join(lines)
 
@@ -117,20 +120,15 @@ class Canvas:
             # Where series coincide, alternate their marks along the line, so that all stay visible.
             turn = sum(len(others) > 1 and column < cell[1] for (_, column), others in self.marks.items())
             number = rivals[turn % len(rivals)]
-            return mark(number), f"bold {colour(number)}"
+            return _look(number)
         if cell in self.dots:
-            return chr(0x2800 + self.dots[cell]), colour(self.owner[cell])
+            return chr(0x2800 + self.dots[cell]), COLOURS[self.owner[cell] % len(COLOURS)]
         return ("┊", "dim") if ruled else (" ", "")
 
 
-def mark(number: int) -> str:
-    """Return the mark of a series, by its number."""
-    return MARKS[number % len(MARKS)]
-
-
-def colour(number: int) -> str:
-    """Return the colour of a series, by its number: one of the terminal's own colours, which suit its background."""
-    return COLOURS[number % len(COLOURS)]
+def _look(number: int) -> tuple[str, str]:
+    """Return the mark and the style of a series, by its number."""
+    return MARKS[number % len(MARKS)], f"bold {COLOURS[number % len(COLOURS)]}"
 
 
 def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -159,7 +157,7 @@ def _extent(series: Iterable[Points], top: Number | None) -> tuple[Number, Numbe
 def _legend(names: Sequence[str], y_label: str, width: int, lines: int) -> list[Text]:
     """Return the y axis's name and each series with its mark, on as few lines as possible and at most ``lines``."""
     entries = [Text(y_label, "italic")] if y_label else []
-    entries += [Text.assemble((mark(i), f"bold {colour(i)}"), " ", name) for i, name in enumerate(names)]
+    entries += [Text.assemble(_look(i), " ", name) for i, name in enumerate(names)]
     legend = [Text()]
     for entry in entries:
         if legend[-1] and legend[-1].cell_len + 3 + entry.cell_len > width:
@@ -172,14 +170,6 @@ def _legend(names: Sequence[str], y_label: str, width: int, lines: int) -> list[
     for line in legend:
         line.truncate(width, overflow="ellipsis")
     return legend
-
-
-def _axis(columns: int, rule: int | None, label: str) -> str:
-    line = ["─"] * columns
-    if rule is not None:
-        line[rule] = "┴"
-    text = "└" + "".join(line)
-    return text[: -len(label) - 1] + " " + label if label and len(label) < columns // 2 else text
 
 
 def _ticks(columns: int, xs: tuple[Number, Number], rule: int | None, top: Number | None) -> str:

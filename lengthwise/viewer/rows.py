@@ -34,8 +34,12 @@ SEEDS = {"seed", "data_seed", "name"}  # recipe fields that are ignored when com
 def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
     """Return the rows of every chart, by the chart's name; empty if there is nothing to draw."""
     groups = by_recipe(runs) if runs else {}
+    labels = dict.fromkeys([*groups, *(curve.label for curve in language_model_curves(asked))])
+    looks = {label: look(number, name=label) for number, label in enumerate(labels)}  # as in figures
     return {
-        "methods": _methods([*groups, *(curve.label for curve in language_model_curves(asked))]),
+        "methods": [
+            {"label": label, "colour": one.colour, "shape": SHAPES[one.marker]} for label, one in looks.items()
+        ],
         "lengths": _lengths(runs, asked),
         **{
             name: [{"label": label} | row for label, group in groups.items() for row in rows_of(group)]
@@ -60,7 +64,11 @@ def tables(
     found = {
         "scores": scores_of(runs, asked),
         "curves": [{**row, "families": " ".join(row["families"])} for row in _lengths(runs, asked)],
-        "card": [_with_size_words(row) for row in cards(runs, operations)],
+        # Lists are of the sizes of several seeds, not sizes themselves.
+        "card": [
+            {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
+            for row in cards(runs, operations)
+        ],
         "metrics": metrics_of(runs),
         "stopping": [{"recipe": label} | row for label, group in groups.items() for row in depth_rows(_depths(group))],
         "anatomy": [{"recipe": label} | row for label, group in groups.items() for row in anatomies_of(group)],
@@ -74,22 +82,10 @@ def cards(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> 
     return score_card(runs, operations) if any(run.rows("scores") for run in runs) else []
 
 
-def _with_size_words(row: Row) -> Row:
-    """Return a row of the card with its lists as text: they list the sizes of several seeds, and are not sizes
-    themselves."""
-    return {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
-
-
 def pack_columns(rows: Iterable[Row]) -> dict[str, Any]:
     """Return a table as its columns and the rows' values, so that each column is named once."""
     columns, flat = flatten_rows(rows)
     return {"columns": columns, "rows": [[row.get(name) for name in columns] for row in flat]}
-
-
-def _methods(labels: Iterable[str]) -> list[Row]:
-    """Return the colour and marker of each recipe, as in figures."""
-    looks = {label: look(number, name=label) for number, label in enumerate(dict.fromkeys(labels))}
-    return [{"label": label, "colour": one.colour, "shape": SHAPES[one.marker]} for label, one in looks.items()]
 
 
 def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
