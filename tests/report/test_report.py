@@ -980,7 +980,8 @@ def test_shares_are_written_by_one_function(folder):
 @pytest.mark.parametrize("published_already", [False, True], ids=["run", "results"])
 def test_options_that_would_do_nothing_are_refused(words, named, published_already, tmp_path, monkeypatch, capsys):
     run = scored(recipe(), (8, 1.0), (12, 0.9))
-    publish([run], tmp_path / "results")
+    if published_already:
+        publish([run], tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
         main(["report", str(tmp_path / "results" if published_already else run.folder), *words])
