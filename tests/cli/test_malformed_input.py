@@ -28,7 +28,7 @@ from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import ChosenOn
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run, choose_device
-from lengthwise.training.loop import Trainer, rehearse, train
+from lengthwise.training.loop import rehearse
 
 # As for a user, whose types nobody checks.
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -399,54 +399,6 @@ def test_no_name_in_a_file_leads_out_of_the_folder_of_results(spoilt, typed):
     tree["outline"]["name"] = "../../up"
     about.write_text(json.dumps(tree))
     refused(typed("report", spoilt.done, "--out", spoilt.folder / "a" / "b" / "out"), "outline.name must be letters")
-
-
-def moments(state, change):
-    state["optimizer"]["state"][0]["exp_avg"] = change(state["optimizer"]["state"][0]["exp_avg"])
-
-
-STATES = [
-    lambda state: moments(state, lambda tensor: torch.zeros(1000, 3)),
-    lambda state: moments(state, lambda tensor: torch.zeros(()).expand(tensor.shape).double()),
-    lambda state: moments(state, lambda tensor: "\x1b[31m"),
-    lambda state: state["optimizer"]["state"][0].pop("step"),
-    lambda state: state["optimizer"].update(param_groups=[]),
-    lambda state: state["optimizer"].update(param_groups=None),
-    lambda state: state.update(step=-1),
-    lambda state: state.update(step="1"),
-    lambda state: state.update(sums={"loss": "much"}),
-    lambda state: state.update(best={}),
-    lambda state: state.update(average={}),
-    lambda state: state.update(spent={"wall_s": float("nan"), "cpu_s": 1.0}),
-    lambda state: state["model"].popitem(),
-    lambda state: state.pop("model"),
-]
-
-
-@pytest.mark.parametrize("change", STATES)
-def test_a_checkpoint_is_just_what_its_recipe_writes(change):
-    run = Run.of(TINY)
-    trainee = Trainer(TINY, CPU)
-    trainee.advance()
-    state = trainee.state()
-    change(state)
-    run.save_state(state)
-    with pytest.raises(
-        UsageError, match=r"state\.pt: not a checkpoint of this recipe \(.+\); delete it to start over$"
-    ):
-        train(TINY)
-
-
-def test_settings_come_from_the_recipe_and_not_from_the_checkpoint():
-    run = Run.of(TINY)
-    trainee = Trainer(TINY, CPU)
-    trainee.advance()
-    state = trainee.state()
-    state["optimizer"]["param_groups"][0] |= {"betas": "x", "maximize": True, "params": "foreign"}
-    run.save_state(state)
-    resumed = Trainer(TINY, CPU)
-    resumed.restore(run)
-    assert resumed.optimizer.state_dict()["param_groups"] == trainee.optimizer.state_dict()["param_groups"]
 
 
 def test_a_short_campaign(spoilt):

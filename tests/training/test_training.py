@@ -473,11 +473,7 @@ FOREIGN = {
     "nothing known": lambda state: saved({"a": 1}),
     "no step": lambda state: saved({name: value for name, value in state.items() if name != "step"}),
     "no optimizer": lambda state: saved({name: value for name, value in state.items() if name != "optimizer"}),
-    "no model": lambda state: saved({**state, "model": None}),
     "another model": lambda state: saved({**state, "model": WIDER.build().state_dict()}),
-    "another optimizer": lambda state: saved({**state, "optimizer": {"state": {}, "param_groups": []}}),
-    "no average": lambda state: saved({**state, "average": None}),
-    "a step that is a word": lambda state: saved({**state, "step": "five"}),
 }
 
 
@@ -488,6 +484,54 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(what):
     with pytest.raises(UsageError, match=r"state\.pt: not a checkpoint.*delete it to start over") as error:
         train(HALF)
     assert "\n" not in str(error.value)
+
+
+def moments(state, change):
+    state["optimizer"]["state"][0]["exp_avg"] = change(state["optimizer"]["state"][0]["exp_avg"])
+
+
+STATES = [
+    lambda state: moments(state, lambda tensor: torch.zeros(1000, 3)),
+    lambda state: moments(state, lambda tensor: torch.zeros(()).expand(tensor.shape).double()),
+    lambda state: moments(state, lambda tensor: "\x1b[31m"),
+    lambda state: state["optimizer"]["state"][0].pop("step"),
+    lambda state: state["optimizer"].update(param_groups=[]),
+    lambda state: state["optimizer"].update(param_groups=None),
+    lambda state: state.update(step=-1),
+    lambda state: state.update(step="1"),
+    lambda state: state.update(sums={"loss": "much"}),
+    lambda state: state.update(best={}),
+    lambda state: state.update(average={}),
+    lambda state: state.update(spent={"wall_s": float("nan"), "cpu_s": 1.0}),
+    lambda state: state["model"].popitem(),
+    lambda state: state.pop("model"),
+]
+
+
+@pytest.mark.parametrize("change", STATES)
+def test_a_checkpoint_is_just_what_its_recipe_writes(change):
+    run = Run.of(HALF)
+    trainee = training.Trainer(HALF, torch.device("cpu"))
+    trainee.advance()
+    state = trainee.state()
+    change(state)
+    run.save_state(state)
+    with pytest.raises(
+        UsageError, match=r"state\.pt: not a checkpoint of this recipe \(.+\); delete it to start over$"
+    ):
+        train(HALF)
+
+
+def test_settings_come_from_the_recipe_and_not_from_the_checkpoint():
+    run = Run.of(HALF)
+    trainee = training.Trainer(HALF, torch.device("cpu"))
+    trainee.advance()
+    state = trainee.state()
+    state["optimizer"]["param_groups"][0] |= {"betas": "x", "maximize": True, "params": "foreign"}
+    run.save_state(state)
+    resumed = training.Trainer(HALF, torch.device("cpu"))
+    resumed.restore(run)
+    assert resumed.optimizer.state_dict()["param_groups"] == trainee.optimizer.state_dict()["param_groups"]
 
 
 def test_a_checkpoint_of_this_recipe_is_taken_and_a_deleted_one_starts_over(monkeypatch):
