@@ -37,7 +37,7 @@ from lengthwise.nn.position import NoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.runners.cpu import choose
-from lengthwise.runners.cpu.fused_loops import newcomers, number_equal_rows
+from lengthwise.runners.cpu.fused_loops import first_occurrences, number_equal_rows
 
 ADDITION = "paper-fop-loop-adaptive-addition"
 CLAIMS = {
@@ -117,7 +117,7 @@ def distinct(batch: Batch, loops: Tensor) -> Tensor:
     order = loops.argsort(descending=True, stable=True)
     padding_mask = batch.inputs.padding_mask[order]
     which = number_equal_rows(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
-    return torch.zeros_like(padding_mask).masked_scatter_(padding_mask, newcomers(which))[order.argsort()]
+    return torch.zeros_like(padding_mask).masked_scatter_(padding_mask, first_occurrences(which))[order.argsort()]
 
 
 def product_rate(side: int = 64 if QUICK else 1536) -> float:

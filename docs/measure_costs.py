@@ -9,7 +9,7 @@ import inspect
 from lengthwise.api import catalog
 from lengthwise.base.progress import Progress
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.resources import of_training
+from lengthwise.experiment.resources import estimate_training
 from lengthwise.training.cost import STORED, cost, stored_costs, write_stored
 
 SCALES = ("cpu", "half", "paper")
@@ -41,7 +41,7 @@ def main() -> None:
         line = progress.line("costs", len(missing))
         for number, recipe in enumerate(missing):
             line.show(number, recipe.name)
-            seconds = of_training(recipe).seconds / recipe.steps
+            seconds = estimate_training(recipe).seconds / recipe.steps
             rows = max(1, min(recipe.batch, round(recipe.batch * BUDGET / seconds)))
             price = cost(recipe, moments=2, rows=rows)
             stored[recipe.seedless_id] = {

@@ -57,7 +57,7 @@ from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.experiment.problem_set import ProblemSet
 from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.experiment.resources import of_problems
+from lengthwise.experiment.resources import estimate_problems
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Settled, Stopping
 from lengthwise.experiment.study import Panel, Study
@@ -277,7 +277,7 @@ def evaluate(
     most = (MOST if precision else SAMPLES) if samples is None else samples
     fields.validate(Count, most, "samples")
     fields.validate(Seed, seed, "seed")
-    of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
+    estimate_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     check_problems(found.recipe, sizes, kind)
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
     with preserve_modes(found.model), computing(1), Progress(quiet=quiet) as progress:

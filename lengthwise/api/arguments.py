@@ -30,7 +30,7 @@ from lengthwise.report.scored import Scores
 from lengthwise.runs.run import Run, Weights, choose_device, read_recipe, weights_folder
 from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import Task
-from lengthwise.training.lineage import go_on_from
+from lengthwise.training.lineage import continue_from
 
 LARGEST = 10**6  # a size
 MOST_SIZES = 10_000
@@ -192,7 +192,7 @@ def training_recipe(
         smallest = given.get("task", chosen.task).smallest
         given |= {"lengths": Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths}
     chosen = chosen.change(**{name: value for name, value in given.items() if value is not None}).change(changes)
-    return chosen if came_from is None else go_on_from(came_from, chosen)
+    return chosen if came_from is None else continue_from(came_from, chosen)
 
 
 def run_to_save_in(weights: object) -> Run:

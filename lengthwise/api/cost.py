@@ -6,7 +6,7 @@ from typing import Any
 
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.runners import cpu
-from lengthwise.training.cost import PATIENCE, cost, evaluation_seconds, known_cost
+from lengthwise.training.cost import MAX_STEP_SECONDS, cost, evaluation_seconds, known_cost
 
 SOURCES = {  # of the estimates
     "measured": "steps were run here just now; within a factor of two beside like work",
@@ -21,7 +21,7 @@ def describe_cost(recipe: Recipe, *, measure: bool = False) -> dict[str, Any]:
     price, evaluation = cost(recipe) if measure else known_cost(recipe), None
     if measure and price.source == "measured":
         evaluation = evaluation_seconds(recipe) / 60
-    is_slow = price.seconds > PATIENCE
+    is_slow = price.seconds > MAX_STEP_SECONDS
     return {
         "parameters": price.parameters,
         "operations_per_step": price.operations,

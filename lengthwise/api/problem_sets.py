@@ -10,7 +10,7 @@ from lengthwise.base.ranges import Count, Seed
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Purpose
 from lengthwise.experiment.problem_set import ProblemSet, problem_set
-from lengthwise.experiment.resources import of_problems
+from lengthwise.experiment.resources import estimate_problems
 from lengthwise.tasks import Task
 
 
@@ -35,5 +35,5 @@ def problems(
     fields.validate(Count, count, "count")
     fields.validate(Seed, seed, "seed")
     each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in sizes_from(sizes, chosen)]
-    of_problems(count, max(each, key=sum)).check(f"{count:,} problems")
+    estimate_problems(count, max(each, key=sum)).check(f"{count:,} problems")
     return problem_set(chosen, each, count, split=split, seed=seed)

@@ -14,7 +14,7 @@ from lengthwise.base import fields
 from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.types import Kind, Problems, UsageError
-from lengthwise.experiment.data import fresh_problems, natural_from
+from lengthwise.experiment.data import fresh_problems, natural_bottom
 from lengthwise.experiment.source import FRESH, Source
 from lengthwise.tasks import Task
 
@@ -128,7 +128,7 @@ def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
     found = []
     for size in each_once:
-        bottom = natural_from(size, inquiry.bottom, inquiry.top)
+        bottom = natural_bottom(size, inquiry.bottom, inquiry.top)
         chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
         problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
         found += [Item(size, prompt, answer) for prompt, answer in _write_problems(inquiry.task, problems)]

@@ -23,7 +23,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, say
 from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
 from lengthwise.experiment.data import default_sizes
-from lengthwise.experiment.resources import of_problems
+from lengthwise.experiment.resources import estimate_problems
 from lengthwise.report.tables import language_model_table
 
 LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
     key.refuse(inquiry)
     manner = Manner(key, args.limit, args.concurrency, args.timeout, args.backoff)
     largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
-    of_problems(args.samples * len(sizes), largest).check(f"{args.samples} problems at each of {len(sizes)} sizes")
+    estimate_problems(args.samples * len(sizes), largest).check(
+        f"{args.samples} problems at each of {len(sizes)} sizes"
+    )
     wanted = items(inquiry, sizes, args.samples)
     if args.dry_run:
         return _dry_run(args, inquiry, wanted)

@@ -19,7 +19,7 @@ from lengthwise.cli.console import foresee, measuring, say
 from lengthwise.cli.options import engine, jobs_of
 from lengthwise.experiment.data import check_problems
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.resources import of_measuring
+from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.jobs.launchers import Local
 from lengthwise.jobs.ray_cluster import Ray
@@ -34,7 +34,7 @@ def foresee_scores(
 ) -> None:
     """Announce how long exact match at these sizes takes, if that is long. Raises UsageError if this machine has too
     little memory, or there are no such problems."""
-    what, demand = measuring(sizes), of_measuring(recipe, sizes, samples, rules)
+    what, demand = measuring(sizes), estimate_evaluation(recipe, sizes, samples, rules)
     demand.check(what)  # first, since drawing a problem of each size may need much memory
     check_problems(recipe, sizes, kind)
     foresee(what, demand)

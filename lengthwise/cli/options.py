@@ -39,7 +39,9 @@ def parse_sizes(text: str) -> list[AnySize]:
     (every pair); or several joined by commas, without duplicates. Raises UsageError, in one line, if it is invalid or
     names too many sizes for any machine."""
     parts = [_spans_of(part.strip()) for part in text.split(",")]
-    resources.of_sizes(sum(math.prod(map(len, spans)) for spans in parts)).check(f"{text[:40]}: a row for each size")
+    resources.estimate_sizes(sum(math.prod(map(len, spans)) for spans in parts)).check(
+        f"{text[:40]}: a row for each size"
+    )
     return list(
         dict.fromkeys(size for spans in parts for size in (itertools.product(*spans) if spans[1:] else spans[0]))
     )

@@ -245,7 +245,7 @@ def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:
 def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
     from lengthwise.cli.options import parse_sizes
     from lengthwise.evaluation.depth import depths
-    from lengthwise.experiment.resources import of_measuring
+    from lengthwise.experiment.resources import estimate_evaluation
     from lengthwise.experiment.stopping import MaxConfidence
     from lengthwise.runs.run import choose_device
     from lengthwise.training.arithmetic import computing
@@ -258,7 +258,7 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
         top = one.recipe.lengths.top
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
         samples = SAMPLES if args.samples is None else args.samples
-        foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, samples, [MaxConfidence()]))
+        foresee(f"{one.recipe.name}: every loop", estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()]))
         code_changed(one)
         lock = one.locked(wait=True) if one.trained_here else nullcontext()
         with lock, computing(1), Progress(quiet=args.quiet) as progress:

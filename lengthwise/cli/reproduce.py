@@ -36,7 +36,7 @@ from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import check_matmul, computing
 from lengthwise.training.cost import operations_by_id
-from lengthwise.training.stacked import check_alike, rehearse_stacked
+from lengthwise.training.stacked import check_seeds, rehearse_stacked
 
 DEPTH_SAMPLES = 512  # problems for measuring every loop; the batch size of the published code
 
@@ -77,7 +77,7 @@ def _check_stacks(study: Study, seeds: int) -> None:
     """Raise UsageError, before anything is written, if the seeds of a recipe cannot be stacked."""
     for recipe in study.recipes:
         recipes = seeds_of(recipe, 0, seeds)
-        check_alike(recipes)
+        check_seeds(recipes)
         if not all(Run.locate(one).done for one in recipes):
             rehearse_stacked(recipes, torch.device("cpu"))
 

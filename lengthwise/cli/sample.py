@@ -18,7 +18,7 @@ from lengthwise.cli.options import kind_of, parse_size, parse_sizes
 from lengthwise.evaluation.harness import write_harness_task
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
-from lengthwise.experiment.resources import of_problems
+from lengthwise.experiment.resources import estimate_problems
 
 CHUNK = 1000  # problems written at a time
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     sizes = [size if isinstance(size, tuple) else (size,) * len(task.axes) for size in parse_sizes(args.lengths)]
     if args.lm_eval:
         count = args.count or 500
-        of_problems(count, max(sizes, key=sum)).check(f"{count} problems of a size")
+        estimate_problems(count, max(sizes, key=sum)).check(f"{count} problems of a size")
         files = write_harness_task(Path(args.lm_eval), task, sizes, count, seed=args.seed or 0)
         streams.results().write("".join(f"{file}\n" for file in files))
         return 0
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def _of_many_sizes(args: argparse.Namespace, task: Task, sizes: list[tuple[int, ...]]) -> int:
     """Write problems of several sizes as they are drawn; print their digest to standard error."""
     count, digest, done, out = args.count or 5, hashlib.sha256(), 0, streams.results()
-    of_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
+    estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
     with Progress(quiet=out.isatty(), console=err) as progress:
         line = progress.line(f"{task.name}: problems", count)
         for problems in draw_problems(task, sizes, count, split=args.split, seed=args.seed or 0):
@@ -66,7 +66,7 @@ def _of_one_size(args: argparse.Namespace, task: Task) -> int:
     if args.split or args.lm_eval or args.size is None:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split and --lm-eval need --lengths")
     size, count = parse_size(args.size, len(task.axes)), args.count or 5
-    of_problems(count, size).check(f"{count} problems of size {args.size}")
+    estimate_problems(count, size).check(f"{count} problems of size {args.size}")
     problems = fresh_problems(task, size, count, seed=args.seed or 0, kind=kind_of(args))
     out = streams.results()
     # On a terminal the problems themselves show the progress.

@@ -29,9 +29,9 @@ from lengthwise.cli.options import (
     seeds_of,
     training_options,
 )
-from lengthwise.experiment.choosing import change_recipe, check_sizes, furthest
+from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
 from lengthwise.experiment.recipe import ChosenOn, Recipe
-from lengthwise.experiment.resources import of_measuring
+from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.jobs.axes import Axis, Point, grid, parse
 from lengthwise.jobs.live import follow
 from lengthwise.jobs.pool import JobPool
@@ -90,10 +90,10 @@ def _parse_sweep(args: argparse.Namespace) -> Sweep:
     recipe = recipe_of(args.recipe, changes)
     check_seeds(recipe)
     recipe = recipe.with_seed(recipe.seed)  # as in training
-    limit = furthest(recipe)
+    limit = largest_choice(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
-    foresee(measuring(sizes), of_measuring(recipe, sizes, args.samples, [recipe.stopping]))
+    foresee(measuring(sizes), estimate_evaluation(recipe, sizes, args.samples, [recipe.stopping]))
     if args.trials is None:
         points = [change_recipe(recipe, point) for point in grid(axes)]
         rehearse(points[0], *local_device(args))

@@ -47,9 +47,9 @@ from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training.arithmetic import computing
 from lengthwise.training.compiling import compile_first
-from lengthwise.training.lineage import go_on_from
+from lengthwise.training.lineage import continue_from
 from lengthwise.training.loop import train
-from lengthwise.training.processes import follows, process_count
+from lengthwise.training.processes import is_follower, process_count
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer, rehearse
 
@@ -81,9 +81,9 @@ def run(args: argparse.Namespace) -> int:
     own_folder = Path(args.recipe) if itself and not args.changes else None
     if len(recipes) > 1 and process_count() > 1:
         raise UsageError(f"{process_count()} processes train one run together: omit --seeds, or do not use torchrun")
-    if args.changes and is_folder(Path(args.recipe)) and not follows():
+    if args.changes and is_folder(Path(args.recipe)) and not is_follower():
         _say_that_it_is_new(Path(args.recipe), recipes)
-    if follows():
+    if is_follower():
         _train(args, Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
     if args.stack:
@@ -115,7 +115,7 @@ def _going_on(args: argparse.Namespace) -> Recipe:
         recipe = read_recipe(weights_folder(args.parent)).change([args.recipe, *args.changes])
     else:
         recipe = recipe_of(args.recipe, args.changes)
-    recipe = go_on_from(args.parent, recipe)
+    recipe = continue_from(args.parent, recipe)
     if recipe.parent and not recipe.parent.state and not args.quiet:
         why = "it kept no state (--keep-state), or its optimizer is another"
         console.err.print(

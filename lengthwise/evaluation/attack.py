@@ -29,7 +29,7 @@ from lengthwise.evaluation.scores import resolve_rules, right, split_batches
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import check_size, sampler
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.resources import of_measuring
+from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import device_of
 from lengthwise.runs.run import Weights
@@ -126,7 +126,7 @@ def attack(
 
 def _check_time(weights: Weights, size: tuple[int, ...], rule: Stopping, seconds: float) -> None:
     """Raise UsageError if this machine cannot hold a problem of this size, or cannot answer one within ``seconds``."""
-    demand = of_measuring(weights.recipe, [size], 1, [rule])
+    demand = estimate_evaluation(weights.recipe, [size], 1, [rule])
     one = f"one problem of size {size_text(size)}"
     demand.check(one)
     takes = demand.seconds / torch.get_num_threads()

@@ -18,7 +18,7 @@ from lengthwise.evaluation.scores import (
     resolve_rules,
     score_of,
 )
-from lengthwise.experiment.data import NoneLeft, evaluation_problems, source_of
+from lengthwise.experiment.data import NoProblemsLeft, evaluation_problems, source_of
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hash_prompts
 from lengthwise.experiment.stopping import Stopping
@@ -87,7 +87,7 @@ def _groups(
     for name in names:
         try:
             groups[name] = evaluation_problems(recipe, at, samples, seed=seed, kind=name)
-        except NoneLeft:
+        except NoProblemsLeft:
             if named:
                 raise
     return groups

@@ -16,7 +16,7 @@ from lengthwise.base.types import Batch, UsageError
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.experiment.layout import up_to_end
-from lengthwise.experiment.resources import ResourceEstimate, of_measuring
+from lengthwise.experiment.resources import ResourceEstimate, estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model
 from lengthwise.runners.cpu import choose
@@ -61,7 +61,7 @@ class Solver:
         small."""
         recipe = self.weights.recipe
         size = recipe.task.parse(prompt.strip()).sizes[0].tolist()
-        estimate = of_measuring(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
+        estimate = estimate_evaluation(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
         estimate.check(f"{recipe.task.name}: a prompt of size {'x'.join(map(str, size))}")
         return estimate
 

@@ -21,7 +21,7 @@ def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
     return found
 
 
-def furthest(recipe: Recipe) -> int:
+def largest_choice(recipe: Recipe) -> int:
     """The largest size at which a recipe may be chosen: a short step beyond its training lengths."""
     top = recipe.lengths.top
     return max(top + 1, int(SHORT * top))
@@ -29,7 +29,7 @@ def furthest(recipe: Recipe) -> int:
 
 def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
     """UsageError for a size that is there to test: what chose a recipe is no test of it."""
-    most = furthest(recipe)
+    most = largest_choice(recipe)
     for size in sizes:
         if max(recipe.sizes(size)) > most:
             raise UsageError(

@@ -24,7 +24,7 @@ from lengthwise.tasks.family import Sampler, choose_families, draw_mixture
 CHUNK = 65_536  # problems of a fixed set that are drawn at a time
 
 
-class NoneLeft(UsageError):
+class NoProblemsLeft(UsageError):
     """A fixed set of problems leaves hardly any of this size and kind to test with."""
 
 
@@ -72,13 +72,13 @@ def _from_set(recipe: Recipe, step: int) -> Problems:
 
 
 # Of each set and seed the order in its newest epoch, with that epoch: one of millions of rows takes 20 MB.
-_NEWEST: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
+_LATEST_ORDERS: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
 
 
 def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
-    known = _NEWEST.get((rows, seed))  # looked up once: threads may draw at the same time
+    known = _LATEST_ORDERS.get((rows, seed))  # looked up once: threads may draw at the same time
     if known is None or known[0] != epoch:
-        known = _NEWEST[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
+        known = _LATEST_ORDERS[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
     return known[1]
 
 
@@ -95,14 +95,14 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
             drawn = drawn.take(source_of(task, source).of("train", drawn))
             found.append(drawn.narrowed(len(task.symbols)))
             count += 1
-        found = [_each_once(Problems.join(found))]
+        found = [_distinct(Problems.join(found))]
         kept = len(found[0])
         if kept - before < chunks * CHUNK // 10_000:
             raise UsageError(f"source: {task.name} has hardly more than {kept} different problems: ask for fewer rows")
     return found[0].take(slice(source.rows))
 
 
-def _each_once(problems: Problems) -> Problems:
+def _distinct(problems: Problems) -> Problems:
     """Those that no earlier one equals, in their order."""
     order = hash_prompts(problems).sort(stable=True)
     first = torch.ones(len(problems), dtype=torch.bool)
@@ -115,7 +115,7 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
     clock, seed = recipe.lengths.clock(recipe.steps, None), recipe.data_seed
     draws = {"draw": stream(seed, "validation"), "structured": stream(seed, "families", "validation")}
     more = partial(_draw_problems, recipe, clock, purpose="validation", **draws)
-    return _only("validation", source_of(recipe.task, recipe.source), more, count)
+    return _draw_part("validation", source_of(recipe.task, recipe.source), more, count)
 
 
 def source_of(task: Task, source: Source) -> Source:
@@ -128,7 +128,7 @@ def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     if kind != "natural" and task.listed_sizes is not None and size[0] not in task.listed_sizes:
-        raise NoneLeft(
+        raise NoProblemsLeft(
             f"{task.name} has no problems of size {size[0]} left to measure; it has {spans(task.listed_sizes)}"
         )
     if min(size) < task.smallest:
@@ -152,7 +152,7 @@ def fresh_problems(
     """Fresh problems of one size, drawn at an address of their own, which no training batch shares: to test with or,
     if a ``step`` is named, to watch a training by at that step. With a fixed set none of them is in it. ``natural``
     ones are of the task's own distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name.
-    Raises NoneLeft if a fixed set leaves none."""
+    Raises NoProblemsLeft if a fixed set leaves none."""
     if count < 1:
         raise UsageError(f"one problem or more is asked for, not {count}")
     purpose: Purpose = "test" if step is None else "validation"
@@ -169,7 +169,7 @@ def fresh_problems(
             return task.pool(rows, max(bottom, task.smallest), max(size), draw)
         return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
-    return _only(purpose, source, more, count)
+    return _draw_part(purpose, source, more, count)
 
 
 def sampler(task: Task, kind: Kind) -> Sampler:
@@ -192,7 +192,7 @@ def evaluation_problems(
     ``Recipe.sizes``). ``natural`` ones start where training does or, up to a size that it does not reach, where it
     ends: so neither stands for the other."""
     sizes = recipe.sizes(size)
-    where = {"bottom": natural_from(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
+    where = {"bottom": natural_bottom(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
     return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
 
 
@@ -236,14 +236,14 @@ def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "unifo
         evaluation_problems(recipe, size, 1, seed=0, kind=kind)
 
 
-def natural_from(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
+def natural_bottom(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
     """The shortest of natural problems up to these sizes, where training is from ``bottom`` to ``top``, or, where that
     is None, nobody is trained."""
     return top + 1 if top is not None and max(sizes) > top else bottom
 
 
-def _only(part: Purpose, source: Source, more: Callable[[int], Problems], count: int) -> Problems:
-    """So many problems for this part. NoneLeft where there are none to be found."""
+def _draw_part(part: Purpose, source: Source, more: Callable[[int], Problems], count: int) -> Problems:
+    """So many problems for this part. NoProblemsLeft where there are none to be found."""
     found: list[Problems] = []
     kept, tried = 0, 0
     while kept < count:
@@ -251,5 +251,5 @@ def _only(part: Purpose, source: Source, more: Callable[[int], Problems], count:
         found.append(drawn.take(source.of(part, drawn)))
         kept, tried = kept + len(found[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (kept + 1):
-            raise NoneLeft(f"hardly any problem of this size is left for the {part} part: ask for a larger one")
+            raise NoProblemsLeft(f"hardly any problem of this size is left for the {part} part: ask for a larger one")
     return Problems.join(found).take(slice(count))

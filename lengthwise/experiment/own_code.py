@@ -26,12 +26,12 @@ PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))
 
 
-def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
+def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     """Ten hexadecimal digits for each class of a user's own that the recipe's parts or the model's modules are of, by
     its module and name. They change with its code, and with what that names in its file; not with comments, docstrings
     and layout, nor with other modules."""
     used = {type(part) for part in parts_in(recipe)} | {type(module) for module in model.modules()}
-    return {f"{_module(cls)}.{cls.__qualname__}": _digest(cls) for cls in _own(used)}
+    return {f"{_module(cls)}.{cls.__qualname__}": _hash_class(cls) for cls in _user_classes(used)}
 
 
 def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -56,7 +56,7 @@ def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
     except (UsageError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        names = [cls.__name__ for cls in _own({type(part) for part in parts_in(recipe)})]
+        names = [cls.__name__ for cls in _user_classes({type(part) for part in parts_in(recipe)})]
         if not names and isinstance(error, Exception):
             raise
         parts = f"; it has parts of your own: {', '.join(names)}" if names else ""
@@ -89,14 +89,14 @@ def _module(cls: type) -> str:
     return path.stem if path else cls.__module__
 
 
-def _own(used: Iterable[type]) -> list[type]:
+def _user_classes(used: Iterable[type]) -> list[type]:
     return sorted({cls for each in used for cls in each.__mro__ if own(cls)}, key=str)
 
 
-def _digest(cls: type) -> str:
+def _hash_class(cls: type) -> str:
     path, outermost = file_of(cls), cls.__qualname__.partition(".")[0]
     known = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
-    text = _with_what_it_names(outermost, known) if outermost in known else repr(_compiled_code(cls))
+    text = _code_with_dependencies(outermost, known) if outermost in known else repr(_compiled_code(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
@@ -113,7 +113,7 @@ def _list_definitions(path: Path, changed: int) -> dict[str, ast.stmt]:
     return found
 
 
-def _with_what_it_names(name: str, known: dict[str, ast.stmt]) -> str:
+def _code_with_dependencies(name: str, known: dict[str, ast.stmt]) -> str:
     """The code of a definition and of all that it names, directly or not, in the same file."""
     reached, ahead = {name}, [name]
     while ahead:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Problems, Purpose, UsageError
-from lengthwise.experiment.data import NoneLeft, check_size, source_of
+from lengthwise.experiment.data import NoProblemsLeft, check_size, source_of
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.source import Finite
 from lengthwise.tasks import Task
 
 CHUNK = 65_536  # problems that are drawn at a time
-FEW = 1000  # chunks without a problem after which there are none of a part
+MAX_EMPTY_CHUNKS = 1000  # chunks without a problem after which there are none of a part
 SPLIT = Finite(rows=1)  # whose hash of the prompt assigns problems to parts
 
 
@@ -73,7 +73,7 @@ def draw_problems(
 ) -> Iterator[Problems]:
     """``count`` problems in parts of at most ``CHUNK``, each of a uniform one of the ``sizes``; of one part of all
     prompts, those that a hash assigns to ``split``: no prompt is in two parts. Raises UsageError where the task has no
-    such size, NoneLeft where a part has no problem of these sizes."""
+    such size, NoProblemsLeft where a part has no problem of these sizes."""
     task = task if split is None else task.part(split)
     for size in sizes:
         check_size(task, size)
@@ -88,8 +88,8 @@ def draw_problems(
             found = found.take(SPLIT.of(split, found))
         found = found.take(slice(count - given)).narrowed(len(task.symbols))
         number, given, fruitless = number + 1, given + len(found), 0 if len(found) else fruitless + 1
-        if fruitless == FEW:
-            raise NoneLeft(f"{task.name} has no problems of these sizes in its {split} part: name larger sizes")
+        if fruitless == MAX_EMPTY_CHUNKS:
+            raise NoProblemsLeft(f"{task.name} has no problems of these sizes in its {split} part: name larger sizes")
         if len(found):
             yield found
 

@@ -224,9 +224,9 @@ class Recipe(fields.Config):
             if name not in known:
                 raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, known)}")
         changed = replace(fields.override(self, changes), **values)
-        return changed if changed.chosen_on != self.chosen_on else changed._unchosen(self)
+        return changed if changed.chosen_on != self.chosen_on else changed._reset_chosen_on(self)
 
-    def _unchosen(self, before: Recipe) -> Recipe:
+    def _reset_chosen_on(self, before: Recipe) -> Recipe:
         """Where another task, model or range is trained, nobody has looked at anything yet."""
         same = (self.task, self.model, self.lengths) == (before.task, before.model, before.lengths)
         return self if same else replace(self, chosen_on=ChosenOn())

@@ -26,8 +26,8 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, limit_of
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
-KEPT = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
-SURELY = 10**7  # a model whose numbers multiply to less than this, the largest twice, fits any machine
+TRAINED_NUMBERS = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
+SMALL_LIMIT = 10**7  # a model whose numbers multiply to less than this, the largest twice, fits any machine
 LARGE = 64  # a size from which on rows are not drawn
 
 
@@ -40,7 +40,7 @@ class ResourceEstimate:
 
     def check(self, what: str) -> None:
         """Raises UsageError if this machine cannot hold it, or nobody would live to see it."""
-        if self.memory > (most := memory()):
+        if self.memory > (most := available_memory()):
             raise UsageError(
                 f"{what} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
             )
@@ -48,7 +48,7 @@ class ResourceEstimate:
             raise UsageError(f"{what} takes about {duration(self.seconds)}")
 
 
-def memory() -> float:
+def available_memory() -> float:
     """Bytes of memory that this process may take, as far as the system says so."""
     try:
         most = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -59,32 +59,34 @@ def memory() -> float:
     return min(most, float(text)) if text.isdigit() else most
 
 
-def of_sizes(count: int) -> ResourceEstimate:
+def estimate_sizes(count: int) -> ResourceEstimate:
     """Estimate a list of sizes, each with a row of scores."""
     return ResourceEstimate(2000.0 * count, 0)
 
 
-def of_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
+def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
     """Estimate so many problems, and their text."""
     return ResourceEstimate(count * (500.0 + 100.0 * sum(size)), 0)
 
 
-def of_model(recipe: Recipe, numbers: int = 1) -> ResourceEstimate:
+def estimate_model(recipe: Recipe, numbers: int = 1) -> ResourceEstimate:
     """Estimate a model's weights, with so many numbers per parameter."""
-    return ResourceEstimate(0.0 if surely_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
+    return ResourceEstimate(0.0 if is_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
 
 
-def of_training(recipe: Recipe) -> ResourceEstimate:
+def estimate_training(recipe: Recipe) -> ResourceEstimate:
     """Estimate training: weights and what is kept beside them, and what backpropagation keeps of a batch."""
     positions, rounds = _row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, parameters(recipe)
-    held = 4 * KEPT * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
+    held = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
     seconds = 6 * weights * rows * loops * recipe.steps / SPEED / 2  # mean sizes are half of the largest
     return ResourceEstimate(held, seconds)
 
 
-def of_measuring(recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]) -> ResourceEstimate:
+def estimate_evaluation(
+    recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]
+) -> ResourceEstimate:
     """Estimate exact match on so many problems per size: memory of the largest, time of all."""
     shown = sizes[:: max(1, len(sizes) // 32)]  # of many sizes some stand for all
     each = [_measuring(recipe, recipe.sizes(size), samples, rules) for size in shown]
@@ -99,7 +101,7 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
     problems = samples * positions * 20
     weights = parameters(recipe)
     together = max(positions, 32_768)
-    seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * _sees_all(recipe)
+    seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * _attends_everywhere(recipe)
     # A rule that looks at all loops needs all their answers; one that stops needs the latest ones.
     kept = loops if any(rule.reads_output and not rule.stops for rule in rules) else max(rule.window for rule in rules)
     traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
@@ -130,7 +132,7 @@ def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     return float(batch.targets.shape[1]), float(batch.rounds[0])
 
 
-def _sees_all(recipe: Recipe) -> bool:
+def _attends_everywhere(recipe: Recipe) -> bool:
     """Return whether the model computes with every pair of positions."""
     parts = (getattr(recipe.model, "mixer", None), *getattr(recipe.model, "positions", ()))
     return not any(getattr(part, "sees_neighbours_only", False) for part in parts)
@@ -145,7 +147,7 @@ def _numbers_per_position(recipe: Recipe) -> float:
 @lru_cache(maxsize=64)
 def parameters(recipe: Recipe) -> int:
     """The number of a model's parameters; a large one is made without memory, where it can be."""
-    if surely_small(recipe.model):
+    if is_small(recipe.model):
         with wrap_user_errors(recipe):
             return _count_numbers(recipe)
     spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
@@ -163,10 +165,10 @@ def _count_numbers(recipe: Recipe) -> int:
     return sum(parameter.numel() for parameter in recipe.build().parameters())
 
 
-def surely_small(spec: Any) -> bool:
+def is_small(spec: Any) -> bool:
     """Can it be told from its fields alone that any machine holds a model?"""
     numbers = [*_whole_numbers(spec), 1]
-    return math.prod(numbers) * max(numbers) < SURELY  # a width's matrices have its square
+    return math.prod(numbers) * max(numbers) < SMALL_LIMIT  # a width's matrices have its square
 
 
 def _whole_numbers(spec: Any) -> Iterable[int]:

@@ -94,7 +94,7 @@ class After(Stopping):
         return torch.full_like(planned, self.loops)
 
 
-class Reading(Stopping):
+class OutputRule(Stopping):
     """Looks at the answers of the first planned + ``extra`` loops, or of ``most`` loops."""
 
     extra: int
@@ -105,7 +105,7 @@ class Reading(Stopping):
 
 
 @dataclass(frozen=True)
-class MaxConfidence(Reading):
+class MaxConfidence(OutputRule):
     """The loop in 1 … planned + ``extra`` whose answer has the highest confidence, the earliest if equal.
 
     ``per="batch"`` is the published rule (Fan et al. 2025, section 5): one loop for all 512 rows of a batch, of one
@@ -130,7 +130,7 @@ class MaxConfidence(Reading):
 
 
 @dataclass(frozen=True)
-class Halted(Reading):
+class Halted(OutputRule):
     """``more`` loops after the first whose answer is not empty, which is when its first symbol is not the end; at most
     the limit, planned + ``extra``. For weights that were trained to answer nothing until they are done (``AnyLoops``
     with ``Halting``). Where answers stay, ``more`` forgives a model that says so a little early."""
@@ -150,7 +150,7 @@ class Halted(Reading):
 
 
 @dataclass(frozen=True)
-class Converged(Reading):
+class Converged(OutputRule):
     """The first loop whose answer stays the same for ``patience`` more loops; else the limit, planned + ``extra``."""
 
     patience: Size = 2  # further loops that must give the same answer

@@ -11,7 +11,7 @@ from itertools import product
 from lengthwise.base.errors import UsageError
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
-CHANCE = {  # fields that make no other recipe: the best of them is chosen by luck
+FORBIDDEN = {  # fields that make no other recipe: the best of them is chosen by luck
     "name": "a name changes nothing that could be compared",
     "seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
     "data_seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
@@ -87,8 +87,8 @@ def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
     if len({axis.path for axis in axes}) < len(axes):
         raise UsageError("a field is varied once")
     for axis in axes:
-        if axis.path in CHANCE:
-            raise UsageError(f"{axis.path}: {CHANCE[axis.path]}")
+        if axis.path in FORBIDDEN:
+            raise UsageError(f"{axis.path}: {FORBIDDEN[axis.path]}")
     return axes, [word for word, axis in found if not axis]
 
 

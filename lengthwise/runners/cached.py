@@ -1,10 +1,8 @@
-"""Decoding with a cache.
+"""Decoding with a cache: each position is computed once instead of again for every new token.
 
-Claims the models that the faster runners claim, and transformers whose mixers can go on from earlier positions, if they
-are causal. Each position is computed once instead of again for
-every new token. Results are equal because a causal model's states do not depend on later positions, and because the
-models' own modules, or the runner that claims them, compute them: a transformer's keys and values, a recurrent model's
-and mixers' states, are kept per loop.
+Supported are the models of the faster runners and transformers whose mixers can decode, if they are causal. A causal
+model's states do not depend on later positions, so results are equal. Keys and values of a transformer, and the states
+of recurrent models and mixers, are kept per loop.
 """
 
 from __future__ import annotations
@@ -32,17 +30,18 @@ from lengthwise.runners.cpu.transformer import PackedTransformer
 
 
 class Reader(ABC):
-    """Computes the logits of a batch's next positions, given those before. All rows take the same number of loops."""
+    """Computes the logits of a batch's next positions, given the earlier ones. All rows run the same number of
+    loops."""
 
     def __init__(self, model: Model, inputs: Inputs) -> None:
         self.model, self.inputs, self.seen = model, inputs, 0
 
     @abstractmethod
     def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        """Compute one loop, number ``loop`` from 0, at the new positions."""
+        """Compute loop number ``loop``, from 0, at the new positions."""
 
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
-        """The logits of the next positions, the columns ``inputs``, after ``loops`` loops."""
+        """Return the logits of the next positions, the columns ``inputs``, after ``loops`` loops."""
         state = self.start(inputs)
         self.seen += inputs.tokens.shape[1]
         for loop in range(loops):
@@ -50,42 +49,42 @@ class Reader(ABC):
         return self.model.read(state)
 
     def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        """The state of the new positions before the first loop."""
+        """Return the state of the new positions before the first loop."""
         return self.model.start(self.model.embed(inputs))
 
 
 class Cache:
-    """What each call of a mixer keeps, i.e. each layer in each loop: attention its keys and values, others their state.
-    Calls are identified by their order."""
+    """The memory of a mixer's calls, one entry per layer and loop: keys and values of attention, states of other
+    mixers. Calls are identified by their order."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
         self.turn = 0
 
     def rewind(self) -> None:
-        """Start again with the first call; to be called before each group of new positions."""
+        """Start again with the first call, before each group of new positions."""
         self.turn = 0
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
-        """Append new keys and values; return all of this call of attention."""
+        """Append new keys and values; return all those of this call of attention."""
         if (before := self.last()) is not None:
             key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
         self._keep((key, value))
         return key, value
 
     def step(self, mixer: Mixer, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """The outputs of a mixer at the new positions, by its ``step``."""
+        """Return a mixer's outputs at the new positions, from its ``step``."""
         mixed, state = mixer.step(x, self.last())
         self._keep(state)
         return mixed
 
     @property
     def length(self) -> int:
-        """The earlier positions, in a call of attention."""
+        """The number of earlier positions in a call of attention."""
         return 0 if (before := self.last()) is None else before[0].shape[2]
 
     def last(self) -> Any:
-        """What this call kept of earlier positions; None at the first."""
+        """Return this call's entry for earlier positions; None at the first."""
         return self.kept[self.turn] if self.turn < len(self.kept) else None
 
     def _keep(self, value: Any) -> None:
@@ -94,7 +93,7 @@ class Cache:
 
 
 class CachedTransformer(Reader):
-    """For causal transformers. Positional terms and the attention bias are computed once for the full row."""
+    """Reader of causal transformers. Positional terms and the attention bias are computed once for the full row."""
 
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
@@ -114,7 +113,7 @@ class CachedTransformer(Reader):
 
 
 def piece(context: AttentionContext, start: int, stop: int) -> AttentionContext:
-    """The context of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
+    """Return the context of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
     angles, keys = (None if part is None else part[:, start:stop] for part in (context.angles, context.keys))
     device = context.padding_mask.device
     seen = torch.arange(stop, device=device)
@@ -128,7 +127,7 @@ def piece(context: AttentionContext, start: int, stop: int) -> AttentionContext:
 
 
 class CachedLSTM(Reader):
-    """For stacks of LSTM cells; keeps each cell's states, per loop."""
+    """Reader of stacks of LSTM cells; keeps each cell's states, per loop."""
 
     def __init__(self, model: LSTMModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
@@ -142,7 +141,7 @@ class CachedLSTM(Reader):
 
 
 class SteppingReader(Reader):
-    """For causal models with a method ``step``; keeps what they remember, per loop."""
+    """Reader of causal models with a method ``step``; keeps their memory, per loop."""
 
     def __init__(self, model: Model, inputs: Inputs) -> None:
         super().__init__(model, inputs)
@@ -154,7 +153,7 @@ class SteppingReader(Reader):
 
 
 class CachedReTran(Reader):
-    """For ReTran; keeps a pass over the positions, per loop."""
+    """Reader of ReTran; keeps a pass over the positions, per loop."""
 
     def __init__(self, model: ReTranModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
@@ -175,7 +174,7 @@ READERS: tuple[tuple[Any, Any], ...] = (
 
 
 def reader_of(model: Model, inputs: Inputs) -> Reader | None:
-    """The reader for a model, or None. ``inputs`` must be complete except for the answer's tokens."""
+    """Return the reader of a model, or None. ``inputs`` must be complete except for the answer's tokens."""
     for runner, kind in READERS:
         if runner.declines(model) is None:
             return kind(model, inputs) if getattr(model, "causal", True) else None
@@ -183,11 +182,11 @@ def reader_of(model: Model, inputs: Inputs) -> Reader | None:
         return None
     if type(model).step is not Model.step:
         return SteppingReader(model, inputs)
-    return CachedTransformer(cast(TransformerModel, model), inputs) if _goes_on(model) else None
+    return CachedTransformer(cast(TransformerModel, model), inputs) if _can_decode(model) else None
 
 
-def _goes_on(model: Model) -> bool:
-    """Whether this is a causal transformer of the package's blocks whose mixers all decode."""
+def _can_decode(model: Model) -> bool:
+    """Return whether this is a causal transformer of the package's blocks whose mixers can all decode."""
     if type(model) is not TransformerModel or not model.causal or not model.blocks:
         return False
     return all(type(block) is Block and block.mixer.decodes for block in model.blocks)

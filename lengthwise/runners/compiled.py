@@ -1,12 +1,10 @@
-"""The runner of transformers that torch compiles (``torch.compile``), used only where it is asked for.
+"""A runner for transformers that uses ``torch.compile``, chosen only on request.
 
-On a GPU the host takes longer to ask for an operation of a small model than the GPU to do it. So one loop is compiled
-into few kernels. Compiling takes 5 to 50 s per shape, so shapes have to recur: rows are padded to a multiple of
-``BUCKET`` positions, and all rows run as many loops as the one that needs most; one whose loops are over keeps its
-state. One compiled loop then serves all loops and all steps of a bucket. Neither padding nor other rows change a logit,
-so values and gradients equal those of the plain runner up to rounding.
-
-It pays where operations take less time than asking for them. Elsewhere it costs: it computes padding and finished rows.
+For a small model on a GPU, launching an operation takes longer than computing it, so one loop is compiled into few
+kernels. Compiling takes 5 to 50 s per shape, so shapes must recur: rows are padded to a multiple of ``BUCKET``
+positions, and all rows run as many loops as the one that needs most; finished rows keep their state. Neither padding
+nor other rows change a logit, so values and gradients equal those of the plain runner up to rounding. Where launching
+is cheap, computing padding and finished rows costs more than it saves.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from lengthwise.models import Model, device_of
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import LearnedEncoding
+from lengthwise.runners import Logits, LoopLogits, RowLoops, Selected
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.transformer import PARTS
 from lengthwise.runners.plain import pick
@@ -34,31 +33,27 @@ SHAPES = 1000  # at most; torch's own limit is 8
 
 
 class Compiled(claims.Claiming):
-    """The runner of ``TransformerModel``, compiled. It advances all rows, at all positions, at shapes that recur."""
+    """The compiled runner of ``TransformerModel``. It advances all rows, at all positions, in shapes that recur."""
 
     model: TransformerModel
     kind, parts, devices = TransformerModel, PARTS, ("cpu", "cuda")
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        return super().declines(model) or _random(model)
+        return super().declines(model) or _find_randomness(model)
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         *_, state = self._states(inputs, loops, no_grad_loops)
         return self.model.readout(pick(state, *at.nonzero(as_tuple=True)))
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         for k, state in enumerate(self._states(inputs, loops, 0), 1):
             rows = (loops >= k).nonzero()[:, 0]
             row, position = at[rows].nonzero(as_tuple=True)
             yield k, rows, self.model.readout(pick(state, rows[row], position))
 
     def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int) -> Iterator[Float[Tensor, "b t d"]]:
-        """The state after each loop, of all rows; of those whose loops are over, their last one."""
+        """Yield the state of all rows after each loop; finished rows keep their last state."""
         model, device = self.model, device_of(self.model)
         running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
         context, advance = model.embed(_pad_to_bucket(model, inputs).to(device)), _compile_advance(BACKEND)
@@ -71,8 +66,8 @@ class Compiled(claims.Claiming):
             yield state
 
 
-def _random(model: Model) -> str | None:
-    """What is random in a model's training: numbers for other shapes would be others."""
+def _find_randomness(model: Model) -> str | None:
+    """Return what is random in the model's training: other shapes would draw other numbers. None if nothing is."""
     drops = any(isinstance(part, nn.Dropout) and part.p for part in model.modules())
     if drops or any(isinstance(part, SoftmaxAttention) and part.dropout for part in model.modules()):
         return "it has dropout"
@@ -80,7 +75,7 @@ def _random(model: Model) -> str | None:
 
 
 def _pad_to_bucket(model: TransformerModel, inputs: Inputs) -> Inputs:
-    """The inputs, padded to the width of their bucket; at most to that of a table of positions."""
+    """Pad the inputs to the width of their bucket, but not beyond a table of positions."""
     width = inputs.tokens.shape[1]
     tables = [part.table.num_embeddings for part in model.modules() if isinstance(part, LearnedEncoding)]
     more = max(0, min([-(-width // BUCKET) * BUCKET, *tables]) - width)
@@ -90,13 +85,13 @@ def _pad_to_bucket(model: TransformerModel, inputs: Inputs) -> Inputs:
 def _advance(
     model: TransformerModel, state: Float[Tensor, "b t d"], context: TransformerContext, runs: Bool[Tensor, "b 1 1"]
 ) -> Float[Tensor, "b t d"]:
-    """One loop of the rows that run."""
+    """Advance the rows that still run by one loop."""
     return torch.where(runs, model.advance(state, context), state)
 
 
 @cache
 def _compile_advance(backend: str) -> Callable[..., Tensor]:
-    """``_advance``, compiled when it is first called with a shape."""
+    """Return ``_advance``, compiled when it is first called with a shape."""
     from torch._dynamo import config  # here because it takes seconds, and nobody else needs it
 
     config.recompile_limit = config.accumulated_recompile_limit = SHAPES

@@ -1,7 +1,7 @@
-"""A model as a graph for other programs: by torch.export and ONNX, for any batch, row length and number of loops.
+"""A model as a graph for other programs, by torch.export and ONNX, for any batch, row length and number of loops.
 
-The loop over depth is an operation of the graph (``while_loop``; ONNX's Loop), and so is that of an LSTM or of ReTran
-over positions.
+The loop over depth is an operation of the graph (``while_loop``; ONNX's Loop), and so is the loop over positions of an
+LSTM or of ReTran.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NAMES = ("tokens", "position", "digit_position", "padding_mask", "loops")  # the
 
 
 class Exported(nn.Module):
-    """Maps ``tokens``, ``position``, ``digit_position`` and ``padding_mask`` "b t" and ``loops`` "b" to logits "b t v",
-    each row's after its own loops, from 1 up."""
+    """Maps ``tokens``, ``position``, ``digit_position`` and ``padding_mask`` "b t" and ``loops`` "b" (at least 1) to
+    logits "b t v", each row's after its own loops."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Exported(nn.Module):
             changed = tree_flatten(model.advance(state, context))[0]
             both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], given[constant:], strict=True)
             # A row whose loops are over keeps its state.
-            kept = [_chosen((k < loops).view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in both]
+            kept = [_where((k < loops).view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in both]
             return k + 1, loops.clone(), *(one.clone() for one in given[:constant]), *kept
 
         first = torch.zeros((), dtype=torch.long), loops.clone(), *(tensor.clone() for tensor in tensors)
@@ -77,8 +77,8 @@ class Exported(nn.Module):
 
 
 def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> torch.export.ExportedProgram:
-    """The model as a program of torch.export, traced on some rows, at least two of three positions or more, and good
-    for all. ``Exported`` says what it computes. UsageError for a model that torch cannot trace."""
+    """Export a model as a program of torch.export (see ``Exported``), for any inputs. It is traced on these rows: at
+    least two, of at least three positions. Raises UsageError for a model that torch cannot trace."""
     rows, positions = torch.export.Dim("rows"), torch.export.Dim("positions")
     shapes = (*({0: rows, 1: positions} for _ in NAMES[:-1]), {0: rows})
     given = inputs.tokens, inputs.position.contiguous(), inputs.digit_position, inputs.padding_mask, loops
@@ -92,8 +92,8 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
         raise UsageError(f"{kind}: torch.export cannot trace this model ({type(error).__name__})") from error
 
 
-def _chosen(first: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """``torch.where``, which onnxruntime lacks for truth values."""
+def _where(first: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """``torch.where``, which onnxruntime lacks for Booleans."""
     return (first & one) | (~first & other) if one.dtype == torch.bool else torch.where(first, one, other)
 
 
@@ -103,7 +103,8 @@ def _no_check(inputs: Inputs) -> None:
 
 @contextmanager
 def _explicit_attention() -> Iterator[None]:
-    """Attention as two products and a softmax: what torch makes of its own within a loop cannot become ONNX."""
+    """A context in which attention is two products and a softmax: torch's own operation within a loop has no ONNX
+    form."""
 
     def attention(
         query: Tensor,
@@ -126,7 +127,8 @@ def _explicit_attention() -> Iterator[None]:
 def _over_positions(
     step: Callable[..., tuple[Tensor, ...]], x: Float[Tensor, "b t d"], width: int, *states: Tensor
 ) -> Float[Tensor, "b t width"]:
-    """The outputs of a recurrence: ``step(t, *states)`` returns the output "b width" at position t, then the states."""
+    """Return the outputs of a recurrence: ``step(t, *states)`` returns the output "b width" at position t, then the
+    states."""
     index = torch.arange(x.shape[1])
 
     def goes_on(t: Tensor, outputs: Tensor, *states: Tensor) -> Tensor:
@@ -145,7 +147,7 @@ def _at(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Tensor, "b d"]:
 
 
 def _lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-    """``LSTMModel.advance``, once."""
+    """Compute ``LSTMModel.advance`` once."""
     for cell in model.cells:
         x = _cell(cell, x)
     return x
@@ -160,16 +162,16 @@ def _cell(cell: Cell, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         long = f * long + i * g.tanh()
         return o * long, cell.short(o * long), long
 
-    return cell.out(_over_positions(step, x, cell.out.in_features, *_started(cell, x)))
+    return cell.out(_over_positions(step, x, cell.out.in_features, *_first_states(cell, x)))
 
 
-def _started(cell: Cell, x: Tensor) -> tuple[Tensor, Tensor]:
+def _first_states(cell: Cell, x: Tensor) -> tuple[Tensor, Tensor]:
     rows = x.new_zeros(x.shape[0], 1)
     return rows + cell.first_short, rows + cell.first_long
 
 
 def _retran(model: ReTranModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-    """``ReTranModel.advance``, once."""
+    """Compute ``ReTranModel.advance`` once."""
     angles = torch.arange(1, x.shape[1] + 1)[:, None] * model.rates
     turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
     for layer in model.layers:
@@ -180,7 +182,7 @@ def _retran(model: ReTranModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t
 def _retran_layer(
     layer: Layer, x: Float[Tensor, "b t d"], own: Float[Tensor, "t e"], other: Float[Tensor, "t e"]
 ) -> Float[Tensor, "b t d"]:
-    """One layer, with room for the keys and values of all positions from the start."""
+    """Compute one layer, with space for the keys and values of all positions from the start."""
     rows, width = x.shape[0], x.shape[2]
     by_head = (layer.heads, -1)
     first = layer.first + x.new_zeros(rows, 1)
@@ -205,4 +207,4 @@ def _retran_layer(
         values = torch.where(now, layer.value(y).unflatten(-1, by_head)[:, :, None], values)
         return y, short, long, keys, values
 
-    return _over_positions(step, x, width, *_started(layer.cell, x), keys, values)
+    return _over_positions(step, x, width, *_first_states(layer.cell, x), keys, values)

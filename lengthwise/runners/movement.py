@@ -1,6 +1,6 @@
-"""How far each loop moves a model's state: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, over p = 1 loop and over p = 2.
+"""The movement of a model's state per loop: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, over p = 1 and p = 2 loops.
 
-A state that stands still stays (a fixed point); one that moves over one loop, but not over two, alternates.
+A state that does not move is a fixed point; one that moves over one loop but not over two alternates.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PERIODS = 2  # movements are over one loop, and over two
 
 
 def relative_movement(now: State, earlier: Sequence[State], real: Bool[Tensor, "r t"]) -> Float[Tensor, "r t p"]:
-    """Measure how far ``now`` lies from each of the ``earlier`` states, the latest first.
+    """Return the distance of ``now`` from each of the ``earlier`` states, the latest first, relative to its norm.
 
     Movements over more loops than there are earlier states are infinite; those at padding are 0. Norms are over all
     numbers of a position, in all floating-point tensors of the state. A tensor without an axis of positions counts at
-    each of them, and one that all rows share does not move.
+    each position; one shared by all rows does not count.
     """
     zero, moved = torch.zeros(real.shape, device=real.device), []
     for before in earlier:
@@ -35,7 +35,8 @@ def relative_movement(now: State, earlier: Sequence[State], real: Bool[Tensor, "
 
 
 def flat_state(state: State, width: int) -> Float[Tensor, "r t d"]:
-    """All numbers of each of ``width`` positions, side by side; UsageError where a state has none by position."""
+    """Return all numbers of each of ``width`` positions, side by side. Raises UsageError if a state has no numbers by
+    position."""
     parts = [part.flatten(2) for part in _tensors(state) if part.dim() > 2 and part.shape[1] == width]
     if not parts:
         raise UsageError("this model's state has no numbers by position")
@@ -43,13 +44,13 @@ def flat_state(state: State, width: int) -> Float[Tensor, "r t d"]:
 
 
 def _tensors(state: State) -> list[Tensor]:
-    """The floating-point tensors of nested tuples."""
+    """Return the floating-point tensors of nested tuples."""
     if isinstance(state, tuple):
         return [part for one in state for part in _tensors(one)]
     return [state] if isinstance(state, Tensor) and state.is_floating_point() else []
 
 
 def _squares(x: Tensor, real: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
-    """The sum of squares at each position, or of a row's whole state."""
+    """Return the sum of squares at each position, or of a row's whole state."""
     axis = 2 if x.shape[:2] == real.shape else 1
     return x.reshape(*x.shape[:axis], -1).square().sum(-1).view(len(x), -1)

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import Model, State, device_of
-from lengthwise.runners import Runner, Step, Steps
+from lengthwise.runners import Logits, RowLoops, Runner, Selected, Step, Steps
 from lengthwise.runners.movement import PERIODS, relative_movement
 
 
 def unroll(
     model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, no_grad_loops: int = 0
 ) -> Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]:
-    """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running (as
-    indices into ``inputs``), and their state.
+    """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running
+    (indices into ``inputs``), and their state.
 
     ``inputs`` and ``loops`` are on the CPU, loops at least 1. Rows are sorted by loops, most first, so that the running
-    rows are always the first r; a row that is done is no longer computed. Who is sent a mask "r" after a loop goes on
-    with those rows alone. The first ``no_grad_loops`` loops run without gradients.
+    rows are always the first r; finished rows are no longer computed. After a loop, ``send`` a mask "r" of the rows
+    that continue. The first ``no_grad_loops`` loops run without gradients.
     """
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
@@ -44,12 +44,13 @@ def unroll(
 
 
 def first(tree: Any, count: int) -> Any:
-    """The first ``count`` rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
+    """Return the first ``count`` rows of all tensors in nested tuples. Tensors of one row and non-tensors stay
+    unchanged."""
     return rows_of(tree, slice(count))
 
 
 def rows_of(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
-    """These rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
+    """Return these rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
     if isinstance(tree, Tensor):
         return tree if len(tree) == 1 else tree[rows]
     if isinstance(tree, tuple):
@@ -61,9 +62,7 @@ def rows_of(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
 class Plain(Runner):
     """Advances the running rows, at all positions, by calling the model's methods."""
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()  # rows that leave after each loop
         ids, logits = [], []
         for k, rows, state in unroll(self.model, inputs, loops, no_grad_loops=no_grad_loops):
@@ -75,9 +74,7 @@ class Plain(Runner):
         row, position = at.nonzero(as_tuple=True)
         return pick(torch.cat(logits), torch.cat(ids).argsort()[row], position)
 
-    def steps(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
-    ) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
         real, earlier, moved = to_device(inputs.padding_mask, device_of(self.model)), list[State](), None
         unrolled, stay, ran = unroll(self.model, inputs, loops), None, torch.empty(0, dtype=torch.long)
         while True:
@@ -94,5 +91,5 @@ class Plain(Runner):
 
 
 def pick(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
-    """The values at indices from the CPU; a mask on a device would be read to know how many there are."""
+    """Return the values at indices from the CPU. A mask on a device would have to be read, to count its entries."""
     return values[tuple(to_device(one, values.device) for one in index)]

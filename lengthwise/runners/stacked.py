@@ -1,12 +1,12 @@
 """Several models of one form at once: their weights are stacked, and torch.func computes what the plain runner would.
 
-Each model has rows of its own. They are padded to the widest, and every model runs as many loops as the one that needs
-most; a row whose loops are over keeps its state. Neither changes a logit, as padding and other rows never do.
+Each model has its own rows. They are padded to the widest, and every model runs as many loops as the one that needs
+most; finished rows keep their state. Neither changes a logit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lengthwise.base.types import Copied, Inputs, UsageError, to_device
 from lengthwise.models import Model, device_of
-from lengthwise.runners import Runner
+from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import first, pick
 
 Answered = Any  # what ``last`` returns, or a list of what ``each`` yields
@@ -27,7 +27,7 @@ Answered = Any  # what ``last`` returns, or a list of what ``each`` yields
 
 @dataclass(frozen=True)
 class Query:
-    """What a runner is asked for: its arguments."""
+    """The arguments of one call of a runner."""
 
     inputs: Inputs
     loops: Int[Tensor, " b"]
@@ -36,27 +36,23 @@ class Query:
     each: bool = False  # after every loop, not after the last
 
     def equals(self, other: Query) -> bool:
-        """Would both get the same answer? The inputs are taken to be alike."""
+        """Return whether both calls get the same answer, for equal inputs."""
         ours, theirs = ((one.no_grad_loops, one.each, one.loops.tolist(), one.at.tolist()) for one in (self, other))
         return ours == theirs
 
 
 class Recorder(Runner):
-    """Notes what it is asked for, and answers with zeros for each of ``symbols`` logits."""
+    """Records the calls of a runner, and returns zeros for each of ``symbols`` logits."""
 
     def __init__(self, model: Model, symbols: int) -> None:
         super().__init__(model)
         self.symbols, self.asked = symbols, list[Query]()
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         self.asked.append(Query(inputs, loops, at, no_grad_loops))
         return torch.zeros(int(at.sum()), self.symbols)
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         self.asked.append(Query(inputs, loops, at, each=True))
         for k in range(1, int(loops.max()) + 1):
             rows = (loops >= k).nonzero()[:, 0]
@@ -64,8 +60,8 @@ class Recorder(Runner):
 
 
 class Replayer(Runner):
-    """Gives the answers to what a ``Recorder`` noted. Raises UsageError where it is asked for something else: an
-    objective whose questions depend on logits cannot know them before they are computed."""
+    """Returns the answers to the calls that a ``Recorder`` recorded. Raises UsageError for any other call: an objective
+    whose calls depend on logits cannot be recorded before they are computed."""
 
     def __init__(self, model: Model, asked: Sequence[Query], answers: Sequence[Answered]) -> None:
         super().__init__(model)
@@ -77,21 +73,17 @@ class Replayer(Runner):
             raise UsageError("the objective asks for other logits when it has seen some")
         return answer
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         return self._answer(Query(inputs, loops, at, no_grad_loops))
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         yield from self._answer(Query(inputs, loops, at, each=True))
 
 
-def answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Answered]:
-    """What the plain runner of each model would answer to what it is asked, computed together. All are of one form, and
-    are asked in one way for equally many rows. Raises RuntimeError, as torch.func does, for a model that draws random
-    numbers or decides by its inputs, and UsageError for one that changes its buffers."""
+def compute_answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Answered]:
+    """Compute each model's answer to its query, all models together, as the plain runner would. All models have one
+    form, and all queries the same kind and number of rows. Raises RuntimeError, as torch.func does, for a model that
+    draws random numbers or branches on its inputs, and UsageError for one that changes its buffers."""
     plan, device = _Plan(asked), device_of(models[0])
     named = [dict([*one.named_parameters(), *one.named_buffers()]) for one in models]
     weights = {f"model.{name}": torch.stack([one[name] for one in named]) for name in named[0]}
@@ -107,7 +99,7 @@ def answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Answered]:
 
 
 class _Unrolled(nn.Module):
-    """The loop over depth, as torch.func calls it: what one model of the stack computes."""
+    """The loop over depth of one model of the stack, as torch.func calls it."""
 
     def __init__(self, model: Model, plan: _Plan) -> None:
         super().__init__()
@@ -133,7 +125,7 @@ class _Unrolled(nn.Module):
 
 
 def _where(chosen: Tensor, new: Any, old: Any) -> Any:
-    """``new`` where it is chosen, by row or at all, and ``old``, without gradients, elsewhere. Tensors of one row for
+    """Return ``new`` in the chosen rows (or all, by a scalar), else ``old`` without gradients. Tensors of one row for
     all rows are new."""
     if isinstance(new, tuple):
         parts = [_where(chosen, *both) for both in zip(new, old, strict=True)]
@@ -144,8 +136,8 @@ def _where(chosen: Tensor, new: Any, old: Any) -> Any:
 
 
 class _Plan:
-    """Which rows run in which loop, and which logits are read after it. In each model rows are sorted by their loops,
-    most first. All of it is on the CPU."""
+    """The rows that run in each loop, and the logits that are read after it. In each model rows are sorted by their
+    loops, most first. All of it is on the CPU."""
 
     def __init__(self, asked: Sequence[Query]) -> None:
         self.asked, self.each, self.no_grad_loops = asked, asked[0].each, [one.no_grad_loops for one in asked]
@@ -163,7 +155,7 @@ class _Plan:
         self.given = {"running": running, "tracked": tracked, **inputs}
 
     def _inputs(self) -> dict[str, Int[Tensor, "s b t"] | Bool[Tensor, "s b t"]]:
-        """The fields of all models' inputs, rows in order, padded to the widest."""
+        """Return the fields of all models' inputs, rows in order, padded to the widest."""
         width = max(one.at.shape[1] for one in self.asked)
         rows = [one.inputs.take(order) for one, order in zip(self.asked, self.order, strict=True)]
         padded = {field.name: [F.pad(getattr(one, field.name), (0, width - one.tokens.shape[1])) for one in rows]
@@ -171,7 +163,7 @@ class _Plan:
         return {name: torch.stack(parts) for name, parts in padded.items()}
 
     def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
-        """The logits at the positions asked for, after each row's last loop."""
+        """Return the logits at the selected positions after each row's last loop."""
         read = torch.tensor(self.most) - torch.tensor(self.least)
         offset = read.cumsum(0) - torch.tensor(self.most)  # from a row's number to its index among all that were read
         order = offset[self.loops - 1] + self.order.argsort(dim=1)
@@ -180,7 +172,7 @@ class _Plan:
         return _pick(torch.cat([*found], 1), index)
 
     def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
-        """The logits after every loop: for each model a list of the loop, the rows that ran, and their logits."""
+        """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
         answers: list[Answered] = [[] for _ in self.asked]
         for k, logits in enumerate(found):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
@@ -191,7 +183,7 @@ class _Plan:
 
 
 def _pick(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
-    """The logits of each model at its rows and positions."""
+    """Return the logits of each model at its rows and positions."""
     counts = [len(row) for row, _ in index]
     model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))
     row, position = (torch.cat(parts) for parts in zip(*index, strict=True))

@@ -38,9 +38,9 @@ from lengthwise.base.files import (
 from lengthwise.base.results import RunOutline
 from lengthwise.base.streams import suppress_warnings
 from lengthwise.experiment.outline import outline
-from lengthwise.experiment.own_code import changed_classes, own_code
+from lengthwise.experiment.own_code import changed_classes, hash_user_code
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.resources import memory, of_model
+from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, device_of
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
 from lengthwise.runs.hub import PREFIX, fetch, place
@@ -87,7 +87,7 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
     path = regular(folder / "model.safetensors")
     if not path.is_file():
         raise UsageError(f"{folder}: there is no model.safetensors: has its training ended?")
-    of_model(recipe).check(f"{folder}: its model")
+    estimate_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:
         model.load_state_dict(rename_parameters(load_tensors(read_bytes(path, max_numbers()))))
@@ -159,7 +159,7 @@ def rename_parameters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def max_numbers() -> float:
     """Return the largest size in bytes of weights or a checkpoint that is read: at most this machine's memory."""
-    return min(MAX_NUMBERS_BYTES, memory())
+    return min(MAX_NUMBERS_BYTES, available_memory())
 
 
 def check_kept(weights: Mapping[str, object]) -> None:
@@ -239,7 +239,7 @@ class Run(RunFolder):
         for name in () if self.done else WRITTEN:
             check_no_link(self.folder / name)
         if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
-            if (now := own_code(self.recipe, model)) or (self.folder / CODE).exists():
+            if (now := hash_user_code(self.recipe, model)) or (self.folder / CODE).exists():
                 write_json(self.folder / CODE, now)
         elif changed := self.changed_code(model):
             raise UsageError(
@@ -252,7 +252,7 @@ class Run(RunFolder):
         if not (self.folder / CODE).exists():  # no own classes, or a run of an earlier version
             return []
         return changed_classes(
-            read_tree(self.folder / CODE), own_code(self.recipe, self.model if model is None else model)
+            read_tree(self.folder / CODE), hash_user_code(self.recipe, self.model if model is None else model)
         )
 
     def measured(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:

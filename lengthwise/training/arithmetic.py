@@ -11,14 +11,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.signals import STOPS, on_stop_signals
 from lengthwise.base.types import Inputs
 from lengthwise.models import device_of
-from lengthwise.runners import Runner
+from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 
 Matmul = Literal["fp32", "tf32", "bf16"]
 
@@ -39,15 +37,11 @@ class Bf16(Runner):
         super().__init__(runner.model)
         self.runner = runner
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         with self._autocast():
             return self.runner.last(inputs, loops, at, no_grad_loops=no_grad_loops).float()
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         steps = self.runner.each(inputs, loops, at)
         while True:
             with self._autocast():  # whoever uses the logits computes in 32 bits
@@ -74,7 +68,7 @@ class Clock:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     @contextmanager
-    def forget(self) -> Iterator[None]:
+    def exclude(self) -> Iterator[None]:
         """Leaves out what passes inside."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
@@ -118,10 +112,10 @@ def _settings_of_process() -> Iterator[None]:
         nested = thread in _INSIDE
         if not _INSIDE:
             _FOUND.callback(torch.set_num_threads, torch.get_num_threads())
-            _FOUND.enter_context(_products(tf32=False))
+            _FOUND.enter_context(_set_tf32(tf32=False))
         _INSIDE[thread] += 1
     try:
-        with _products(tf32=False) if nested else nullcontext():
+        with _set_tf32(tf32=False) if nested else nullcontext():
             yield
     finally:
         with _LOCK:
@@ -132,14 +126,14 @@ def _settings_of_process() -> Iterator[None]:
                 _FOUND.close()
 
 
-def stepping(matmul: Matmul) -> AbstractContextManager[None]:
+def step_precision(matmul: Matmul) -> AbstractContextManager[None]:
     """A context of a training step alone, with TF32 products if they are asked for: what is measured between steps is
     measured in 32 bits."""
-    return _products(tf32=True) if matmul == "tf32" else nullcontext()
+    return _set_tf32(tf32=True) if matmul == "tf32" else nullcontext()
 
 
 @contextmanager
-def _products(*, tf32: bool) -> Iterator[None]:
+def _set_tf32(*, tf32: bool) -> Iterator[None]:
     """A context with or without TF32, in cuDNN too, where torch takes it unasked. Afterwards all is as the user has set
     it, by torch's older settings or by those of each backend (torch 2.9), beside which the older may not be read."""
     cudnn = torch.backends.cudnn

@@ -17,7 +17,7 @@ from lengthwise.base.fields import validate
 from lengthwise.base.ranges import Count, NotNegative, Whole
 
 
-def check(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+def validate_state(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """ValueError, with the fault, unless a checkpoint has all that ``known`` has, one of the same recipe: tensors of
     equal shapes and types, and numbers that can be what they stand for."""
     for name in ("step", "passed", "diverged"):
@@ -50,7 +50,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     groups = optimizer.state_dict()["param_groups"]
     for group, found in zip(groups, state["param_groups"], strict=True):
         group |= {"step": found["step"]} if "step" in found else {}
-    kept = {number: {name: _own(value) for name, value in part.items()} for number, part in state["state"].items()}
+    kept = {number: {name: _copy(value) for name, value in part.items()} for number, part in state["state"].items()}
     optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
 
@@ -68,7 +68,7 @@ def _on_cpu(tree: Any) -> Any:
     return [_on_cpu(value) for value in tree] if isinstance(tree, list) else tree
 
 
-def _own(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     return value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
 
 
@@ -119,7 +119,7 @@ def _is_same(found: Any, known: Any) -> bool:
 # What is not as it was
 
 # Of checkpoints of versions that had no others.
-UNSAID = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
+DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
@@ -133,7 +133,7 @@ def describe_changes(changes: Mapping[str, str], now: Mapping[str, Any], step: i
     return f"goes on from step {step} with {what}: the last bits of its weights may differ" if what else ""
 
 
-def lost(rows: Sequence[Mapping[str, Any]], due: int) -> str:
+def describe_lost_rows(rows: Sequence[Mapping[str, Any]], due: int) -> str:
     """A line if a log lacks some of the reports of losses that are due; else empty."""
     logged = sum("rate" in row for row in rows)
     return f"metrics.jsonl has {logged} of {due} rows: the others are lost" if logged < due else ""

@@ -24,7 +24,7 @@ from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.experiment.resources import SPEED, of_training, parameters
+from lengthwise.experiment.resources import SPEED, estimate_training, parameters
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import keep_operations, read_operations
@@ -32,9 +32,9 @@ from lengthwise.training.arithmetic import Matmul, computing
 from lengthwise.training.compiling import compile_first
 from lengthwise.training.trainer import Trainer
 
-PATIENCE = 60.0  # seconds of one step
+MAX_STEP_SECONDS = 60.0  # seconds of one step
 STORED = Path(__file__).parent / "costs.json"  # written by `make costs`
-FASTER = 50  # times a GPU is as fast as a thread, at steps as large as that; assumed
+GPU_SPEEDUP = 50  # times a GPU is as fast as a thread, at steps as large as that; assumed
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
     unless told, and scaled up. Weights are those that the model begins with. Estimated where a step takes longer than
     ``PATIENCE``."""
     rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
-    if (seconds := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
+    if (seconds := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return seconds * SPEED
-    small, counter = _small(recipe, rows), _Counter()
+    small, counter = _shrink(recipe, rows), _Counter()
     model = small.build()
     with computing(1):
-        for step in _moments(recipe, moments):
+        for step in _sample_steps(recipe, moments):
             batch, loops = data.batch(small, step, passed=_expected_exams(recipe, step))
             # Torch does not count the fused attention of a CPU.
             with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
@@ -102,17 +102,17 @@ class _Counter(TorchDispatchMode):
         return found
 
 
-def _foreseen(recipe: Recipe) -> float:
+def _estimate_step(recipe: Recipe) -> float:
     """Seconds of a step, estimated without a step."""
-    return of_training(recipe).seconds / recipe.steps
+    return estimate_training(recipe).seconds / recipe.steps
 
 
-def _small(recipe: Recipe, rows: int) -> Recipe:
+def _shrink(recipe: Recipe, rows: int) -> Recipe:
     # A fixed set's problems cost about as much as new ones, but drawing the set takes longer than all these steps.
     return replace(recipe, watch=Watch(), keep="last", batch=rows, source=Fresh())
 
 
-def _moments(recipe: Recipe, count: int) -> list[int]:
+def _sample_steps(recipe: Recipe, count: int) -> list[int]:
     """Steps evenly spaced over a training."""
     return [int(recipe.steps * (moment + 0.5) / count) for moment in range(count)]
 
@@ -156,7 +156,7 @@ def known_cost(recipe: Recipe) -> Cost:
     from the sizes of its model and of its rows."""
     if row := stored_costs().get(recipe.seedless_id):
         return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
-    demand = of_training(recipe)
+    demand = estimate_training(recipe)
     seconds = demand.seconds / recipe.steps
     return Cost(parameters(recipe), demand.memory, seconds * SPEED, seconds, recipe.steps, "estimated")
 
@@ -165,8 +165,8 @@ def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
     """Run a few steps at ``moments`` evenly spaced points of the training, since curricula make later steps dearer, and
     average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Where a step takes
     longer than ``PATIENCE``, nothing is run."""
-    rows, demand = min(rows or recipe.batch, recipe.batch), of_training(recipe)
-    measured = demand.seconds / recipe.steps * rows / recipe.batch <= PATIENCE
+    rows, demand = min(rows or recipe.batch, recipe.batch), estimate_training(recipe)
+    measured = demand.seconds / recipe.steps * rows / recipe.batch <= MAX_STEP_SECONDS
     found = operations(recipe, rows, moments), step_seconds(recipe, moments, rows)
     source = "measured" if measured else "estimated"
     return Cost(parameters(recipe), demand.memory, *found, recipe.steps, source)
@@ -175,18 +175,18 @@ def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
 def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None) -> float:
     """``Cost.seconds`` alone."""
     rows = min(rows or recipe.batch, recipe.batch)
-    if (foreseen := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
+    if (foreseen := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return foreseen
-    trainee = Trainer(_small(recipe, rows), torch.device("cpu"))
+    trainee = Trainer(_shrink(recipe, rows), torch.device("cpu"))
     return _time_step(trainee, moments, time.process_time) * recipe.batch / rows
 
 
 def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
     """Wall seconds of a whole batch's step on a CUDA GPU; None where measuring that would take too long."""
-    if _foreseen(recipe) > FASTER * PATIENCE:
+    if _estimate_step(recipe) > GPU_SPEEDUP * MAX_STEP_SECONDS:
         return None
     device = torch.device("cuda")
-    trainee = Trainer(_small(recipe, recipe.batch), device, matmul=matmul, compile=compile)
+    trainee = Trainer(_shrink(recipe, recipe.batch), device, matmul=matmul, compile=compile)
     compile_first(trainee, Progress(quiet=True))
 
     def now() -> float:  # when it has done all it was given
@@ -201,7 +201,7 @@ def _time_step(trainee: Trainer, moments: int, now: Callable[[], float]) -> floa
     recipe, taken = trainee.recipe, 0.0
     with computing(1):
         trainee.advance()  # the first step includes one-time allocations
-        for step in _moments(recipe, moments):
+        for step in _sample_steps(recipe, moments):
             trainee.passed = _expected_exams(recipe, step)
             if trainee.compiled:  # as the first of each shape does
                 trainee.step = step

@@ -17,10 +17,10 @@ from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
 
-TAKEN = ("step", "passed", "model", "average", "optimizer")  # of a kept state
+STATE_PARTS = ("step", "passed", "model", "average", "optimizer")  # of a kept state
 
 
-def go_on_from(run: str | Path, recipe: Recipe) -> Recipe:
+def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     """The recipe of a training that goes on from ``run``: a run, shipped weights, or weights on the Hub. The state of
     its optimizer goes on where the run has kept it and the recipe's optimizer is of the same kind; else its weights do.
 
@@ -63,7 +63,7 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
 def digest_of(state: Mapping[str, Any]) -> str:
     """16 hexadecimal digits of all that is taken from a run; equal where it was trained again to the same bits."""
     digest = hashlib.blake2b(digest_size=8)
-    _add(digest, {name: state[name] for name in TAKEN if name in state})
+    _add(digest, {name: state[name] for name in STATE_PARTS if name in state})
     return digest.hexdigest()
 
 

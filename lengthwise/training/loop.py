@@ -14,7 +14,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.resources import of_training
+from lengthwise.experiment.resources import estimate_training
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training import checkpoint
@@ -22,7 +22,7 @@ from lengthwise.training.arithmetic import Matmul, check_matmul, computing, stop
 from lengthwise.training.compiling import compile_first
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import join_processes
-from lengthwise.training.progress import Course, verdict
+from lengthwise.training.progress import TrainingProgress, record_divergence
 from lengthwise.training.trainer import Trainer, rehearse
 
 
@@ -61,7 +61,7 @@ def train(
     at, where = choose_device(device), Run.locate(recipe).folder if folder in (None, "") else path_of(folder)
     check_matmul(matmul, at)
     if at.type == "cpu":
-        of_training(recipe).check(f"{recipe.name}: its training")
+        estimate_training(recipe).check(f"{recipe.name}: its training")
     with join_processes(at) as processes:
         if processes.first and not (where / "config.json").exists():
             rehearse(recipe, at, matmul)
@@ -73,12 +73,12 @@ def train(
                 compile_first(trainee, shown, note=True)
         if not processes.first:
             with computing(threads), stop_signal() as stopped, prefetch_batches([trainee]):
-                return _help(trainee, where, stopped)
+                return _train_beside_first(trainee, where, stopped)
         run = Run.of(recipe, where)
         run.hold_code(trainee.model)
         alone = nullcontext() if run.done else run.locked(wait=wait)
         with ExitStack() as held:
-            with trainee.clock.forget():  # waiting for another process is no training
+            with trainee.clock.exclude():  # waiting for another process is no training
                 held.enter_context(alone)
             held.enter_context(computing(threads))
             stopped = held.enter_context(stop_signal())
@@ -87,7 +87,7 @@ def train(
                 run.forget_state()
                 processes.from_first(None)
                 return run
-            with verdict(run), prefetch_batches([trainee]):
+            with record_divergence(run), prefetch_batches([trainee]):
                 _train(trainee, run, shown, stopped, save_every)
                 trainee.end(run, keep_state=keep_state)
     return run
@@ -100,7 +100,7 @@ def _train(trainee: Trainer, run: Run, shown: Progress, stopped: Callable[[], bo
         shown.note(change)
     if trainee.processes.count > 1:
         trainee.processes.from_first(checkpoint.share_checkpoint(trainee.state()))
-    course, saved = Course(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
+    course, saved = TrainingProgress(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
     over = trainee.is_over
     while not over:
         parts = trainee.parts
@@ -118,16 +118,16 @@ def _train(trainee: Trainer, run: Run, shown: Progress, stopped: Callable[[], bo
             raise Interrupted(f"stopped at step {trainee.step}; the same command goes on from there: {run.folder}")
 
 
-def _help(trainee: Trainer, where: Path, stopped: Callable[[], bool]) -> Run:
+def _train_beside_first(trainee: Trainer, where: Path, stopped: Callable[[], bool]) -> Run:
     """What processes do beside the first: they take the same steps on other rows, and write nothing."""
     state = trainee.processes.from_first(None)
     if state is not None:
-        trainee.adopt(state)
+        trainee.load_state(state)
         over = trainee.is_over
         while not over:
             trainee.advance()
-            trainee.examine()
-            if trainee.reports():
+            trainee.take_exam()
+            if trainee.is_report_due():
                 trainee.report()
             stop, over = trainee.processes.any(stopped(), trainee.step >= trainee.recipe.steps)
             if stop:

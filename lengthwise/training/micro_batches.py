@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lengthwise.base.types import Inputs
 from lengthwise.models import device_of
-from lengthwise.runners import Runner
+from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 
 
 class MicroBatches(Runner):
@@ -26,17 +26,13 @@ class MicroBatches(Runner):
         super().__init__(runner.model)
         self.runner, self.parts = runner, parts
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         def logits(rows: slice) -> Float[Tensor, "m v"]:
             return self.runner.last(inputs.take(rows), loops[rows], at[rows], no_grad_loops=no_grad_loops)
 
-        return torch.cat([self._again(logits, rows) for rows in self._rows(len(loops))])
+        return torch.cat([self._recompute(logits, rows) for rows in self._rows(len(loops))])
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         found: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for rows in self._rows(len(loops)):
             order: list[tuple[int, Tensor]] = []
@@ -46,7 +42,7 @@ class MicroBatches(Runner):
                 order[:] = [(k, ran + rows.start) for k, ran, _ in steps]
                 return tuple(own for *_, own in steps)
 
-            for own, (k, ran) in zip(self._again(logits), order, strict=True):
+            for own, (k, ran) in zip(self._recompute(logits), order, strict=True):
                 found.setdefault(k, []).append((ran, own))
         for k, parts in found.items():
             rows, own = zip(*parts, strict=True)
@@ -56,7 +52,7 @@ class MicroBatches(Runner):
         size = -(-count // self.parts)
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
-    def _again(self, function: Callable[..., Any], *given: Any) -> Any:
+    def _recompute(self, function: Callable[..., Any], *given: Any) -> Any:
         """What the function gives; nothing else is kept, and it is called again for gradients."""
         # A tensor of the device, so that dropout is drawn there as before: torch looks at arguments alone for devices.
         there = torch.empty(0, device=device_of(self.model))

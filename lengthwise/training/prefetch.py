@@ -22,7 +22,7 @@ def pays(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-class Ahead:
+class Prefetcher:
     """The batches of a recipe; a worker draws the next one meanwhile."""
 
     def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
@@ -51,7 +51,7 @@ def prefetch_batches(trainees: Sequence[Trainer], *, always: bool = False) -> It
     with ThreadPoolExecutor(1, "batches") as worker:
         try:
             for one in trainees:
-                one.draw = Ahead(one.recipe, worker)
+                one.draw = Prefetcher(one.recipe, worker)
             yield
         finally:
             worker.shutdown(cancel_futures=True)

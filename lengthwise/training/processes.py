@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Inputs, to_device
-from lengthwise.runners import Runner
+from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 from lengthwise.runs.run import from_torchrun
 
 
@@ -48,19 +48,19 @@ class Processes:
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all processes, which are of equal shapes."""
         found = [torch.empty_like(tensor) for _ in range(self.count)]
-        with _others():
+        with _report_lost_process():
             dist.all_gather(found, tensor.contiguous())
         return found
 
     def add(self, tensor: Tensor) -> None:
         """Replace a tensor by the sum over processes, equal to the bit in all of them."""
-        with _others():
+        with _report_lost_process():
             dist.all_reduce(tensor)
 
     def from_first(self, value: Any) -> Any:
         """The value that the first process has."""
         box = [value]
-        with _others():
+        with _report_lost_process():
             dist.broadcast_object_list(box, device=torch.device("cpu"))
         return box[0]
 
@@ -80,7 +80,7 @@ class Processes:
             parameter.grad = part.view_as(parameter)
 
 
-class Alone(Processes):
+class SingleProcess(Processes):
     """One process by itself, or the first of several where it rehearses what all of them will do."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Alone(Processes):
 def join_processes(device: torch.device) -> Iterator[Processes]:
     """The processes that torchrun has started, this one among them; it alone, if it was started otherwise."""
     if process_count() == 1:
-        yield Alone()
+        yield SingleProcess()
         return
     if device.type == "cuda":
         if device.index != int(os.environ["LOCAL_RANK"]):
@@ -125,13 +125,13 @@ def process_count() -> int:
     return int(os.environ["WORLD_SIZE"]) if from_torchrun() else 1
 
 
-def follows() -> bool:
+def is_follower() -> bool:
     """Is this one of torchrun's processes, and not the first?"""
     return from_torchrun() and os.environ["RANK"] != "0"
 
 
 @contextmanager
-def _others() -> Iterator[None]:
+def _report_lost_process() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -154,31 +154,27 @@ class Divided(Runner):
             "use runner.last or runner.each alone, or train in one process"
         )
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
-        mine = self._mine(loops)
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+        mine = self._own_rows(loops)
         own = self.runner.last(inputs.take(mine), loops[mine], at[mine], no_grad_loops=no_grad_loops)
-        return self._together(own, torch.arange(len(loops)), at)
+        return self._join_logits(own, torch.arange(len(loops)), at)
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        mine = self._mine(loops)
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
+        mine = self._own_rows(loops)
         steps, own = self.runner.each(inputs.take(mine), loops[mine], at[mine]), torch.empty(0)
         for k in range(1, int(loops.max()) + 1):
             _, ran, own = next(steps, (k, mine[:0], own[:0]))
             order, counts = ran.argsort(), at[mine][ran].sum(1).tolist()
             parts = own.split(counts)
             rows = (loops >= k).nonzero()[:, 0]
-            yield k, rows, self._together(torch.cat([own[:0], *(parts[i] for i in order.tolist())]), rows, at[rows])
+            yield k, rows, self._join_logits(torch.cat([own[:0], *(parts[i] for i in order.tolist())]), rows, at[rows])
 
-    def _mine(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
+    def _own_rows(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
         if len(loops) < self.processes.count:
             raise UsageError(f"a batch of {len(loops)} rows is too few for {self.processes.count} processes")
         return torch.arange(self.processes.rank, len(loops), self.processes.count)
 
-    def _together(
+    def _join_logits(
         self, own: Float[Tensor, "m v"], rows: Int[Tensor, " r"], at: Bool[Tensor, "r t"]
     ) -> Float[Tensor, "n v"]:
         """The logits at all positions of these rows of the batch, of which ``own`` are this process's."""

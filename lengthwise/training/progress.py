@@ -13,7 +13,7 @@ from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run
 
 
-class Course:
+class TrainingProgress:
     """Shows steps, the curriculum's length, loss and exact match on a line of progress."""
 
     def __init__(self, line: Line) -> None:
@@ -33,7 +33,7 @@ class Course:
 
 
 @contextmanager
-def verdict(run: Run) -> Iterator[None]:
+def record_divergence(run: Run) -> Iterator[None]:
     """Keep in the run's folder that its training diverged, if it does."""
     run.forgive()
     try:

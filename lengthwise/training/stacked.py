@@ -24,17 +24,17 @@ from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.types import Loss
 from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.resources import of_training
+from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
-from lengthwise.runners.stacked import Recorder, Replayer, answers
+from lengthwise.runners.stacked import Recorder, Replayer, compute_answers
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check, send_to_trackers
-from lengthwise.training.arithmetic import Matmul, autocast, check_matmul, computing, stepping, stop_signal
+from lengthwise.training.arithmetic import Matmul, autocast, check_matmul, computing, step_precision, stop_signal
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
-from lengthwise.training.progress import Course
-from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse, small
+from lengthwise.training.progress import TrainingProgress
+from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse, shrink
 
 
 @validate_arguments
@@ -63,8 +63,8 @@ def train_stacked(
     check(track)
     shown, at = progress or Progress(quiet=True), choose_device(device)
     check_matmul(matmul, at)
-    check_alike(recipes)
-    _foresee(recipes, at, matmul)
+    check_seeds(recipes)
+    _rehearse_all(recipes, at, matmul)
     runs = [Run.of(recipe) for recipe in recipes]
     with ExitStack() as entered:
         for run in sorted(runs, key=lambda run: run.folder):  # in one order, so that two that wait never wait for ever
@@ -87,11 +87,11 @@ def train_stacked(
     return runs
 
 
-def _foresee(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> None:
+def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> None:
     """Raise UsageError for what cannot work, before anything is written."""
     first, runs = recipes[0], [Run.locate(recipe) for recipe in recipes]
     if device.type == "cpu":
-        demand = of_training(first)
+        demand = estimate_training(first)
         together = replace(demand, memory=len(recipes) * demand.memory)
         together.check(f"{first.name}: training {len(recipes)} seeds at once")
     if not all((run.folder / "config.json").exists() for run in runs):
@@ -104,7 +104,7 @@ def _foresee(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) ->
 def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32") -> None:
     """Train two of the seeds on a few rows at the first step and at the last: what cannot be stacked raises UsageError
     here."""
-    trainees = [Trainer(small(recipe), device, matmul=matmul) for recipe in recipes[:2]]
+    trainees = [Trainer(shrink(recipe), device, matmul=matmul) for recipe in recipes[:2]]
     try:
         advance(trainees)
         for one in trainees:
@@ -116,7 +116,7 @@ def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Ma
         raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); leave the stack out") from None
 
 
-def check_alike(recipes: Sequence[Recipe]) -> None:
+def check_seeds(recipes: Sequence[Recipe]) -> None:
     """Raise UsageError unless these are several seeds of one recipe, for one process."""
     if process_count() > 1:
         raise UsageError("torchrun's processes train one run together: leave the stack out, or torchrun")
@@ -182,7 +182,7 @@ def _train(seeds: Sequence[Member], shown: Progress, stopped: Callable[[], bool]
         for change in one.trainee.restore(one.run):
             shown.note(change)
     stack, recipe, saved = Stack(seeds, shown), seeds[0].run.recipe, time.monotonic()
-    course = Course(shown.line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
+    course = TrainingProgress(shown.line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
     while stack.step < recipe.steps:
         for row in _means(stack.advance()):
             course.show(stack.step, row)
@@ -234,9 +234,9 @@ def _advance_together(trainees: Sequence[Trainer], step: int, batches: Sequence[
     if len({tuple(each.each for each in own) for own in asked}) > 1:
         raise UsageError("the objective asks one seed for other logits than the next")
     matmul = trainees[0].matmul
-    with stepping(matmul):
+    with step_precision(matmul):
         with autocast(trainees[0].device, matmul):
-            found = [answers(models, together) for together in zip(*asked, strict=True)]
+            found = [compute_answers(models, together) for together in zip(*asked, strict=True)]
         # An objective may run the models itself, and ask for nothing.
         replies = zip(*found, strict=True) if found else [()] * len(models)
         replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]

@@ -24,24 +24,24 @@ from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
 from lengthwise.experiment.own_code import running_foreign_code, runs_foreign_code, wrap_user_errors
 from lengthwise.experiment.recipe import Parent, Recipe
-from lengthwise.experiment.resources import KEPT, of_model, parameters, surely_small
+from lengthwise.experiment.resources import TRAINED_NUMBERS, estimate_model, is_small, parameters
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
 from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import FINAL, Run, check_kept, commit, rename_parameters, save
 from lengthwise.training import checkpoint
-from lengthwise.training.arithmetic import Bf16, Clock, Matmul, check_matmul, stepping
+from lengthwise.training.arithmetic import Bf16, Clock, Matmul, check_matmul, step_precision
 from lengthwise.training.ema import EMA
 from lengthwise.training.lineage import read_parent
 from lengthwise.training.micro_batches import MicroBatches
-from lengthwise.training.processes import Alone, Divided, Processes
+from lengthwise.training.processes import Divided, Processes, SingleProcess
 from lengthwise.training.validation import Validator, finite
 
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
 LOG_EVERY = 10  # steps
-REHEARSED = 2  # rows
+REHEARSAL_ROWS = 2  # rows
 
 
 class Trainer:
@@ -59,9 +59,11 @@ class Trainer:
         stacked: int = 0,
     ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
-        self.matmul, self.compile, self.processes, self.stacked = matmul, compile, processes or Alone(), stacked
-        if not surely_small(recipe.model):
-            of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
+        self.matmul, self.compile, self.processes, self.stacked = matmul, compile, processes or SingleProcess(), stacked
+        if not is_small(recipe.model):
+            estimate_model(recipe, TRAINED_NUMBERS).check(
+                f"{recipe.name}: training a model of {parameters(recipe):,} parameters"
+            )
         self.model = recipe.build().to(device).train()  # a module that is given may not be in training
         if recipe.model.offsets > 1:  # each is added to the others, and no table is as long as all may be together
             raise UsageError(f"{recipe.name}: several parts add random offsets to digit positions: offset=1 adds none")
@@ -101,7 +103,7 @@ class Trainer:
         """Compute the loss and its gradients. None if memory does not hold what that takes; all of it is free again."""
         runner = self.runner()
         try:
-            with stepping(self.matmul):
+            with step_precision(self.matmul):
                 loss = self.loss(self.step, runner, batch, loops)
                 loss.value.backward()
         except (MemoryError, RuntimeError) as error:
@@ -159,7 +161,7 @@ class Trainer:
         """Whether a compiled runner is asked for and claims the model."""
         return self.compile and cpu.why_not_compiled(self.model) is None
 
-    def examine(self) -> None:
+    def take_exam(self) -> None:
         """With ``Mastery``, let the model take its exam if one is due, and admit the next length if it passes."""
         lengths = self.recipe.lengths
         if not isinstance(lengths, Mastery) or self.step % lengths.every or self.length() == lengths.top:
@@ -170,7 +172,7 @@ class Trainer:
             try:
                 exact = scores.exact_match(self.model, self.recipe, size, lengths.count, step=self.step)
                 passed = exact >= lengths.least
-            except data.NoneLeft:  # a file need not have problems of every length
+            except data.NoProblemsLeft:  # a file need not have problems of every length
                 passed = True
             self.model.train()
         self.passed += self.processes.from_first(passed)
@@ -188,8 +190,8 @@ class Trainer:
     def log(self, run: Run) -> list[dict[str, Any]]:
         """Do what is due after a step, an exam, a report, a watch, and log it; the new rows of metrics."""
         with self.borrowed():
-            self.examine()
-            rows = [self.report()] if self.reports() else []
+            self.take_exam()
+            rows = [self.report()] if self.is_report_due() else []
             if self.recipe.watch.every and self.step % self.recipe.watch.every == 0:
                 rows.append(self.watch())
         for row in rows:
@@ -216,7 +218,7 @@ class Trainer:
         save(run.folder, self.recipe, self.watching.weights_of(self.model_to_evaluate()))
         run.forget_state()
 
-    def reports(self) -> bool:
+    def is_report_due(self) -> bool:
         """Is a report due after this step?"""
         return self.step % LOG_EVERY == 0 or self.step == self.recipe.steps
 
@@ -310,15 +312,19 @@ class Trainer:
         know of that, a line each. Raises UsageError if the checkpoint does not fit this recipe."""
         state, before = run.state(), self.surroundings()
         if state:
-            known = rehearse(self.recipe, self.device, self.matmul).all_kept()  # what fails here is the recipe's fault
+            known = rehearse(
+                self.recipe, self.device, self.matmul
+            ).full_state()  # what fails here is the recipe's fault
             try:
-                self._resume(state, known)
-                before |= checkpoint.UNSAID | state.get("surroundings", {})  # an older version has not kept them
+                self._load_checkpoint(state, known)
+                before |= checkpoint.DEFAULT_SURROUNDINGS | state.get(
+                    "surroundings", {}
+                )  # an older version has not kept them
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 fault = f"not a checkpoint of this recipe ({one_line(error)}); delete it to start over"
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
         elif self.recipe.parent:
-            self._inherit(self.recipe.parent)
+            self._load_parent(self.recipe.parent)
         run.cut("metrics", self.step)
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
@@ -329,30 +335,30 @@ class Trainer:
         self.resumed += [{"step": self.step, **changes}] if changes else []
         said = [
             checkpoint.describe_changes(changes, self.surroundings(), self.step),
-            checkpoint.lost(rows, self.step // LOG_EVERY - self.recipe.start // LOG_EVERY),
+            checkpoint.describe_lost_rows(rows, self.step // LOG_EVERY - self.recipe.start // LOG_EVERY),
         ]
         return [f"{self.recipe.name}: {text}" for text in said if text]
 
-    def _inherit(self, parent: Parent) -> None:
+    def _load_parent(self, parent: Parent) -> None:
         """Start with the weights of another run, and with its state if that goes on too."""
         state, own = read_parent(parent)
         if not parent.state:
             self.model.load_state_dict(state["model"])
             return
         same = (own.keep, own.watch) == (self.recipe.keep, self.recipe.watch)
-        self.adopt(state | {"best": state["best"] if same else self.watching.best})
+        self.load_state(state | {"best": state["best"] if same else self.watching.best})
         self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
 
-    def _resume(self, state: dict[str, Any], known: dict[str, Any]) -> None:
+    def _load_checkpoint(self, state: dict[str, Any], known: dict[str, Any]) -> None:
         for name in ("model", "average"):
             if isinstance(state.get(name), dict):
                 state[name] = rename_parameters(state[name])
         if isinstance(best := state.get("best"), dict) and isinstance(best.get("weights"), dict):
             best["weights"] = rename_parameters(best["weights"])
-        checkpoint.check(state, known)
-        self.adopt(state)
+        checkpoint.validate_state(state, known)
+        self.load_state(state)
 
-    def all_kept(self) -> dict[str, Any]:
+    def full_state(self) -> dict[str, Any]:
         """A checkpoint in which the optimizer keeps something of every parameter, of those without a gradient too: a
         model of one's own may use some of them at some steps alone."""
         for parameter in self.model.parameters():
@@ -360,7 +366,7 @@ class Trainer:
         self.optimizer.step()
         return self.state()
 
-    def adopt(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint of this recipe."""
         self.model.load_state_dict(state["model"])
         if self.average:
@@ -378,7 +384,7 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> T
     problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
     check_matmul(matmul, device)
     with wrap_user_errors(recipe), rng.preserve_generators():
-        trainer = Trainer(small(recipe), device, matmul=matmul)
+        trainer = Trainer(shrink(recipe), device, matmul=matmul)
         causality.check(trainer.model, recipe, [recipe.tops])
         data.check_training(recipe)
         check_kept(trainer.model.state_dict())
@@ -393,7 +399,7 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> T
         return trainer
 
 
-def small(recipe: Recipe) -> Recipe:
+def shrink(recipe: Recipe) -> Recipe:
     """A recipe with a few rows of every batch and measurement, to be rehearsed."""
-    watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
-    return replace(recipe, batch=min(recipe.batch, REHEARSED), accumulate=1, watch=watch, source=Fresh())
+    watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSAL_ROWS))
+    return replace(recipe, batch=min(recipe.batch, REHEARSAL_ROWS), accumulate=1, watch=watch, source=Fresh())

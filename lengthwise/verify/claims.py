@@ -17,7 +17,7 @@ from lengthwise.base.score_rows import Row, latest, share_text, size_text
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.experiment.outline import outline
-from lengthwise.experiment.resources import of_measuring
+from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Weights
 
@@ -97,7 +97,7 @@ def _measure_again(weights: Weights, row: Row, seed: int) -> Row | None:
     """Measure a claim on fresh problems; None if there are no such problems or it would take too long."""
     recipe, size = weights.recipe, tuple(row["sizes"])
     try:
-        if of_measuring(recipe, [size], PROBLEMS, [recipe.stopping]).seconds > LONG:
+        if estimate_evaluation(recipe, [size], PROBLEMS, [recipe.stopping]).seconds > LONG:
             return None
         (score,) = evaluate(weights, [size], samples=PROBLEMS, kind=row["problems"], seed=seed)
     except UsageError:

@@ -126,7 +126,7 @@ def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
     monkeypatch.setattr("time.process_time", lambda: 0.0)
     clock = Clock()
-    with clock.forget():
+    with clock.exclude():
         pass
     assert clock.read() == {"wall_s": 15.0, "cpu_s": 0.0}
 
@@ -139,7 +139,7 @@ def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
     for part in (state["model"], state["average"], state["best"]["weights"]):
         for name in [name for name in part if ".mixer." in name]:
             part[name.replace(".mixer.", ".attention.")] = part.pop(name)
-    other._resume(state, one.all_kept())
+    other._load_checkpoint(state, one.full_state())
     assert set(other.watching.best["weights"]) == set(one.model.state_dict())
 
 

@@ -24,7 +24,7 @@ from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.runs.run import load
-from lengthwise.training.progress import Course
+from lengthwise.training.progress import TrainingProgress
 
 FEW = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2", "watch.count=4"]
 
@@ -61,7 +61,7 @@ def rises_to_one(said):
     ],
 )
 def test_a_training_tells_what_its_rows_hold(rows, said):
-    course = Course(Line("x", 9))
+    course = TrainingProgress(Line("x", 9))
     for row in rows:
         course.show(3, row)
     assert course.line.note == said
@@ -160,7 +160,7 @@ def test_training_and_evaluation_stand_in_one_display(seen, capsys):
 
 def test_a_course_shows_the_length_beside_the_loss():
     line = Line("x", 100)
-    Course(line).show(50, {"loss": 0.5, "length": 7})
+    TrainingProgress(line).show(50, {"loss": 0.5, "length": 7})
     assert line.note == "step 50 of 100  length 7  loss 0.5000"
 
 

@@ -26,7 +26,7 @@ from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.source import Finite, describe_repeats
-from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Reading
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, OutputRule
 from lengthwise.models import SinglePass
 from lengthwise.objectives.halting import Halting
 from lengthwise.report.scored import Scores
@@ -258,7 +258,7 @@ RULES = [Oracle(), MaxConfidence(extra=3), After(3), Converged(1, extra=2), Afte
 
 
 @dataclass(frozen=True)
-class Seen(Reading):
+class Seen(OutputRule):
     """As many loops as it sees rows, which are three."""
 
     extra: int = 20

@@ -192,7 +192,7 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
     assert sorted(first) == sorted(second) and first != second
     assert len(set(first)) == 640
     again, _ = data.batch(recipe, 13)
-    data._NEWEST.clear()
+    data._LATEST_ORDERS.clear()
     assert torch.equal(again.inputs.tokens, data.batch(recipe, 13)[0].inputs.tokens)
     other, _ = data.batch(replace(recipe, data_seed=4), 0)
     assert not torch.equal(other.targets, data.batch(recipe, 0)[0].targets)

@@ -14,7 +14,7 @@ from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
-from lengthwise.experiment.resources import of_measuring
+from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
 from lengthwise.runs.run import load
 from lengthwise.testing.laws_of_rules import check_independence, check_unread, check_was_run, take_row
@@ -349,7 +349,7 @@ def test_every_row_runs_a_loop_whatever_the_rule(rule, limit, message, monkeypat
     for work in (
         lambda: list(evaluate(weights, [10], samples=2, stopping=rule)),
         lambda: decode(weights.model, recipe, batch, rule),
-        lambda: of_measuring(recipe, [10], 2, [rule]),
+        lambda: estimate_evaluation(recipe, [10], 2, [rule]),
     ):
         with pytest.raises(UsageError, match=of_rule) as error:
             work()

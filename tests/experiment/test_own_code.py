@@ -17,7 +17,7 @@ from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.cli.entry import parse
 from lengthwise.cli.verbs import load as verb
-from lengthwise.experiment.own_code import own_code
+from lengthwise.experiment.own_code import hash_user_code
 from lengthwise.runs.run import Run, runs_folder
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
@@ -92,16 +92,16 @@ def recipe(model):
 
 
 def test_the_package_s_own_parts_have_no_code_of_ones_own():
-    assert not any(own_code(one, one.build()) for one in (lw.find("looped-pairs"), lw.find("retran-small")))
+    assert not any(hash_user_code(one, one.build()) for one in (lw.find("looped-pairs"), lw.find("retran-small")))
 
 
 @pytest.mark.parametrize(("old", "new"), HARMLESS, ids=repr)
 def test_what_changes_nothing_is_no_change(write, old, new):
     one = recipe(write("# a comment\n" + SOURCE))
-    before = own_code(one, one.build())
+    before = hash_user_code(one, one.build())
     assert set(before) == {"my_scaled.Scaled", "my_scaled.Net"}
     one = recipe(write(("# a comment\n" + SOURCE).replace(old, new)))
-    assert own_code(one, one.build()) == before
+    assert hash_user_code(one, one.build()) == before
 
 
 @pytest.mark.parametrize(("old", "new"), CHANGES, ids=repr)
@@ -109,7 +109,7 @@ def test_what_changes_nothing_is_no_change(write, old, new):
 def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
     one = recipe(write(SOURCE))
     run = train_stacked([one.with_seed(0), one.with_seed(1)])[0] if stacked else train(one)
-    before = own_code(one, run.model)
+    before = hash_user_code(one, run.model)
     assert json.loads((run.folder / "code.json").read_text()) == before
     train(one)  # it is done
     changed = recipe(write(SOURCE.replace(old, new)))
@@ -175,7 +175,7 @@ def test_a_run_of_which_nothing_is_trained_yet_takes_the_code_as_it_is_now(write
     run.hold_code(one.build())
     changed = recipe(write(SOURCE.replace(*CHANGES[0])))
     run.hold_code(changed.build())
-    assert json.loads((run.folder / "code.json").read_text()) == own_code(changed, changed.build())
+    assert json.loads((run.folder / "code.json").read_text()) == hash_user_code(changed, changed.build())
     assert train(changed).done
 
 
@@ -187,7 +187,7 @@ def test_a_class_that_stands_in_no_file_is_known_by_its_functions():
         return space["Cell"]()
 
     one = lw.find("looped-copy")
-    assert own_code(one, made(2)) == own_code(one, made(2)) != own_code(one, made(3))
+    assert hash_user_code(one, made(2)) == hash_user_code(one, made(2)) != hash_user_code(one, made(3))
 
 
 def test_a_part_may_not_take_the_name_of_one_of_the_package():

@@ -18,23 +18,23 @@ from lengthwise.training.cost import operations
 def test_operations_are_foreseen_to_within_a_few_times(name):
     """Counted at the end of the training, where rows are longest; foreseen ones are of rows half as long."""
     recipe = catalog.recipe(name, ["watch.every=0", "keep=last"])
-    foreseen = resources.of_training(recipe).seconds / recipe.steps * resources.SPEED
+    foreseen = resources.estimate_training(recipe).seconds / recipe.steps * resources.SPEED
     assert 0.1 < foreseen / operations(recipe, rows=2, moments=1) < 10
 
 
 def test_models_that_are_applied_once_take_no_loops():
     once, looped = (catalog.recipe("looped-parity", [f"loops=Constant(count={count})"]) for count in (1, 20))
-    assert resources.of_training(looped).seconds == pytest.approx(20 * resources.of_training(once).seconds)
-    assert resources.of_training(looped).memory > 5 * resources.of_training(once).memory
+    assert resources.estimate_training(looped).seconds == pytest.approx(20 * resources.estimate_training(once).seconds)
+    assert resources.estimate_training(looped).memory > 5 * resources.estimate_training(once).memory
 
 
 def test_a_published_recipe_that_a_workstation_holds_is_not_refused():
-    assert resources.of_training(catalog.recipe("paper-fop-addition")).memory < 20e9
+    assert resources.estimate_training(catalog.recipe("paper-fop-addition")).memory < 20e9
 
 
 def test_a_wide_model_is_not_surely_small():
     recipe = catalog.recipe("looped-parity", ["model.width=100000"])
-    assert not resources.surely_small(recipe.model) and resources.of_model(recipe).memory > 1e11
+    assert not resources.is_small(recipe.model) and resources.estimate_model(recipe).memory > 1e11
     with pytest.raises(lw.UsageError, match=r"takes about .* of memory; this machine has"):
         lw.train(recipe)
 
@@ -63,7 +63,7 @@ class Large(lw.models.ModelSpec):
 
 
 def test_a_module_of_ones_own_is_counted_as_it_is_built(monkeypatch):
-    monkeypatch.setattr(resources, "surely_small", lambda spec: False)
+    monkeypatch.setattr(resources, "is_small", lambda spec: False)
     recipe = catalog.recipe("looped-parity").change(model=Large())
     assert resources.parameters(recipe) == 7 * 7 + 7
     assert torch.get_default_device() == torch.device("cpu")

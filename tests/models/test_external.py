@@ -183,7 +183,7 @@ def test_a_module_goes_on_whose_weights_some_steps_do_not_use():
     recipe = lw.train(module, **FEW).recipe.change(steps=5)
     trainee, run = Trainer(recipe, torch.device("cpu")), Run.of(recipe)
     trainee.advance()
-    trainee.all_kept()  # the optimizer keeps something of each
+    trainee.full_state()  # the optimizer keeps something of each
     run.save_state(trainee.state() | {"sums": {"now and then": torch.zeros(())}})
     assert train(recipe).done
 
@@ -249,8 +249,8 @@ class Chosen:
     def of(self, kind):
         return kind in {"add", "gate", "none", "once"}
 
-from lengthwise.experiment.own_code import _digest
-print(_digest(Chosen))
+from lengthwise.experiment.own_code import _hash_class
+print(_hash_class(Chosen))
 """
 
 

@@ -21,7 +21,7 @@ from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.recipes.retran import cpu, models, paper
 from lengthwise.report.published import read_table
-from lengthwise.runners.cpu.cell import emit
+from lengthwise.runners.cpu.cell import step_cells
 from lengthwise.runners.cpu.lstm import PackedLSTM
 from lengthwise.runners.cpu.recall import Recall
 from lengthwise.runners.cpu.retran import Wave
@@ -259,7 +259,7 @@ def test_the_gates_gradient():
     draw = stream(0, "gates")
     shapes = ((2, 3, 6), (2, 20, 6), (2, 5, 3))
     parts = [torch.randn(shape, generator=draw, dtype=torch.double, requires_grad=True) for shape in shapes]
-    assert torch.autograd.gradcheck(emit, parts)
+    assert torch.autograd.gradcheck(step_cells, parts)
 
 
 def recalled(query, key, value, dropout):

@@ -143,7 +143,7 @@ def test_the_switch_in_the_environment():
 from lengthwise.api import catalog
 from lengthwise.runners import cpu
 model = catalog.recipe("looped-parity").build()
-print(type(cpu.choose(model)).__name__, "|", cpu.described(model))
+print(type(cpu.choose(model)).__name__, "|", cpu.describe_choice(model))
 """
     done = subprocess.run(
         [sys.executable, "-c", code],

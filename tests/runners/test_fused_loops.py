@@ -43,7 +43,7 @@ def both(model, inputs, loops, at=None, **given):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_loops, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
         found.append(PackedTransformer(model).last(inputs, loops, at, **given))
-        patch.setattr(transformer, "_in_one_step", lambda *args: None)
+        patch.setattr(transformer, "_run_fused", lambda *args: None)
         found.append(PackedTransformer(model).last(inputs, loops, at, **given))
     plain = with_gradients(Plain(model).last(inputs, loops, at, **given), model)
     for read in found:

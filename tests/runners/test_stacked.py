@@ -26,7 +26,7 @@ from lengthwise.models import Model, ModelSpec
 from lengthwise.objectives import Objective, supervise
 from lengthwise.objectives.final import Final
 from lengthwise.runners.plain import Plain
-from lengthwise.runners.stacked import Query, Replayer, answers
+from lengthwise.runners.stacked import Query, Replayer, compute_answers
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.training import stacked
@@ -67,7 +67,7 @@ def test_a_stack_gives_what_each_model_gives(spec, causal):
     for each, no_grad_loops in [(False, [0, 2, 1]), (False, [1, 1, 1]), (True, [0, 0, 0])]:
         questions = [Query(rows, torch.tensor(loops), rows.padding_mask, first, each)
                      for rows, loops, first in zip(ROWS, LOOPS, no_grad_loops, strict=True)]  # fmt: skip
-        found = answers(models, questions)
+        found = compute_answers(models, questions)
         for model, question, answer, loops in zip(models, questions, found, LOOPS, strict=True):
             told = Replayer(model, [question], [answer])
             rows, at = question.inputs, question.at
@@ -103,7 +103,7 @@ def test_loops_that_other_seeds_need_harm_none():
     """A row is not advanced beyond its own loops, where its state may be no number."""
     models, counts = [Growing(), Growing()], [torch.tensor([1, 2]), torch.tensor([5, 5])]
     rows = some([2, 3])
-    first, _ = answers(models, [Query(rows, loops, rows.padding_mask) for loops in counts])
+    first, _ = compute_answers(models, [Query(rows, loops, rows.padding_mask) for loops in counts])
     (first / 1e200).sum().backward()
     assert models[0].weight.grad.isfinite()
 
@@ -122,9 +122,9 @@ def same(recipe, steps, batch=None):
     for _ in range(steps):
         for one in alone:
             one.advance()
-            one.examine()
+            one.take_exam()
         for one in advance(together):
-            one.examine()
+            one.take_exam()
     for one, other in zip(alone, together, strict=True):
         assert one.passed == other.passed and one.sums.keys() == other.sums.keys()
         for name, value in [*one.model_to_evaluate().state_dict().items(), *one.model.state_dict().items()]:
@@ -394,7 +394,7 @@ def test_runs_that_were_begun_alone_are_refused_too():
 
 
 def test_a_stack_takes_the_memory_of_all(runs, monkeypatch):
-    monkeypatch.setattr(resources, "memory", lambda: 1.5 * resources.of_training(PLAIN).memory)
+    monkeypatch.setattr(resources, "available_memory", lambda: 1.5 * resources.estimate_training(PLAIN).memory)
     with pytest.raises(UsageError, match="plain: training 2 seeds at once takes about"):
         train_stacked(seeds(PLAIN, 2))
     assert not runs.exists()

@@ -80,12 +80,12 @@ def test_a_checkpoint_suits_any_device():
     recipe = small("looped-parity")
     trainee, there = Trainer(recipe, torch.device("cpu")), on_meta(recipe)
     trainee.advance()
-    there.all_kept()
+    there.full_state()
     for value in (value for kept in there.optimizer.state.values() for value in kept.values()):
         assert value.is_meta or value.shape == ()
-    checkpoint.check(trainee.state(), there.state())
+    checkpoint.validate_state(trainee.state(), there.state())
     with pytest.raises(ValueError, match=r"model: .* is not a tensor"):
-        checkpoint.check(there.state(), trainee.state())
+        checkpoint.validate_state(there.state(), trainee.state())
 
 
 def test_an_average_is_that_of_torch():

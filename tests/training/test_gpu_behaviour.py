@@ -18,7 +18,7 @@ from lengthwise.evaluation import causality, depth, scores, sealed
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Run, choose_device, load
 from lengthwise.training import checkpoint, cost, micro_batches
-from lengthwise.training.arithmetic import computing, stepping
+from lengthwise.training.arithmetic import computing, step_precision
 from lengthwise.training.ema import EMA
 from lengthwise.training.micro_batches import MicroBatches
 from lengthwise.training.processes import join_processes
@@ -41,7 +41,7 @@ def test_parts_draw_dropout_again_on_their_device(monkeypatch):
     recipe = small("looped-parity")
     model, given = recipe.build().to(META), []
     monkeypatch.setattr(micro_batches, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
-    MicroBatches(Plain(model), 2)._again(lambda rows: None, slice(2))
+    MicroBatches(Plain(model), 2)._recompute(lambda rows: None, slice(2))
     assert META in [part.device for part in given[0] if isinstance(part, torch.Tensor)]
 
 
@@ -72,10 +72,10 @@ def test_only_steps_are_taken_in_tf32():
         before = settings()
         with computing(1):
             assert settings()[:2] == ("highest", False)
-            with stepping("tf32"):
+            with step_precision("tf32"):
                 assert settings()[:2] == ("high", True)
             for matmul in ("fp32", "bf16"):
-                with stepping(matmul):
+                with step_precision(matmul):
                     assert settings()[:2] == ("highest", False)
         assert settings() == before
     assert settings() == first
@@ -147,7 +147,7 @@ def test_what_processes_share_is_on_the_cpu_and_without_the_best_weights():
     first.watching.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}
     state = checkpoint.share_checkpoint(first.state())
     assert state["best"]["weights"] == {} and first.watching.best["weights"]
-    other.adopt(state)
+    other.load_state(state)
     assert all(map(torch.equal, first.model.parameters(), other.model.parameters()))
 
 
@@ -165,7 +165,7 @@ def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():
 
 
 def test_a_step_of_a_gpu_is_not_guessed(monkeypatch):
-    monkeypatch.setattr(cost, "_foreseen", lambda recipe: 1e6)
+    monkeypatch.setattr(cost, "_estimate_step", lambda recipe: 1e6)
     assert cost.gpu_step_seconds(small("looped-parity"), 1) is None
 
 

@@ -21,7 +21,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.runs.folder import runs_folder
 from lengthwise.runs.run import FINAL, Run
 from lengthwise.training import trainer
-from lengthwise.training.lineage import go_on_from
+from lengthwise.training.lineage import continue_from
 from lengthwise.training.loop import train
 
 MODEL = Transformer(width=8, heads=2, layers=1, dropout=0.1)
@@ -51,7 +51,7 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
     recipe = replace(BASE, **changes)
     half = train(recipe, device="cpu", keep_state=True)
     whole = train(replace(recipe, steps=15), device="cpu")
-    rest = go_on_from(half.folder, replace(recipe, steps=15))
+    rest = continue_from(half.folder, replace(recipe, steps=15))
     assert rest.parent.state and rest.start == 7 and rest.id != whole.recipe.id
     on = train(rest, device="cpu", folder=runs_folder() / "unbroken", keep_state=True)
     assert same(on.model, whole.model)
@@ -86,7 +86,9 @@ class _stops:
 
 def test_weights_alone_go_on_on_another_task_at_another_rate():
     parent = train(BASE, device="cpu")
-    recipe = go_on_from(parent.folder, BASE.change(["task=Parity", "steps=12", "optimizer.rate=0.01", "lengths.top=9"]))
+    recipe = continue_from(
+        parent.folder, BASE.change(["task=Parity", "steps=12", "optimizer.rate=0.01", "lengths.top=9"])
+    )
     assert not recipe.parent.state and recipe.start == 7
     assert Recipe.read(recipe.json()) == recipe
     started = trainer.Trainer(recipe, torch.device("cpu"))
@@ -98,7 +100,7 @@ def test_weights_alone_go_on_on_another_task_at_another_rate():
 
 
 def test_the_schedule_begins_anew():
-    recipe = go_on_from(train(BASE, device="cpu").folder, BASE.change(["steps=17", "schedule.shape=linear"]))
+    recipe = continue_from(train(BASE, device="cpu").folder, BASE.change(["steps=17", "schedule.shape=linear"]))
     trainee = trainer.Trainer(recipe, torch.device("cpu"))
     trainee.restore(Run.of(recipe))
     trainee.advance()
@@ -115,8 +117,8 @@ def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
         (["steps=20", "model.width=16"], "do not fit this recipe's model"),
     ]:
         with pytest.raises(UsageError, match=told):
-            go_on_from(parent.folder, BASE.change(changes))
-    recipe = go_on_from(parent.folder, BASE.change(["steps=12"]))
+            continue_from(parent.folder, BASE.change(changes))
+    recipe = continue_from(parent.folder, BASE.change(["steps=12"]))
     other = train(BASE.with_seed(3), device="cpu", keep_state=True)
     (parent.folder / FINAL).write_bytes((other.folder / FINAL).read_bytes())
     with pytest.raises(UsageError, match="not the weights that this run goes on from: they have the digest"):

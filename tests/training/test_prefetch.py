@@ -17,7 +17,7 @@ from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.training import prefetch
 from lengthwise.training.loop import train
-from lengthwise.training.prefetch import Ahead, prefetch_batches
+from lengthwise.training.prefetch import Prefetcher, prefetch_batches
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer
 
@@ -58,7 +58,7 @@ def tensors(batch, loops):
 def test_batches_of_shipped_recipes_are_the_same(name):
     recipe = replace(small(name), steps=3)
     with ThreadPoolExecutor(1) as worker:
-        draw = Ahead(recipe, worker)
+        draw = Prefetcher(recipe, worker)
         for step in range(3):
             found, wanted = tensors(*draw(step, 0)), tensors(*data.batch(recipe, step, passed=0))
             assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in found)

@@ -68,14 +68,14 @@ def trained(recipe, count, steps, state=None):
         trainee = Trainer(recipe, CPU, processes=Thread(rank, count, box, barrier) if count > 1 else None)
         trainee.model.double()
         if state:
-            trainee.adopt({**state})
+            trainee.load_state({**state})
         trainees.append(trainee)
 
     def work(trainee):
         try:
             for _ in range(steps):
                 trainee.advance()
-                trainee.examine()
+                trainee.take_exam()
         except Exception as error:
             faults.append(error)
             barrier.abort()

@@ -1,12 +1,11 @@
 """Faster runners, and the only code that chooses between them and the plain runner.
 
-Each runner claims exactly the models it knows: known types of all parts, no hooks, no overridden methods, float32 or
-float64 (see ``claims``). Any other model runs plainly. A runner's values and gradients equal the plain runner's up to
-rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
+Each runner claims exactly the models whose every part it knows: known types, no hooks, no overridden methods, float32
+or float64 (see ``claims``). Any other model runs plainly. Values and gradients equal the plain runner's up to rounding.
+``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
 
-``RUNNERS`` are for a CPU. ``Compiled`` is for any device, where it is asked for: compiling costs 5 to 50 s per shape.
-
-In hand-written backward passes, ``to_x`` is the gradient of the loss with respect to ``x``.
+``RUNNERS`` are for a CPU; ``Compiled`` is for any device, on request. In hand-written backward passes, ``to_x`` is the
+gradient of the loss with respect to ``x``.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ _OFF = ContextVar("off", default=os.environ.get("LENGTHWISE_PLAIN", "") not in (
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """A context in which every model that this thread runs uses the plain runner. As with ``torch.no_grad``, a thread
-    that is started in it needs its own."""
+    """A context in which every model that this thread runs uses the plain runner. Like ``torch.no_grad``, it does not
+    extend to threads started in it."""
     before = _OFF.set(True)
     try:
         yield
@@ -46,26 +45,26 @@ def plain() -> Iterator[None]:
 
 
 def choose(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
-    """The runner for a model in its present state, the first of these kinds that claims it. Call it again after setting
-    hooks."""
+    """Return the runner for a model in its present state, the first of these kinds that claims it. Call it again after
+    setting hooks."""
     return next((kind(model) for kind in kinds if not _OFF.get() and kind.declines(model) is None), Plain(model))
 
 
 def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
-    """The name of the chosen runner; for the plain runner also the reason why no faster one was chosen."""
+    """Return the name of the chosen runner; for the plain runner, also the reason why no faster one was chosen."""
     if _OFF.get():
         return "Plain: others are turned off"
     reasons = {kind: kind.declines(model) for kind in kinds}
     chosen = next((kind.__name__ for kind, reason in reasons.items() if reason is None), None)
-    meant = (reason for kind, reason in reasons.items() if kind.meant(model))
+    meant = (reason for kind, reason in reasons.items() if kind.is_for(model))
     return chosen or f"Plain: {next(meant, 'no faster one knows such a model')}"
 
 
 def why_not_compiled(model: Model) -> str | None:
-    """The reason why a model is not compiled even if that is asked for; None if it is."""
+    """Return the reason why a model cannot be compiled; None if it can."""
     return "others than the plain runner are turned off" if _OFF.get() else Compiled.declines(model)
 
 
 def reader(model: Model, inputs: Inputs) -> Reader | None:
-    """A reader that decodes with a key–value cache; None if there is none for this model."""
+    """Return a reader that decodes with a key–value cache; None if there is none for this model."""
     return None if _OFF.get() else reader_of(model, inputs)

@@ -1,9 +1,8 @@
-"""The LSTM cell (``nn.lstm.Cell``) with a hand-written backward pass, for a CPU.
+"""The LSTM cell (``nn.lstm.Cell``) with a hand-written backward pass, used by the runners of the LSTM and of ReTran.
 
-Used by the runners of the LSTM and of ReTran. Input, short state and a 1 for the bias are concatenated, so that one
-matrix product makes all gates; rows are the last axis, so that each gate is contiguous; only the gates after their
-nonlinearities are saved. The formulas are those of ``Cell``, its gradients derived by hand, so results are equal up to
-rounding.
+Input, short state and a 1 for the bias are concatenated, so that one matrix product computes all gates; rows are the
+last axis, so that each gate is contiguous; only the gates after their nonlinearities are saved. The formulas are those
+of ``Cell``, so results are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from torch.nn import functional as F
 from lengthwise.nn.lstm import Cell
 
 
-def into(cell: Cell, more: Float[Tensor, " gates"] | float = 0.0) -> Float[Tensor, "gates i"]:
-    """The matrix that maps (input, short state, 1) to the gates; ``more`` is added to the bias."""
+def gate_matrix(cell: Cell, more: Float[Tensor, " gates"] | float = 0.0) -> Float[Tensor, "gates i"]:
+    """Return the matrix that maps (input, short state, 1) to the gates; ``more`` is added to the bias."""
     return torch.cat([cell.input.weight, cell.recurrent.weight, (cell.input.bias + more)[:, None]], 1)
 
 
-def emit(
+def step_cells(
     seen: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long: Float[Tensor, "*l h r"]
 ) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
-    """One step of a cell, or of l cells at once: e and the new long state of ``Cell``, rows last.
+    """Compute one step of a cell, or of l cells at once: e and the new long state of ``Cell``, rows last.
 
-    ``seen`` is (input, short state, 1), ``weight`` as from ``into``, ``long`` the previous long state.
+    ``seen`` is (input, short state, 1), ``weight`` as from ``gate_matrix``, ``long`` the previous long state.
     """
     return _Emit.apply(seen, weight, long)
 
@@ -54,11 +53,11 @@ class _Emit(torch.autograd.Function):
         return to_gates.mT @ weight, to_gates @ seen, to_long
 
 
-def run(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
-    """The outputs of a cell at all positions of rows that are ordered as in ``Packing``: position by position, with
+def run_cell(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
+    """Return the outputs of a cell at all positions of rows ordered as in ``Packing``: position by position, with
     ``counts[t]`` rows at position t."""
     # The short state is computed without its bias, which is added once, to the bias of the gates that read it.
-    gates = into(cell, cell.recurrent(cell.short.bias))
+    gates = gate_matrix(cell, cell.recurrent(cell.short.bias))
     out = torch.cat([cell.out.weight, cell.short.weight])
     outputs = _CellAlongRows.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, counts)
     return outputs + cell.out.bias[:, None]
@@ -115,7 +114,8 @@ class _CellAlongRows(torch.autograd.Function):
 
 
 def _by_position(like: Tensor, counts: list[int], size: int) -> list[Float[Tensor, "size rows"]]:
-    """Uninitialised tensors for ``size`` numbers of each row, one tensor per position, in one block of memory."""
+    """Return uninitialised tensors for ``size`` numbers of each row, one tensor per position, in one block of
+    memory."""
     flat = like.new_empty(size * sum(counts))
     return [part.view(size, -1) for part in flat.split([size * count for count in counts])]
 
@@ -136,7 +136,7 @@ def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
 def _through_gates(
     gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
 ) -> Tensor:
-    """The backward pass through the gates of one step.
+    """Compute the backward pass through the gates of one step.
 
     Writes the gradient of the gates before their nonlinearities to ``out`` and returns that of the previous long state.
     Takes the gates after their nonlinearities, the long state ``before`` and ``after`` the step, the gradient of e, and

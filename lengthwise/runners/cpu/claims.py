@@ -1,9 +1,7 @@
-"""Decides whether a faster runner may claim a model.
+"""The test whether a faster runner may claim a model, whose formulas must then be those of its modules.
 
-Every module must have an exactly known type, parts of the types that it was written with, and an unpatched
-``forward``, without hooks, parametrisations or methods set on the instance; parameters must be float32 or float64 on
-the runner's device; autocast must be off. Then the runner's formulas are those of the modules; otherwise the model runs
-plainly.
+Every module must have a known type, parts of known types, and an unpatched ``forward``, without hooks, parametrisations
+or methods set on the instance; parameters must be float32 or float64 on the runner's device; autocast must be off.
 """
 
 from __future__ import annotations
@@ -34,41 +32,42 @@ Known = dict[type, Slots]
 
 
 class Claiming(Runner):
-    """A runner that knows some models."""
+    """A runner for models of one type, made of known parts."""
 
     kind: ClassVar[type[Model]]  # of models that it is for
     parts: ClassVar[Known]  # what these may be made of
     devices: ClassVar[Sequence[str]] = ("cpu",)
 
     @classmethod
-    def meant(cls, model: Model) -> bool:
-        """Whether this runner is for models of this type."""
+    def is_for(cls, model: Model) -> bool:
+        """Return whether this runner is for models of this type."""
         return isinstance(model, cls.kind)
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        """The reason why the model is not claimed; None if it is."""
+        """Return the reason why the model is not claimed; None if it is."""
         return why_declined(model, cls.parts, cls.devices)
 
 
 _WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes before anybody could patch them
 
 
-def known(kinds: Known) -> Known:
-    """These module types and common ones; what they define is noted, so that a later patch of a class is noticed."""
+def register_types(kinds: Known) -> Known:
+    """Return these module types and common ones, and record their methods, so that a later patch of a class is
+    noticed."""
     found: Known = {kind: {} for kind in COMMON} | kinds
     for kind in found:
-        _note(kind)
+        _record_methods(kind)
     return found
 
 
-def _note(kind: type) -> None:
+def _record_methods(kind: type) -> None:
     for one in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         _WRITTEN.setdefault(one, {name: part for name, part in vars(one).items() if inspect.isroutine(part)})
 
 
 def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
-    """The reason why a model on one of these kinds of devices is not claimed, in a few words; None if it is claimed.
+    """Return the reason, in a few words, why a model is not claimed; None if it is claimed.
 
     All encodings of the package are accepted, because runners call their methods. This runs once per training step.
     """
@@ -89,11 +88,11 @@ def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu"
 
 
 def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
-    """What a module itself, without its parts, has that the formulas do not know."""
+    """Return what a module itself, without its parts, has that the formulas do not cover."""
     own, kind = vars(module), type(module)
     if kind in parts:
         methods, slots = _WRITTEN[kind], parts[kind]
-    elif _is_ours(kind):
+    elif _is_shipped_encoding(kind):
         methods, slots = ENCODING, {}
     else:
         return f"is of an unknown type, {kind.__name__}"
@@ -112,7 +111,7 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
 
 
 def _find_foreign_part(own: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
-    """What a place of a module holds that is not meant for it."""
+    """Return what a slot of a module holds that does not belong there."""
     if name in own:
         return f"has a {name} that is no module"
     part = own["_modules"].get(name)
@@ -124,22 +123,22 @@ def _find_foreign_part(own: dict[str, Any], name: str, kinds: tuple[type, ...] |
 
 @cache
 def _lineage(kind: type) -> tuple[type, ...]:
-    """The classes that define what a module of this type does."""
+    """Return the classes that define what a module of this type computes."""
     return tuple(one for one in kind.__mro__ if one in _WRITTEN)
 
 
 def _encodings(kind: type = Encoding) -> Iterator[type]:
-    """The package's encodings."""
+    """Yield all encodings."""
     for one in kind.__subclasses__():
         yield one
         yield from _encodings(one)
 
 
 @cache
-def _is_ours(kind: type) -> bool:
+def _is_shipped_encoding(kind: type) -> bool:
     return issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
 
 
 import_room("nn")  # all that may define encodings
-for _kind in filter(_is_ours, _encodings()):
-    _note(_kind)
+for _kind in filter(_is_shipped_encoding, _encodings()):
+    _record_methods(_kind)

@@ -1,7 +1,7 @@
-"""Dropout with cheap random numbers, for a CPU, where torch's dropout takes a fifth of a small model's time.
+"""Dropout with cheap random numbers: torch's takes a fifth of a small model's time on a CPU.
 
-Used by all faster runners. One draw of 64 random bits makes four decisions of 16 bits each. The distribution equals
-torch's with the probability rounded to 1/65536; the random numbers differ.
+One draw of 64 random bits makes four decisions of 16 bits each. The distribution equals torch's with the probability
+rounded to 1/65536; the random numbers differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def dropout(x: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
 
 
 def dropout_factors(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
-    """The factors of ``dropout``: 0 with this probability, else 1 / (1 − probability)."""
+    """Return the factors of ``dropout``: 0 with this probability, else 1 / (1 − probability)."""
     drawn = torch.empty(math.ceil(like.numel() / 4), dtype=torch.int64).random_(-(1 << 63), None)
     cut = min(round(probability * LEVELS), LEVELS - 1)
     alive = drawn.view(torch.int16)[: like.numel()] >= cut - LEVELS // 2

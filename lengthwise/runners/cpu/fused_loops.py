@@ -1,13 +1,10 @@
-"""All loops of a batch as one autograd function, for a CPU.
+"""All loops of a batch as one autograd function, for pre-norm blocks with small heads, an ungated MLP and no dropout.
 
-Used by ``transformer`` for pre-norm blocks with small heads, an ungated MLP and no dropout (``possible``).
-
-In a small model autograd takes about as long as the arithmetic: it records every operation, pads the gradients of rows
-that have halted with zeros, and computes the gradients of shared weights separately in each loop before adding them up.
-Here forward and backward passes are written by hand: rows that halt are cut off by a slice, and gradients are
-accumulated in place. In a causal model, positions with equal tokens and equal prefixes have equal states, so they are
-computed once (``alike``), and their gradients are added. The formulas are those of the modules, so values and gradients
-are equal up to rounding. See bench/step.py.
+In a small model autograd takes about as long as the arithmetic: it records every operation, pads the gradients of
+finished rows with zeros, and computes the gradients of shared weights separately in each loop. Here both passes are
+written by hand: finished rows are cut off by a slice, and gradients are accumulated in place. In a causal model,
+positions with equal tokens and equal prefixes have equal states, so they are computed once. The formulas are those of
+the modules, so results are equal up to rounding. See bench/step.py.
 """
 
 from __future__ import annotations
@@ -26,13 +23,13 @@ from torch.nn import functional as F
 from lengthwise.nn.block import Block
 from lengthwise.runners.cpu import gelu, small
 from lengthwise.runners.cpu.pattern import attention_of, dropout_probability
-from lengthwise.runners.cpu.ragged import picked_once
+from lengthwise.runners.cpu.ragged import select_unique
 
 MOST_DISTINCT = 0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
 
 
 class Loop(NamedTuple):
-    """One loop. Distinct positions are ordered row by row, rows with the most loops first."""
+    """The plan of one loop. Distinct positions are ordered row by row, rows with the most loops first."""
 
     positions: int  # number of distinct positions in this loop
     views: list[AttentionView]  # attention among them, one view per group of rows
@@ -44,9 +41,9 @@ class Loop(NamedTuple):
 def distinct(
     x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], plans: list[small.AttentionPlan]
 ) -> Int[Tensor, " n"] | None:
-    """For each position of a causal model, the number of the distinct position it equals; see ``alike``.
+    """Return, for each position of a causal model, the number of its distinct state (see ``number_equal_rows``).
 
-    None if positions may differ although their tokens and prefixes are equal, or if too few are equal to pay.
+    None if positions may differ although their tokens and prefixes are equal, or if too few are equal to save time.
     """
     if any(len(part.bias) > 1 for part in plans):
         return None  # rows may differ
@@ -59,12 +56,12 @@ def distinct(
 
 
 def _first(which: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """The indices at which each number occurs for the first time."""
-    return newcomers(which).nonzero()[:, 0]
+    """Return the indices at which each number occurs for the first time."""
+    return first_occurrences(which).nonzero()[:, 0]
 
 
-def newcomers(which: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """True where a number occurs for the first time."""
+def first_occurrences(which: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """Return a mask that is True where a number occurs for the first time."""
     return which.cummax(0).values.diff(prepend=which.new_tensor([-1])) > 0
 
 
@@ -102,7 +99,7 @@ def plan(
     (see ``transformer._needed_until``), and positions with equal numbers in ``which`` are computed once.
     """
     which = torch.arange(len(until)) if which is None else which
-    new = newcomers(which)
+    new = first_occurrences(which)
     counts = [0, *new.cumsum(0).tolist()]  # number of distinct positions before each position
     last = until.new_zeros(counts[-1]).scatter_reduce_(0, which, until, "amax")  # a merged state serves all its rows
     found = []
@@ -149,8 +146,8 @@ def _views(plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool
     return found
 
 
-def possible(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
-    """Whether this module can run such blocks: they must differ in their weights alone, and all norms have one ε."""
+def can_run(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
+    """Return whether these blocks can be fused: they must differ in their weights alone, and all norms have one ε."""
     kinds = {(one.post, one.mlp.gated, type(one.mlp.act), attention_of(one).heads) for one in blocks}
     norms = [*(part for one in blocks for part in (one.norm_mixer, one.norm_mlp)), *([norm] if norm else [])]
     drops = any((one.drop.training and one.drop.p) or dropout_probability(attention_of(one)) for one in blocks)
@@ -167,9 +164,9 @@ def run(
     *,
     again: bool,
 ) -> Float[Tensor, "m d"]:
-    """The states that the loss reads, loop by loop. A loop is all blocks and ``norm``; the first loop's input is x, and
-    with ``again``, x is added to the state before each further loop. Blocks must differ in their weights only."""
-    x = x if which is None else picked_once(x, _first(which))
+    """Return the states that the loss reads, loop by loop. A loop is all blocks and ``norm``; the first loop's input is
+    x, and with ``again``, x is added to the state before each further loop."""
+    x = x if which is None else select_unique(x, _first(which))
     block = blocks[0]
     relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_mixer.eps
     settings = _Settings(loops, len(blocks), attention_of(block).heads, eps, relu, again)
@@ -180,7 +177,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Settings:
-    """The arguments of ``_AllLoops`` that are no tensors."""
+    """The arguments of ``_AllLoops`` that are not tensors."""
 
     loops: list[Loop]
     layers: int
@@ -213,8 +210,8 @@ class _Layer(NamedTuple):
 
     @staticmethod
     def of(block: Block) -> _Layer:
-        """A block's parameters, in the order (coordinate, head) instead of (head, coordinate): then a head's positions
-        can be the last axis without a copy."""
+        """Return a block's parameters, in the order (coordinate, head) instead of (head, coordinate): then a head's
+        positions can be the last axis without a copy."""
         attention, mlp = attention_of(block), block.mlp
         parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
         layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
@@ -276,8 +273,8 @@ class _AllLoops(torch.autograd.Function):
 def _layer(
     x: Float[Tensor, "n d"], layer: _Layer, loop: Loop, settings: _Settings, *, last: bool
 ) -> tuple[Float[Tensor, "m d"], list[Any]]:
-    """One block, and what its backward pass needs. After attention, a loop's last block computes only the states that a
-    later loop or the loss reads."""
+    """Compute one block, and what its backward pass needs. After attention, a loop's last block computes only the
+    states that a later loop or the loss reads."""
     wanted = loop.wanted if last else None
     seen, *normed = _norm(x, layer.norm_attention, layer.norm_attention_bias, settings.eps)
     projected = layer.project @ seen.T
@@ -303,7 +300,7 @@ def _layer_back(
     *,
     last: bool,
 ) -> Float[Tensor, "n d"]:
-    """The gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
+    """Return the gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
     x, mean, scale, seen, found, middle, mean_again, scale_again, read, wide, gate, active, *attended = saved
     wanted = loop.wanted if last else None
     _add_up(gradient, active, layer.narrow, layer.narrow_bias)
@@ -329,7 +326,8 @@ def _layer_back(
 def _attend(
     projected: Float[Tensor, "c n"], views: list[AttentionView], heads: int
 ) -> tuple[Float[Tensor, "d n"], list[Tensor]]:
-    """Attention, and what its backward pass needs. Inside, r are the heads of all rows, e a head's coordinates."""
+    """Compute attention, and what its backward pass needs. Inside, r are the heads of all rows, e a head's
+    coordinates."""
     parts, saved = [], []
     for part, view in zip(projected.split([len(view.at) for view in views], 1), views, strict=True):
         rows, width = view.real.shape
@@ -347,7 +345,7 @@ def _attend(
 def _attend_back(
     gradient: Float[Tensor, "d n"], saved: list[Any], views: list[AttentionView], heads: int
 ) -> Float[Tensor, "c n"]:
-    """The gradient of the projections."""
+    """Return the gradient of the projections."""
     parts, rest = [], iter(saved)
     for part, view in zip(gradient.split([len(view.at) for view in views], 1), views, strict=True):
         query, key, value, weights, inverse_sums, found = islice(rest, 6)
@@ -365,7 +363,7 @@ def _attend_back(
 
 
 def _norm(x: Float[Tensor, "n d"], weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer norm: the result, means and inverse standard deviations."""
+    """Layer norm: return the result, means and inverse standard deviations."""
     return torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
 
 
@@ -377,7 +375,7 @@ def _norm_back(
     weight: tuple[Tensor, Tensor],
     bias: tuple[Tensor, Tensor],
 ) -> Float[Tensor, "n d"]:
-    """The gradient of a layer norm's input; adds to the gradients of its parameters, the second of each pair."""
+    """Return the gradient of a layer norm's input; add to the gradients of its parameters, the second of each pair."""
     to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
         gradient, x, x.shape[1:], mean, scale, weight[0], bias[0], [True, True, True]
     )

@@ -1,7 +1,7 @@
-"""GELU in its tanh form, in less than half of torch's time on a CPU.
+"""GELU in its tanh form, in less than half of torch's time on a CPU, for tensors of 2¹⁴ to 2¹⁹ numbers.
 
-Used for tensors of 2¹⁴ to 2¹⁹ numbers; torch computes others. Since ½ (1 + tanh(y)) = σ(2 y), GELU is
-x σ(1.6 x + 0.07 x³): a few simple passes, cheaper than torch's tanh. Equal up to rounding.
+Since ½ (1 + tanh(y)) = σ(2 y), GELU is x σ(1.6 x + 0.07 x³): a few simple passes, cheaper than torch's tanh. Results
+are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CUBIC = 0.044715 * LINEAR
 
 
 def gelu(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-    """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks and Gimpel 2016), which is x σ(1.6 x + 0.07 x³)."""
+    """Return ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks and Gimpel 2016), which is x σ(1.6 x + 0.07 x³)."""
     return _GELU.apply(x) if _quick(x) else F.gelu(x, approximate="tanh")
 
 
@@ -41,7 +41,7 @@ class _GELU(torch.autograd.Function):
 
 
 def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
-    """GELU of x, and σ(1.6 x + 0.07 x³) for the backward pass, or None if torch computed it."""
+    """Return GELU of x, and σ(1.6 x + 0.07 x³) for the backward pass, or None if torch computed it."""
     if not _quick(x):
         return F.gelu(x, approximate="tanh"), None
     gate = torch.addcmul(_linear(x.dtype), x, x, value=CUBIC).mul_(x).sigmoid_()
@@ -51,7 +51,7 @@ def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Ten
 def activate_back(
     gradient: Float[Tensor, "*b d"], x: Float[Tensor, "*b d"], gate: Float[Tensor, "*b d"] | None
 ) -> Float[Tensor, "*b d"]:
-    """The gradient with respect to x, given that of GELU(x) and the ``gate`` from ``activate``."""
+    """Return the gradient with respect to x, given that of GELU(x) and the ``gate`` from ``activate``."""
     if gate is None:
         return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
     slope = torch.addcmul(_linear(x.dtype), x, x, value=3 * CUBIC).mul_(x)  # x · d(1.6 x + 0.07 x³)/dx
@@ -60,7 +60,7 @@ def activate_back(
 
 
 def _quick(x: Float[Tensor, "*b d"]) -> bool:
-    """Whether this module's formula is faster than torch's function."""
+    """Return whether this module's formula is faster than torch's function."""
     return LEAST <= x.numel() <= MOST
 
 

@@ -1,8 +1,4 @@
-"""Splits a batch into groups of rows of about equal length, and restores the order of the results.
-
-A group needs little padding, and its tensors fit in the processor's cache. Rows do not depend on each other, so results
-are equal.
-"""
+"""Groups of rows of about equal length: they need little padding, and their tensors fit in the processor's cache."""
 
 from __future__ import annotations
 
@@ -11,12 +7,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Inputs
-from lengthwise.runners.cpu.ragged import picked_once
+from lengthwise.runners.cpu.ragged import select_unique
 
 
-def by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
-    """Row indices in groups of about ``positions`` padded positions, longest rows first. One group if the batch has
-    fewer than twice as many."""
+def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
+    """Return row indices in groups of about ``positions`` padded positions, longest rows first. One group if the batch
+    has fewer than twice as many."""
     rows, width = inputs.tokens.shape
     if rows * width < 2 * positions:
         return [torch.arange(rows)]
@@ -25,7 +21,9 @@ def by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
     return list(order.split(max(1, positions // width)))
 
 
-def in_order(found: Float[Tensor, "n v"], rows: Int[Tensor, " b"], at: Bool[Tensor, "b t"]) -> Float[Tensor, "n v"]:
+def restore_order(
+    found: Float[Tensor, "n v"], rows: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+) -> Float[Tensor, "n v"]:
     """Reorder results at the positions ``at``, row by row, from the order of ``rows`` to that of the batch."""
     number = (at.flatten().cumsum(0) - 1).view(at.shape)  # index of each result in the batch's order
-    return picked_once(found, number[rows][at[rows]].argsort())
+    return select_unique(found, number[rows][at[rows]].argsort())

@@ -1,8 +1,7 @@
 """The runner of ``models.lstm``, for a CPU.
 
-Claims ``LSTMModel`` of known parts. It skips padding (``packing``), and each cell's steps over all positions are one
-autograd function (``cell``). A cell's output at a position depends only on its row's earlier positions, so results are
-equal up to rounding; with dropout, in distribution.
+It skips padding (``packing``), and each cell's steps over all positions are one autograd function (``cell``). Results
+are equal up to rounding; with dropout, in distribution.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from lengthwise.models.lstm import LSTMModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 from lengthwise.runners.cpu import claims
-from lengthwise.runners.cpu.cell import run
+from lengthwise.runners.cpu.cell import run_cell
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.packing import Packing
 from lengthwise.runners.cpu.recurrent import CELL, Sequential
 
 MODEL = {"embedding": (nn.Embedding,), "cells": [Cell], "drop": (nn.Dropout,), "readout": (Scaled, nn.Linear)}
-PARTS = claims.known({LSTMModel: MODEL, Cell: CELL, Scaled: {}})
+PARTS = claims.register_types({LSTMModel: MODEL, Cell: CELL, Scaled: {}})
 
 
 class PackedLSTM(Sequential):
@@ -28,10 +27,10 @@ class PackedLSTM(Sequential):
 
     kind, parts = LSTMModel, PARTS
 
-    def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
+    def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         packed, drop = packing.pack(x).T, self.model.drop
         for number, cell in enumerate(self.model.cells):
             if number and drop.training:
                 packed = dropout(packed, drop.p)
-            packed = run(cell, packed, packing.counts)
+            packed = run_cell(cell, packed, packing.counts)
         return packed.T

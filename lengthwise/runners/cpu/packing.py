@@ -1,7 +1,6 @@
-"""Packs rows position by position: at each position only the rows that reach it, as torch's ``PackedSequence``.
+"""Rows packed position by position, as in torch's ``PackedSequence``, for the runners of recurrent models.
 
-Used by the runners of recurrent models, which compute one position of all rows at a time. Rows are sorted by length, so
-that the rows at a position are the first ones. (``ragged`` packs row by row.)
+Rows are sorted by length, so that the rows at a position are the first ones. (``ragged`` packs row by row.)
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Packing(NamedTuple):
         return torch.cat([part[:count] for part, count in zip(turned, self.counts, strict=True)])
 
     def unpack(self, x: Float[Tensor, "n d"], width: int) -> Float[Tensor, "b t d"]:
-        """The inverse of ``pack``; padding is 0."""
+        """Invert ``pack``; padding is 0."""
         device = x.device
         position = torch.arange(len(self.counts), device=device)
         row = torch.cat([self.rows[:count] for count in self.counts])
@@ -47,7 +46,7 @@ class Packing(NamedTuple):
         return spread.index_put((row, position), x)
 
     def find(self, at: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
-        """Indices, in packed order, of the positions ``at``, row by row; none may be padding."""
+        """Return the indices, in packed order, of the positions ``at``, row by row; none may be padding."""
         row, position = at.nonzero().unbind(1)
         rank = self.rows.argsort()  # index of each row in the order by length
         # Within a position, rows are in the order by length, so a token's offset there is its row's rank.

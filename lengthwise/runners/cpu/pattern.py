@@ -1,9 +1,9 @@
-"""Chooses how a packed batch computes attention, for a CPU.
+"""The choice of how a packed batch computes attention, for a CPU.
 
-``Band`` if all heads see only neighbours (``Local``): cost linear in the row's length. ``Few`` if every head sees few
-positions. Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for each, computed by
-``small`` if heads are small, else by ``SoftmaxAttention.mix``. All three are the same softmax over the visible keys, so
-results are equal up to rounding.
+``Band`` if all heads see only neighbours (``Local``): its cost is linear in the row's length. ``SparseKeys`` if every
+head sees few positions. Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for
+each, computed by ``small`` if heads are small, else by ``SoftmaxAttention.mix``. All three are the same softmax over
+the visible keys, so results are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lengthwise.runners.cpu import small, sparse_keys
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.ragged import Packed, Ragged
 from lengthwise.runners.cpu.softmax import softmax
-from lengthwise.runners.cpu.sparse_keys import Few
+from lengthwise.runners.cpu.sparse_keys import SparseKeys
 from lengthwise.runners.plain import first
 
 # At most so many groups, each with at least so many rows, and so many heads summed over its rows.
@@ -37,7 +37,8 @@ DENSE = 0.9  # where more of the positions are real, computing padding costs les
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """All heads see only neighbours: the attention bias "n h w" of the w nearest positions, −inf if there is none."""
+    """The attention bias "n h w" of the w nearest positions, where all heads see only neighbours; −inf if there is
+    none."""
 
     bias: Packed
 
@@ -66,7 +67,7 @@ class PaddedGroups:
         return PaddedGroups(parts)
 
 
-Pattern = Band | Few | PaddedGroups  # each can ``take`` its first rows
+Pattern = Band | SparseKeys | PaddedGroups  # each can ``take`` its first rows
 
 
 def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, attention: SoftmaxAttention) -> Pattern:
@@ -79,7 +80,7 @@ def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, atte
     width = attention.out.in_features // attention.heads
     if sparse_keys.pays(width) and not attention.dropout and _few_are_seen(encodings):
         bias = AttentionContext.of(encodings, inputs, causal=causal).bias
-        found = None if bias is None else Few.of(bias.expand(-1, attention.heads, -1, -1), ragged)
+        found = None if bias is None else SparseKeys.of(bias.expand(-1, attention.heads, -1, -1), ragged)
         if found is not None:
             return found
     return PaddedGroups([_part(encodings, inputs, rows, ragged, causal) for rows in _groups(ragged, attention.heads)])
@@ -96,7 +97,7 @@ def _part(
 
 
 def _few_are_seen(encodings: Sequence[Encoding]) -> bool:
-    """True if every head has a window."""
+    """Return whether every head has a window."""
     windows = [encoding for encoding in encodings if isinstance(encoding, (LocalHeadsEncoding, CoupledHeadsEncoding))]
     if not windows or any(encoding.attends and encoding not in windows for encoding in encodings):
         return False
@@ -112,7 +113,8 @@ def _groups(ragged: Ragged, heads: int) -> list[slice]:
 
 
 def _band(bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged: Ragged, *, causal: bool) -> Packed:
-    """The attention bias of each position's neighbours. A position always sees itself, as a softmax needs a key."""
+    """Return the attention bias of each position's neighbours. A position always sees itself, as a softmax needs a
+    key."""
     reach = bias.shape[1] // 2
     seen = F.pad(padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
     seen[..., reach] = True
@@ -122,8 +124,8 @@ def _band(bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged:
 
 
 def mix_values(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
-    """Softmax attention "n h e" of every query over the keys it may see."""
-    if isinstance(pattern, Few):
+    """Return the softmax attention "n h e" of every query over the keys that it sees."""
+    if isinstance(pattern, SparseKeys):
         return sparse_keys.attend(projected, pattern)
     if isinstance(pattern, Band):
         return _local(attention, projected, pattern.bias.value)
@@ -145,8 +147,8 @@ def _by_part(
 
 
 def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[small.AttentionPlan] | None:
-    """The plans for ``small``'s attention, one per group; None if the pattern is no ``PaddedGroups``, or has rotations,
-    added keys, a blank, or a learned bias."""
+    """Return the plans for ``small``'s attention, one per group; None if the pattern is not ``PaddedGroups``, or has
+    rotations, added keys, a blank, or a learned bias."""
     if not isinstance(pattern, PaddedGroups):
         return None
     found = []
@@ -160,19 +162,20 @@ def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern)
 
 
 def attention_of(block: Block) -> SoftmaxAttention:
-    """The attention of a claimed block, typed."""
+    """Return the attention of a claimed block, typed."""
     return cast(SoftmaxAttention, block.mixer)
 
 
 def dropout_probability(attention: SoftmaxAttention) -> float:
-    """The probability of dropping an attention weight in the present mode; 0 at test."""
+    """Return the probability of dropping an attention weight in the present mode; 0 at test."""
     return attention.dropout if attention.training else 0.0
 
 
 def _local(
     attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], band: Float[Tensor, "n h w"]
 ) -> Float[Tensor, "n h e"]:
-    """Attention over neighbours. At a row's ends these include positions of the next row, which ``band`` hides."""
+    """Compute attention over neighbours. At a row's ends these include positions of the next row, which ``band``
+    hides."""
     query, key, value = projected.unbind(1)
     positions, offsets = len(query), band.shape[-1]
     query = query * query.shape[-1] ** -0.5

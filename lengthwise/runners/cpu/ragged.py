@@ -1,8 +1,7 @@
-"""Packed sequences, row after row without padding: position-wise layers then compute real tokens only.
+"""Rows packed one after the other without padding, so that position-wise layers compute real tokens only.
 
-Rows that halt first are last, so the running rows are always the first ones and no data moves. (``packing`` has the
-other order, position by position, for recurrent models.) Position-wise results do not depend on padding, so they are
-equal.
+Rows that halt first are last, so the running rows are always the first ones and no data move. (``packing`` has the
+other order, position by position, for recurrent models.)
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def picked_once(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
+def select_unique(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
     """Select positions by index, none twice: then gradients are copied, not accumulated, which would be slow."""
     return _Pick.apply(x.reshape(-1, x.shape[-1]), at)
 
@@ -48,12 +47,12 @@ class Ragged:
         return Ragged(ends, padding_mask.shape[1], padding_mask.flatten().nonzero()[:, 0])
 
     def positions(self, rows: slice) -> slice:
-        """The packed positions of contiguous rows."""
+        """Return the packed positions of contiguous rows."""
         start, stop, _ = rows.indices(len(self.ends))
         return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
 
     def longest(self, rows: slice) -> int:
-        """The length of the longest of contiguous rows."""
+        """Return the length of the longest of contiguous rows."""
         starts = [0, *self.ends]
         return max(end - start for start, end in zip(starts[rows], self.ends[rows], strict=False))
 
@@ -78,7 +77,7 @@ class Ragged:
         return x.flatten(0, 1) if self.full else x.flatten(0, 1)[self.at]
 
     def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
-        """The inverse of ``pack``; padding is 0."""
+        """Invert ``pack``; padding is 0."""
         rows, rest = len(self.ends), x.shape[1:]
         if self.full:
             return x.view(rows, self.width, *rest)

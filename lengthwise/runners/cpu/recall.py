@@ -1,8 +1,8 @@
-"""Attention of one position to earlier ones, step by step, over keys and values in one preallocated tensor.
+"""Attention of one position to earlier ones, step by step, over keys and values in one preallocated tensor, for ReTran.
 
-Used by ReTran's runner. With a Python list, autograd would stack all keys at every step and add up one gradient per
-pair of steps: quadratic copies. Here each key and value is written once to its slot, and its gradient is accumulated
-in place (see ``Recall``). The attention is the softmax of ``models.retran``, so results are equal up to rounding.
+With a Python list, autograd would stack all keys at every step and add up one gradient per pair of steps: quadratic
+copies. Here each key and value is written once, and its gradient is accumulated in place. The attention is the softmax
+of ``models.retran``, so results are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lengthwise.runners.cpu import dropout
 class Recall:
     """Keys and values of ``layers`` layers in ``slots`` slots. Rows may end, the last ones first.
 
-    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor that autograd does not see. A
-    token fixes the order: each ``store`` takes the token of the ``store`` before it, and each ``attend`` takes the
-    latest one, so the backward pass of a ``store`` runs only after those of all ``attend`` calls that read its slot.
+    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. A token fixes
+    the order: each ``store`` takes the token of the ``store`` before it, and each ``attend`` takes the latest one, so
+    the backward pass of a ``store`` runs only after those of all ``attend`` calls that read its slot.
     """
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
@@ -38,13 +38,14 @@ class Recall:
     def attend(
         self, query: Float[Tensor, "l r d"], layer: int, slots: slice, hidden: Bool[Tensor, "l s"] | None
     ) -> Float[Tensor, "l r d"]:
-        """Attention of each row's query over ``slots``, in l layers from ``layer`` on; ``hidden`` is True for slots
-        that a layer does not see. A head's coordinates are contiguous."""
+        """Compute attention of each row's query over ``slots``, in l layers from ``layer`` on; ``hidden`` is True for
+        slots that a layer does not see. A head's coordinates are contiguous."""
         return _AttendSlots.apply(query, self.token, self.kept, layer, slots, hidden)
 
 
 class _Kept:
-    """What all steps share. It must not hold the token, whose graph refers to it: the cycle would never be freed."""
+    """The state shared by all steps. It must not hold the token, whose graph refers to it: the cycle would never be
+    freed."""
 
     def __init__(self, keys: Tensor, values: Tensor, heads: int, probability: float) -> None:
         self.keys, self.values, self.heads, self.probability = keys, values, heads, probability
@@ -52,7 +53,7 @@ class _Kept:
         self._pass = -1
 
     def gradients(self) -> tuple[Tensor, Tensor]:
-        """The gradients of all keys and values, as accumulated so far in this backward pass."""
+        """Return the gradients of all keys and values, as accumulated so far in this backward pass."""
         # A graph that is kept may be walked again: each backward pass needs new zeros.
         if self._pass != (now := torch._C._current_graph_task_id()) or self._gradients is None:
             self._gradients, self._pass = (torch.zeros_like(self.keys), torch.zeros_like(self.values)), now

@@ -1,9 +1,9 @@
 """The runner of ReTran, for a CPU.
 
-Claims ``ReTranModel`` of known parts. It computes all layers at once, as a wave: at step w, layer l computes position
-w − l, so one product with stacked weights serves all active layers, and there are t + layers − 1 steps instead of
-t · layers. It skips padding (``packing``) and keeps keys and values in one tensor (``recall``). Each layer still reads
-exactly its input and its own earlier outputs, so results are equal up to rounding; with dropout, in distribution.
+It computes all layers at once, as a wave: at step w, layer l computes position w − l, so one product with stacked
+weights serves all active layers, and there are t + layers − 1 steps instead of t · layers. It skips padding
+(``packing``) and keeps keys and values in one tensor (``recall``). Results are equal up to rounding; with dropout, in
+distribution.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lengthwise.models.retran import Layer, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 from lengthwise.runners.cpu import claims
-from lengthwise.runners.cpu.cell import emit, into
+from lengthwise.runners.cpu.cell import gate_matrix, step_cells
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.packing import Packing
 from lengthwise.runners.cpu.recall import Recall
@@ -27,7 +27,7 @@ from lengthwise.runners.cpu.recurrent import CELL, Sequential
 NORMS = ("norm_attention", "norm_cell")
 EPS = 1e-5  # of the norms, as of torch's
 LAYER = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
-PARTS = claims.known(
+PARTS = claims.register_types(
     {
         ReTranModel: {"embedding": (nn.Embedding,), "layers": [Layer], "readout": (Scaled, nn.Linear)},
         Layer: {**LAYER, "cell": (Cell,)},
@@ -44,15 +44,15 @@ class Wave(Sequential):
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        return super().declines(model) or _of_other_numbers(model)
+        return super().declines(model) or _find_layer_difference(model)
 
-    def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
+    def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         ordered = packing.order(x).transpose(0, 1)
         return torch.cat(Pass(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
 
 
-def _of_other_numbers(model: nn.Module) -> str | None:
-    """What the formulas, which compute all layers at once, have otherwise; None if nothing."""
+def _find_layer_difference(model: nn.Module) -> str | None:
+    """Return what differs between layers, which the formulas compute together; None if only weights differ."""
     if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
         return f"a norm's ε is not {EPS:g}"
     layers = [part for part in model.modules() if isinstance(part, Layer)]
@@ -74,7 +74,7 @@ class Pass:
         self.seen = 0  # positions of earlier pieces
         self.depth, self.probability = len(layers), layers[0].dropout if layers[0].training else 0.0
         self.maps, self.norms = _stack_maps(layers, heads), _stack_norms(layers)
-        self.gates = torch.stack([into(layer.cell) for layer in layers])
+        self.gates = torch.stack([gate_matrix(layer.cell) for layer in layers])
         self.rates = model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
         self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
@@ -86,7 +86,7 @@ class Pass:
             self.recall.store(key, value, number, number)
 
     def run(self, x: Float[Tensor, "t b d"], counts: list[int]) -> list[Float[Tensor, "n d"]]:
-        """The last layer's outputs at each of the next positions, t-th of this piece, in the first ``counts[t]`` rows,
+        """Return the last layer's outputs at each of the next positions: at the t-th, of the first ``counts[t]`` rows,
         which reach it."""
         found, start = [], self.seen
         self.seen += len(counts)
@@ -112,7 +112,7 @@ class Pass:
         layers: range,
         wave: int,
     ) -> tuple[Float[Tensor, "l r d"], Float[Tensor, "l r d"], Float[Tensor, "l h r"]]:
-        """One step of the active layers: outputs, short states and long states."""
+        """Compute one step of the active layers: outputs, short states and long states."""
         first, count = layers[0], len(layers)
         position = wave + 1 - torch.arange(first, first + count, device=x.device)
         angles = (position[:, None, None] * self.rates).to(x.dtype)
@@ -125,7 +125,7 @@ class Pass:
         mixed = self._map("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
         h = self._norm("norm_attention", x + dropout(mixed, self.probability), layers)
         seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
-        emitted, long = emit(seen, self._of(self.gates, layers), long)
+        emitted, long = step_cells(seen, self._of(self.gates, layers), long)
         out, short = self._map("out_short", emitted.mT, layers).chunk(2, -1)
         y = self._norm("norm_cell", h + dropout(out, self.probability), layers)
         *keys, value = self._map("key_value", y, layers).split(x.shape[-1], -1)
@@ -152,8 +152,8 @@ def _rotate(both: Float[Tensor, "l r dd"], turn: tuple[Tensor, Tensor]) -> Float
 
 
 def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
-    """Weight and bias of a linear layer, and of the layer whose output is the first one's rotated by 90°: coordinates i
-    and i + half of a head form a pair."""
+    """Return weight and bias of a linear layer, and of the layer whose output is the first one's rotated by 90°:
+    coordinates i and i + half of a head form a pair."""
 
     def on(part: Tensor) -> Tensor:
         first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
@@ -163,7 +163,7 @@ def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
+    """Return weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
         "query": [_quarter_turn(layer.query, heads) for layer in layers],
         "key_value": [[*_quarter_turn(layer.key, heads), _both(layer.value)] for layer in layers],
@@ -178,7 +178,7 @@ def _stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tens
 
 
 def _stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Weights and biases "l 1 d" of the layer norms."""
+    """Return weights and biases "l 1 d" of the layer norms."""
     stacked = {}
     for name in NORMS:
         scales, shifts = zip(*(_both(getattr(layer, name)) for layer in layers), strict=True)

@@ -1,10 +1,9 @@
 """Softmax attention of small heads over short rows, for a CPU.
 
-Used where ``pays`` says so: heads of at most 8 coordinates, many of them, or dropout. Torch's fused kernel computes
-heads one at a time, and not with dropout on a CPU. Here positions, not coordinates, are the last axis, which makes each
-of a step's six matrix products two to four times as fast; and the softmax uses powers of 2, in half the time. Since
-exp(s) = 2^(s log₂ e), weights are equal up to rounding; if their sums leave a safe range, torch's softmax is used. See
-bench/heads.py.
+Used where ``pays`` is true: many heads of at most 8 coordinates, or dropout. Torch's fused kernel computes heads one at
+a time, and on a CPU not with dropout. Here positions are the last axis, which makes each of a step's six matrix
+products two to four times as fast; and the softmax uses powers of 2, in half the time. Weights are equal up to
+rounding; if their sums leave a safe range, torch's softmax is used. See bench/heads.py.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ SAFE_SUMS = 2.0**-60, 2.0**60  # range of a query's sum of weights in which divi
 
 
 def pays(shape: tuple[int, int, int, int], probability: float, least: int = LEAST_HEADS) -> bool:
-    """Whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). Always with
-    dropout."""
+    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). Always
+    with dropout."""
     rows, positions, heads, size = shape
     return probability > 0 or (size <= LARGEST and rows * heads >= least and positions >= FEWEST)
 
@@ -47,8 +46,8 @@ def attend(
     probability: float,
     ragged: Ragged | None = None,
 ) -> Float[Tensor, "*b h e"]:
-    """softmax(q kᵀ / √e + mask) v, with queries and keys rotated by ``angles`` and attention weights dropped with
-    ``probability``. ``projected`` has rows "b t" or, with ``ragged``, packed positions "n".
+    """Return softmax(q kᵀ / √e + mask) v, with queries and keys rotated by ``angles`` and attention weights dropped
+    with ``probability``. ``projected`` has rows "b t" or, with ``ragged``, packed positions "n".
 
     A Boolean mask is True at visible keys. A mask may have one more key than there are positions: the blank, a key and
     value of zeros. ``causal`` requires no mask: no position sees a later one.
@@ -61,7 +60,7 @@ def attend(
 
 
 class PaddedRows(NamedTuple):
-    """Maps given positions, row after row, to padded rows of one width, in which attention is computed."""
+    """A map from given positions, row after row, to padded rows of one width, in which attention is computed."""
 
     rows: int
     width: int
@@ -74,13 +73,13 @@ class PaddedRows(NamedTuple):
         return x.view(self.rows, self.width, *x.shape[1:])
 
     def gather(self, x: Float[Tensor, "rows width ..."]) -> Float[Tensor, "n ..."]:
-        """The inverse of ``spread``."""
+        """Invert ``spread``."""
         x = x.reshape(self.rows * self.width, *x.shape[2:])
         return x if self.at is None else x.index_select(0, self.at)
 
 
 class AttentionPlan(NamedTuple):
-    """All of an attention's arguments that do not depend on queries, keys and values: the same in every layer."""
+    """All arguments of attention that do not depend on queries, keys and values: the same in every layer."""
 
     heads: int
     padded: PaddedRows
@@ -115,7 +114,7 @@ class AttentionPlan(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _future(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
-    """The causal bias: −∞ where the key is later than the query, else 0."""
+    """Return the causal bias: −∞ where the key is later than the query, else 0."""
     return torch.full((1, positions, positions), -torch.inf, dtype=dtype).triu(1)
 
 
@@ -166,7 +165,7 @@ def _attend_forward(
     bias: Float[Tensor, "#r k k"],
     *turn: Tensor,
 ) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
-    """Attention, and what its backward pass needs. Inside, r are the heads of all rows."""
+    """Compute attention, and what its backward pass needs. Inside, r are the heads of all rows."""
     parts = padded.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
     turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
     query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
@@ -181,7 +180,7 @@ def _attend_forward(
 def attention_weights(
     query: Float[Tensor, "r e t"], key: Float[Tensor, "r e t"], bias: Float[Tensor, "#r k k"]
 ) -> tuple[Float[Tensor, "r t t"], Float[Tensor, "r 1 t"]]:
-    """Unnormalised attention weights of every query, and the factors that give them a sum of 1.
+    """Return unnormalised attention weights of every query, and the factors that give them a sum of 1.
 
     The factors are applied to the attention's output, which is smaller than the weights. Powers of 2 take a third of
     the time of powers of e. The largest score is not subtracted first, which would take as long as all the rest; if
@@ -200,7 +199,7 @@ def attention_weights(
 def _attend_backward(
     gradient: Float[Tensor, "b t h e"], saved: Sequence[Any], bias: torch.Size | None
 ) -> tuple[Float[Tensor, "b t 3 h e"], Tensor | None]:
-    """The gradients of the projections, and of a bias of the shape ``bias``, if given."""
+    """Return the gradients of the projections, and of a bias of the shape ``bias``, if given."""
     query, key, value, weights, used, dropout_mask, inverse_sums, found, *turn = saved
     rows, _, heads, _ = gradient.shape
     gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
@@ -225,7 +224,7 @@ def attention_gradients(
     dropout_mask: Tensor | None,
     mean: Float[Tensor, "r t 1"],
 ) -> tuple[Float[Tensor, "3 r e t"], Float[Tensor, "r t t"]]:
-    """The gradients of query, key and value, and of the scores.
+    """Return the gradients of query, key and value, and of the scores.
 
     ``weights`` are unnormalised, ``used`` are those after dropout. ``gradient`` is that of the output times the
     normalising factors of ``attention_weights``, and ``mean`` is Σ_e output · ``gradient``.

@@ -2,8 +2,7 @@
 
 Used if every head of every position sees, and is seen by, at most ``MOST_KEYS`` positions, wherever they are in the row
 (e.g. ``LocalHeads`` and ``CoupledHeads`` together). Each query gathers its keys by index, so the cost is linear in the
-row's length instead of quadratic. The softmax runs over the same scores as with a full attention bias, whose hidden
-keys have weight 0, so results are equal up to rounding.
+row's length. Results equal those with a full attention bias up to rounding.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ MOST_WIDTH = 16  # of a head, where no gradient is needed: of wider ones, torch'
 
 
 def pays(width: int) -> bool:
-    """Whether it may be faster than attention over all keys, for heads of this width."""
+    """Return whether this may be faster than attention over all keys, for heads of this width."""
     return torch.is_grad_enabled() or width <= MOST_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
-class Few:
+class SparseKeys:
     """Index lists: for each head and position, the k keys that its query sees, and the k queries that see its key.
 
     ``keys`` and ``askers`` are indices into the first three axes of the projections "n 3 h e", flattened, of the query
@@ -46,7 +45,7 @@ class Few:
     real: Float[Tensor, "n h k"]  # 1, or 0 if fewer than k queries see this key
 
     @staticmethod
-    def of(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> Few | None:
+    def of(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> SparseKeys | None:
         """Build the lists from an attention bias, −inf for hidden keys. None if a query sees, or a key is seen by, more
         than ``MOST_KEYS`` positions."""
         number = ragged.unpack(torch.arange(1, len(ragged.at) + 1)) - 1  # index among all positions; −1: padding
@@ -66,7 +65,7 @@ class Few:
             return torch.zeros(shape, dtype=torch.long).index_put(where, values)
 
         values = bias.expand(seen.shape)[row, head, position, key]
-        return Few(
+        return SparseKeys(
             ragged,
             keys=listed(at, in_key + 2 * shape[1] * asked),
             bias=bias.new_full(shape, -torch.inf).index_put(at, values),
@@ -76,23 +75,23 @@ class Few:
             real=bias.new_zeros(shape).index_put(back, torch.ones_like(values)),
         )
 
-    def take(self, rows: slice) -> Few:
+    def take(self, rows: slice) -> SparseKeys:
         """Select the first rows."""
         positions = self.ragged.positions(rows)
         parts = (self.keys, self.bias, self.askers, self.rows, self.turns, self.real)
-        return Few(self.ragged.take(rows), *(part[positions] for part in parts))
+        return SparseKeys(self.ragged.take(rows), *(part[positions] for part in parts))
 
 
 def _ranks(rows: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """For each entry, the number of equal entries before it."""
+    """Return, for each entry, the number of equal entries before it."""
     order = rows.argsort(stable=True)
     sizes = torch.bincount(rows)
     first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     return torch.empty_like(rows).index_copy(0, order, torch.arange(len(rows)) - first)
 
 
-def attend(projected: Float[Tensor, "n 3 h e"], few: Few) -> Float[Tensor, "n h e"]:
-    """softmax(q kᵀ / √e + bias) v, over the keys that each query sees."""
+def attend(projected: Float[Tensor, "n 3 h e"], few: SparseKeys) -> Float[Tensor, "n h e"]:
+    """Return softmax(q kᵀ / √e + bias) v, over the keys that each query sees."""
     return _AttendFew.apply(projected, few.bias, few)
 
 
@@ -101,7 +100,7 @@ class _AttendFew(torch.autograd.Function):
     it, which is faster than scattering."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Float[Tensor, "n 3 h e"], bias: Tensor, few: Few) -> Float[Tensor, "n h e"]:
+    def forward(ctx: Any, projected: Float[Tensor, "n 3 h e"], bias: Tensor, few: SparseKeys) -> Float[Tensor, "n h e"]:
         heads, scale = projected.shape[2], projected.shape[-1] ** -0.5
         table = projected.flatten(0, 2)
         weights = softmax(_dots(projected[:, 0] * scale, table, few.keys + heads) + bias)

@@ -1,47 +1,41 @@
-"""The runner of models with a clock, for a CPU: the packed runner for each of the two, their logits joined by the
-model's own formula."""
+"""The runner of models with a clock, for a CPU: it runs both transformers packed, and joins their logits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
 from lengthwise.models.timed import TimedModel
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.runners import Step, Steps
+from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims
-from lengthwise.runners.cpu.transformer import PARTS, PackedTransformer, of_two_injections
+from lengthwise.runners.cpu.transformer import PARTS, PackedTransformer, find_injection_conflict
 
 
 class Twice(claims.Claiming):
     """The runner of ``TimedModel`` of two transformers."""
 
     model: TimedModel
-    kind, parts = TimedModel, {**PARTS, **claims.known({TimedModel: {}})}
+    kind, parts = TimedModel, {**PARTS, **claims.register_types({TimedModel: {}})}
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
         if not isinstance(model, TimedModel):
             return "it has no clock"
         known = all(type(one) is TransformerModel for one in (model.answers, model.clock))
-        return (super().declines(model) or of_two_injections(model)) if known else "its parts are no transformers"
+        return (super().declines(model) or find_injection_conflict(model)) if known else "its parts are no transformers"
 
     def __init__(self, model: TimedModel) -> None:
         super().__init__(model)
         self.answers, self.clock = PackedTransformer(model.answers), PackedTransformer(model.clock)
 
     def _both(self, inputs: Inputs) -> Iterator[tuple[PackedTransformer, Inputs]]:
-        """The runner of each of the two, and what it reads."""
+        """Yield each of the two runners, with its inputs."""
         yield self.answers, inputs
         yield self.clock, self.model.clock_inputs(inputs)
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         answers, clock = (one.last(read, loops, at, no_grad_loops=no_grad_loops) for one, read in self._both(inputs))
         return self.model.join_logits(answers, clock, self.model.clock_positions(inputs)[at])
 

@@ -1,9 +1,8 @@
-"""The runner of transformers, for a CPU.
+"""The runner of transformers with softmax attention, for a CPU.
 
-Claims ``TransformerModel`` of known parts with softmax attention. It skips padding (``ragged``), rows that have halted,
-and positions whose state neither a later loop nor the loss reads; chooses the fastest form of attention (``pattern``);
-and runs all loops as one autograd function where that pays (``one_step``). It skips only what no result depends on, and
-uses the formulas of the modules, so values and gradients are equal up to rounding; with dropout, in distribution.
+It skips padding (``ragged``), finished rows, and positions whose state neither a later loop nor the loss reads; chooses
+the fastest form of attention (``pattern``); and runs all loops as one autograd function where that is faster
+(``fused_loops``). Results are equal up to rounding; with dropout, in distribution.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.readin import Numbers
 from lengthwise.nn.readout import Scaled
-from lengthwise.runners import Step, Steps
+from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.gelu import gelu
-from lengthwise.runners.cpu.groups import by_length, in_order
+from lengthwise.runners.cpu.groups import group_by_length, restore_order
 from lengthwise.runners.cpu.pattern import (
     Band,
     Pattern,
@@ -37,14 +36,14 @@ from lengthwise.runners.cpu.pattern import (
     mix_values,
     pattern_of,
 )
-from lengthwise.runners.cpu.ragged import Packed, Ragged, picked_once
+from lengthwise.runners.cpu.ragged import Packed, Ragged, select_unique
 from lengthwise.runners.movement import PERIODS, relative_movement
 
 GROUP_POSITIONS = 4096  # the fastest size of a group, about, in positions with padding: it fits in the cache
 MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
 
 LINEAR = (nn.Linear,)
-PARTS = claims.known(
+PARTS = claims.register_types(
     {
         TransformerModel: {
             "embedding": (nn.Embedding, Numbers),
@@ -80,24 +79,20 @@ class PackedTransformer(claims.Claiming):
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        return super().declines(model) or of_two_injections(model)
+        return super().declines(model) or find_injection_conflict(model)
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         rows, logits = [], []
-        for group in by_length(inputs, GROUP_POSITIONS):
+        for group in group_by_length(inputs, GROUP_POSITIONS):
             part, wanted = inputs.take(group).narrow(), at[group]
             order, state = _final_states(
                 self.model, part, loops[group], wanted[:, : part.tokens.shape[1]], no_grad_loops
             )
             rows.append(group[order])
             logits.append(self.model.readout(state))
-        return in_order(torch.cat(logits), torch.cat(rows), at)
+        return restore_order(torch.cat(logits), torch.cat(rows), at)
 
-    def steps(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
-    ) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
         # The latest states, the latest first: packed in a run of _run, padded between two, when rows have left.
         states, padded, done, ids = list[Packed](), list[Tensor](), 0, torch.arange(len(loops))
         while len(ids):
@@ -122,8 +117,8 @@ class PackedTransformer(claims.Claiming):
             ids, padded = rows[kept], [one.ragged.unpack(one.value)[kept] for one in states]
 
 
-def of_two_injections(model: nn.Module) -> str | None:
-    """A transformer says twice how the input is injected: the formulas ask either."""
+def find_injection_conflict(model: nn.Module) -> str | None:
+    """Return an error if a transformer and its ``inject`` module name different injections; None if they agree."""
     differ = any(one.inject.how != one.injection for one in model.modules() if isinstance(one, TransformerModel))
     return "the model and its injection differ in how that is done" if differ else None
 
@@ -149,7 +144,7 @@ class _Prepared(NamedTuple):
 
 
 def _movement(now: Packed, earlier: Sequence[Packed]) -> Float[Tensor, "r t p"]:
-    """``relative_movement`` of packed positions, as padded rows."""
+    """Return ``relative_movement`` of packed positions, as padded rows."""
     each = torch.ones(len(now.value), 1, dtype=torch.bool)
     moved = relative_movement(now.value[:, None], [one.value[:, None] for one in earlier], each)
     return now.ragged.unpack(moved[:, 0])
@@ -158,10 +153,10 @@ def _movement(now: Packed, earlier: Sequence[Packed]) -> Float[Tensor, "r t p"]:
 def _final_states(
     model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], no_grad_loops: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
-    """Row indices in the order of halting, and their states at the positions ``at`` after their last loop."""
+    """Return row indices in the order of halting, and the states at the positions ``at`` after the rows' last loops."""
     prepared = _Prepared.of(model, _drop_padding(model, inputs), loops)
     at = at[prepared.rows]
-    if not no_grad_loops and torch.is_grad_enabled() and (found := _in_one_step(model, prepared, at)) is not None:
+    if not no_grad_loops and torch.is_grad_enabled() and (found := _run_fused(model, prepared, at)) is not None:
         finished = prepared.loops.argsort(stable=True)
         return prepared.rows[finished], found
     left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
@@ -177,8 +172,8 @@ def _final_states(
 
 
 def _drop_padding(model: TransformerModel, inputs: Inputs) -> Inputs:
-    """Nearly full rows as if they were full: then no position has to be moved. No real token of a causal model sees the
-    padding behind it, unless through an encoding that reads the mask."""
+    """Return nearly full rows as if they were full: then no position has to be moved. Real tokens of a causal model do
+    not see the padding behind them, unless through an encoding that reads the mask."""
     mask, digits = inputs.padding_mask, inputs.digit_position
     if not model.causal or int(mask.sum()) < MOST_NEEDED * mask.numel():
         return inputs
@@ -197,8 +192,8 @@ def _run(
     state: Packed | None = None,
 ) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
     """Run all loops, as ``plain.unroll`` does. With ``at`` (in the order of ``prepared``), only the states at these
-    positions after a row's last loop are computed, and those they depend on. ``state`` is that before the first loop,
-    if it is another than the model's."""
+    positions after a row's last loop are computed, and those they depend on. ``state`` replaces the model's state
+    before the first loop."""
     rows, loops, running, _, x, pattern = prepared
     state = Packed(model.start_from(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.bias.value.shape[-1] // 2) if isinstance(pattern, Band) else None
@@ -225,10 +220,10 @@ def _run(
 
 
 def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None) -> Int[Tensor, "b t"]:
-    """The last loop after which each position's state is needed.
+    """Return the last loop after which each position's state is needed.
 
-    A selected position needs, one loop earlier, all positions within ``radius``, the receptive field of one loop, or of
-    its whole row if None or 0.
+    One loop earlier, a selected position needs all positions within ``radius``, the receptive field of one loop, or its
+    whole row if None or 0.
     """
     if not radius:
         return loops[:, None] - (~at).long()
@@ -240,15 +235,15 @@ def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int
     return loops[:, None] + -gap // radius
 
 
-def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"] | None:
-    """The states at the positions ``at`` after their rows' last loops, in the order of halting, from ``one_step``; None
-    if it cannot run the model or is not faster."""
+def _run_fused(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"] | None:
+    """Return the states at the positions ``at`` after their rows' last loops, in the order of halting, by
+    ``fused_loops``; None if it cannot run the model or is not faster."""
     _, loops, running, inputs, x, pattern = prepared
     blocks, ends = list(model.blocks), x.ragged.ends
     attention = attention_of(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
     known = model.injection in ("add", "once") and not (model.noise and model.training)
-    possible = known and fused_loops.possible(blocks, norm)
+    possible = known and fused_loops.can_run(blocks, norm)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
     if not possible or not small.pays(shape, dropout_probability(attention), small.ONE_STEP_HEADS):
         return None
@@ -268,32 +263,36 @@ def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, 
 def _advance(
     model: TransformerModel, state: Float[Tensor, "n d"], x: Float[Tensor, "n d"], pattern: Pattern, at: Tensor | None
 ) -> Float[Tensor, "m d"]:
-    """One loop; its result at the positions ``at`` only."""
+    """Compute one loop; return its result at the positions ``at`` only."""
     state = model.inject(state, x)
     last = model.blocks[-1]
     for block in model.blocks:
         if model.injection == "layers":
             state = state + x
         read = x if model.injection == "reads" else None
-        state = _through(block, state, pattern, read, at if block is last else None)
+        state = _run_block(block, state, pattern, read, at if block is last else None)
     return model.norm(state)
 
 
-def _through(
+def _run_block(
     block: Block, x: Float[Tensor, "n d"], pattern: Pattern, read: Tensor | None, at: Int[Tensor, " m"] | None
 ) -> Float[Tensor, "m d"]:
-    """One block; after attention, at the positions ``at`` only."""
+    """Compute one block; after attention, at the positions ``at`` only."""
     attention, probability = attention_of(block), block.drop.p if block.drop.training else 0.0
-    seen = _plus(x if block.post else block.norm_mixer(x), read)
+    seen = _add(x if block.post else block.norm_mixer(x), read)
     projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))
     found = mix_values(attention, projected, pattern).flatten(1)
     if at is not None:
-        found, x, read = picked_once(found, at), picked_once(x, at), None if read is None else picked_once(read, at)
+        found, x, read = (
+            select_unique(found, at),
+            select_unique(x, at),
+            None if read is None else select_unique(read, at),
+        )
     x = x + dropout(attention.out(found), probability)
     if block.post:
         x = block.norm_mixer(x)
-        return block.norm_mlp(x + dropout(_mlp(block.mlp, _plus(x, read)), probability))
-    return x + dropout(_mlp(block.mlp, _plus(block.norm_mlp(x), read)), probability)
+        return block.norm_mlp(x + dropout(_mlp(block.mlp, _add(x, read)), probability))
+    return x + dropout(_mlp(block.mlp, _add(block.norm_mlp(x), read)), probability)
 
 
 def _mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -305,5 +304,5 @@ def _mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return mlp.narrow(act(wide))
 
 
-def _plus(x: Float[Tensor, "n d"], read: Float[Tensor, "n d"] | None) -> Float[Tensor, "n d"]:
+def _add(x: Float[Tensor, "n d"], read: Float[Tensor, "n d"] | None) -> Float[Tensor, "n d"]:
     return x if read is None else x + read
