@@ -1,4 +1,4 @@
-"""What surrounds a training: threads, arithmetic, the clock, and signals that ask it to stop."""
+"""Process settings of a training: threads, matrix products, time, and stop signals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Matmul = Literal["fp32", "tf32", "bf16"]
 
 
 def check_matmul(matmul: Matmul, device: torch.device) -> None:
-    """Raise UsageError where a device has no such arithmetic."""
+    """Raise UsageError if a device lacks this arithmetic."""
     if matmul == "tf32" and device.type != "cuda":
         raise UsageError(
             f"matmul: tf32 is an arithmetic of CUDA devices, and this is a {device.type}; use fp32 or bf16"
@@ -30,8 +30,8 @@ def check_matmul(matmul: Matmul, device: torch.device) -> None:
 
 
 class Bf16(Runner):
-    """A runner with matrix products in bfloat16 (torch.autocast). Parameters, and the logits that it returns, stay in
-    32 bits, so that losses are computed as ever."""
+    """A runner with matrix products in bfloat16 (torch.autocast). Parameters and the returned logits stay in 32 bits,
+    and so do losses."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner.model)
@@ -44,7 +44,7 @@ class Bf16(Runner):
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         steps = self.runner.each(inputs, loops, at)
         while True:
-            with self._autocast():  # whoever uses the logits computes in 32 bits
+            with self._autocast():  # but not while the caller uses the logits
                 found = next(steps, None)
             if found is None:
                 return
@@ -56,20 +56,20 @@ class Bf16(Runner):
 
 
 def autocast(device: torch.device, matmul: Matmul) -> torch.autocast:
-    """A context of matrix products in bfloat16, if they are asked for."""
-    # Without a cache: weights that loops without gradients have cast would carry none in later loops either.
+    """A context with matrix products in bfloat16, if requested."""
+    # Without a cache: weights cast in loops without gradients would have none in later loops either.
     return torch.autocast(device.type, torch.bfloat16, enabled=matmul == "bf16", cache_enabled=False)
 
 
 class Clock:
-    """Measures wall and processor seconds since its creation, but for what it is told to ``forget``."""
+    """Measures wall and processor seconds since its creation, without those spent in ``exclude``."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     @contextmanager
     def exclude(self) -> Iterator[None]:
-        """Leaves out what passes inside."""
+        """A context whose time does not count."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.wall += time.perf_counter() - wall
@@ -81,13 +81,16 @@ class Clock:
 
 @contextmanager
 def computing(threads: int) -> Iterator[None]:
-    """A context with this number of torch threads, products in all of their 32 bits, and denormal numbers flushed to 0:
-    with tiny losses, they would slow down a CPU step several times. Afterwards all is as the user has set it. Raises
-    UsageError if ``threads`` is below 1."""
+    """A context with this number of torch threads, 32-bit matrix products, and denormal numbers flushed to 0: with tiny
+    losses, they would slow down a CPU step several times. Restores the settings at its end. Raises UsageError if
+    ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     with _settings_of_process():
-        before, flushed = torch.get_num_threads(), float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for it
+        before, flushed = (
+            torch.get_num_threads(),
+            float(torch.tensor(1e-40) * 1) == 0,
+        )  # it has no getter
         torch.set_num_threads(threads)
         torch.set_flush_denormal(True)
         try:
@@ -98,44 +101,44 @@ def computing(threads: int) -> Iterator[None]:
 
 
 _LOCK = threading.Lock()
-_INSIDE = Counter[int]()  # how many contexts each thread is in
-_FOUND = ExitStack()  # puts back what the first thread has found
+_ENTERED = Counter[int]()  # number of nested contexts, by thread
+_RESTORE = ExitStack()  # restores the settings that the first thread found
 
 
 @contextmanager
 def _settings_of_process() -> Iterator[None]:
-    """A context with products in 32 bits. Torch has these settings, and the number of threads in threads to come, for
-    the whole process: the first thread that computes changes them, and the last one restores them. Within one thread
-    contexts nest."""
+    """A context with 32-bit products. Torch has one such setting per process, and one number of threads for new
+    threads: the first thread that computes sets them, and the last one restores them. Within one thread contexts
+    nest."""
     thread = threading.get_ident()
     with _LOCK:
-        nested = thread in _INSIDE
-        if not _INSIDE:
-            _FOUND.callback(torch.set_num_threads, torch.get_num_threads())
-            _FOUND.enter_context(_set_tf32(tf32=False))
-        _INSIDE[thread] += 1
+        nested = thread in _ENTERED
+        if not _ENTERED:
+            _RESTORE.callback(torch.set_num_threads, torch.get_num_threads())
+            _RESTORE.enter_context(_set_tf32(tf32=False))
+        _ENTERED[thread] += 1
     try:
         with _set_tf32(tf32=False) if nested else nullcontext():
             yield
     finally:
         with _LOCK:
-            _INSIDE[thread] -= 1
-            if not _INSIDE[thread]:
-                del _INSIDE[thread]
-            if not _INSIDE:
-                _FOUND.close()
+            _ENTERED[thread] -= 1
+            if not _ENTERED[thread]:
+                del _ENTERED[thread]
+            if not _ENTERED:
+                _RESTORE.close()
 
 
 def step_precision(matmul: Matmul) -> AbstractContextManager[None]:
-    """A context of a training step alone, with TF32 products if they are asked for: what is measured between steps is
-    measured in 32 bits."""
+    """A context of one training step, with TF32 products if requested; measurements between steps use 32 bits."""
     return _set_tf32(tf32=True) if matmul == "tf32" else nullcontext()
 
 
 @contextmanager
 def _set_tf32(*, tf32: bool) -> Iterator[None]:
-    """A context with or without TF32, in cuDNN too, where torch takes it unasked. Afterwards all is as the user has set
-    it, by torch's older settings or by those of each backend (torch 2.9), beside which the older may not be read."""
+    """A context with or without TF32, also in cuDNN, which uses it by default. Restores the settings at its end,
+    whether they were set by torch's older functions or per backend (torch 2.9), in which case reading the older ones
+    may fail."""
     cudnn = torch.backends.cudnn
     backends: tuple[Any, ...] = (
         torch.backends.cuda.matmul,
@@ -159,7 +162,7 @@ def _set_tf32(*, tf32: bool) -> Iterator[None]:
 
 
 def _read_setting(setting: Callable[[], Any]) -> Any:
-    """A setting; None where torch does not tell it, as the newer ones disagree."""
+    """Return a setting; None if torch refuses, because newer settings disagree."""
     try:
         return setting()
     except RuntimeError:
@@ -168,16 +171,16 @@ def _read_setting(setting: Callable[[], Any]) -> Any:
 
 @contextmanager
 def stop_signal() -> Iterator[Any]:
-    """Yield a function that returns True once Ctrl-C, SIGTERM or SIGHUP has come, so that a step can finish first.
+    """Yield a function that returns True after Ctrl-C, SIGTERM or SIGHUP, so that a step can finish first.
 
     A second signal acts at once. Outside the main thread, where Python cannot catch signals, it always returns False.
     """
-    came: list[int] = []
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in STOPS}
 
-    def note(number: int, frame: object) -> None:
-        came.append(number)
+    def record(number: int, frame: object) -> None:
+        received.append(number)
         signal.signal(number, before[number])
 
-    with on_stop_signals(note):
-        yield lambda: bool(came)
+    with on_stop_signals(record):
+        yield lambda: bool(received)

@@ -1,7 +1,7 @@
-"""Going on from a checkpoint: what it must look like, and what to say of what is not as it was.
+"""Validation of checkpoints, and messages about settings that changed since one was written.
 
-A checkpoint may come from anywhere, and optimizers compute on the tensors in it without looking at their shapes, so it
-must look just like one that the same recipe writes.
+A checkpoint may come from a stranger, and optimizers compute on its tensors without checking their shapes, so it must
+have exactly the form that the same recipe writes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lengthwise.base.ranges import Count, NotNegative, Whole
 
 
 def validate_state(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """ValueError, with the fault, unless a checkpoint has all that ``known`` has, one of the same recipe: tensors of
-    equal shapes and types, and numbers that can be what they stand for."""
+    """Raise ValueError, naming the fault, unless a checkpoint has the form of ``known``, one of the same recipe:
+    tensors of equal shapes and types, and numbers in their ranges."""
     for name in ("step", "passed", "diverged"):
         validate(Whole, state.get(name, None if name == "step" else 0), name)
     validate(Count, state.get("parts", 1), "parts")
@@ -33,7 +33,7 @@ def validate_state(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     if known["average"] is not None:
         _check_tensors(_dict(state, "average"), known["average"], "average")
     for name, value in _dict(state, "sums").items():
-        like = known["sums"].get(name, torch.zeros(()))  # not logged every step
+        like = known["sums"].get(name, torch.zeros(()))  # not logged at every step
         if not _is_same(value, like):
             raise ValueError(f"sums: {name}")
     best = _dict(state, "best")
@@ -46,7 +46,8 @@ def validate_state(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load what an optimizer has kept, after ``check``. Its settings are the recipe's, whatever the checkpoint says."""
+    """Load an optimizer's state after ``validate_state``. Its settings come from the recipe, not from the
+    checkpoint."""
     groups = optimizer.state_dict()["param_groups"]
     for group, found in zip(groups, state["param_groups"], strict=True):
         group |= {"step": found["step"]} if "step" in found else {}
@@ -55,8 +56,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 
 def share_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint as the first of several processes gives it to the others: on the CPU, as each has a device of its
-    own, and without the best weights, which the first alone keeps."""
+    """Return a checkpoint as the first of several processes sends it to the others: on the CPU, and without the best
+    weights, which only the first keeps."""
     return _on_cpu({**state, "best": {**state["best"], "weights": {}}})
 
 
@@ -87,7 +88,7 @@ def _check_tensors(found: Mapping[str, Any], known: Mapping[str, Tensor], where:
 
 
 def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """What it keeps of each parameter: numbers, and tensors of the parameter's shape."""
+    """Validate its state of each parameter: numbers, and tensors of the parameter's shape."""
     groups, kept = found.get("param_groups"), _dict(found, "state")
     if not isinstance(groups, list) or len(groups) != len(known["param_groups"]):
         raise ValueError("the optimizer's groups")
@@ -111,29 +112,27 @@ def _group(group: Any) -> dict[str, Any]:
 def _is_same(found: Any, known: Any) -> bool:
     if not isinstance(known, Tensor):
         return type(found) is type(known)
-    # A checkpoint is loaded onto the CPU, wherever it was written and whatever will go on from it.
+    # Checkpoints are always loaded onto the CPU.
     plain = type(found) is Tensor and found.layout == torch.strided and found.device.type == "cpu"
     return plain and (found.shape, found.dtype) == (known.shape, known.dtype)
 
 
-# What is not as it was
-
-# Of checkpoints of versions that had no others.
+# Settings in checkpoints of versions that did not record them.
 DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """What is not as it was: the names, and what they were."""
+    """Return the settings that changed since the checkpoint, with their earlier values."""
     return {name: clean(str(before[name])) for name in now if str(before[name]) != str(now[name])}
 
 
 def describe_changes(changes: Mapping[str, str], now: Mapping[str, Any], step: int) -> str:
-    """A line about them; empty if there are none."""
+    """Describe changed settings in one line; empty if there are none."""
     what = ", ".join(f"{name} {now[name]} and not {value}" for name, value in changes.items())
     return f"goes on from step {step} with {what}: the last bits of its weights may differ" if what else ""
 
 
 def describe_lost_rows(rows: Sequence[Mapping[str, Any]], due: int) -> str:
-    """A line if a log lacks some of the reports of losses that are due; else empty."""
+    """Return a line if a log lacks some of the ``due`` loss rows; else an empty one."""
     logged = sum("rate" in row for row in rows)
     return f"metrics.jsonl has {logged} of {due} rows: the others are lost" if logged < due else ""

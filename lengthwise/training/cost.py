@@ -1,4 +1,4 @@
-"""What training a recipe costs: measured on a few of its steps, or known without running any."""
+"""The cost of training a recipe: measured on a few steps, or estimated without running any."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from lengthwise.training.arithmetic import Matmul, computing
 from lengthwise.training.compiling import compile_first
 from lengthwise.training.trainer import Trainer
 
-MAX_STEP_SECONDS = 60.0  # seconds of one step
+MAX_STEP_SECONDS = 60.0  # of one step that is still measured
 STORED = Path(__file__).parent / "costs.json"  # written by `make costs`
-GPU_SPEEDUP = 50  # times a GPU is as fast as a thread, at steps as large as that; assumed
+GPU_SPEEDUP = 50  # of a GPU over one CPU thread in large steps; assumed
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Cost:
     operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
     seconds: float  # processor time per step on one thread
     steps: int
-    # Steps were run here; or before, on another machine; or none were, and numbers are within a few times of the truth.
+    # Steps were run here, or earlier on another machine; or estimated, which is right within a few times.
     source: Literal["measured", "stored", "estimated"] = "measured"
 
     @property
@@ -56,8 +56,8 @@ class Cost:
 
 
 def evaluation_seconds(recipe: Recipe) -> float:
-    """Processor seconds of evaluating a trained model at the default lengths, on as many problems as usual: what a few
-    problems of the training length take, scaled up."""
+    """Return processor seconds of evaluating a trained model at the default lengths with the default number of
+    problems, scaled up from a few problems of the training length."""
     sizes, few = default_sizes(recipe), 16
     top = recipe.sizes(recipe.lengths.top)
     with computing(1):
@@ -68,9 +68,8 @@ def evaluation_seconds(recipe: Recipe) -> float:
 
 
 def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> float:
-    """``Cost.operations`` of a recipe, as the plain runner computes it: measured on so many rows of a batch, an eighth
-    unless told, and scaled up. Weights are those that the model begins with. Estimated where a step takes longer than
-    ``PATIENCE``."""
+    """Return ``Cost.operations`` of a recipe with the plain runner: measured on ``rows`` rows of a batch (an eighth by
+    default) and scaled up, with initial weights. Estimated if a step takes longer than ``MAX_STEP_SECONDS``."""
     rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
     if (seconds := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return seconds * SPEED
@@ -79,7 +78,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
     with computing(1):
         for step in _sample_steps(recipe, moments):
             batch, loops = data.batch(small, step, passed=_expected_exams(recipe, step))
-            # Torch does not count the fused attention of a CPU.
+            # Torch does not count the operations of a CPU's fused attention.
             with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
                 rng.seed_torch(rng.address(recipe.seed, "dropout", step))
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
@@ -87,13 +86,13 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
 
 
 class _Counter(TorchDispatchMode):
-    """Counts the operations of matrix products, as torch's ``FlopCounterMode`` does, which also follows modules."""
+    """Counts the operations of matrix products, like torch's ``FlopCounterMode``, without following modules."""
 
     operations = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # to skip it would first import it, for seconds
+        return False  # importing it takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -103,7 +102,7 @@ class _Counter(TorchDispatchMode):
 
 
 def _estimate_step(recipe: Recipe) -> float:
-    """Seconds of a step, estimated without a step."""
+    """Return estimated seconds of a step, without running one."""
     return estimate_training(recipe).seconds / recipe.steps
 
 
@@ -113,19 +112,19 @@ def _shrink(recipe: Recipe, rows: int) -> Recipe:
 
 
 def _sample_steps(recipe: Recipe, count: int) -> list[int]:
-    """Steps evenly spaced over a training."""
+    """Return steps evenly spaced over a training."""
     return [int(recipe.steps * (moment + 0.5) / count) for moment in range(count)]
 
 
 def _expected_exams(recipe: Recipe, step: int) -> int:
-    """Exams passed by then (``Mastery``), which nobody knows beforehand: as if the last were passed at the end, and all
-    took as long."""
+    """Return the exams passed by a step (``Mastery``), assuming that all take equally long and the last is passed at
+    the end."""
     lengths = recipe.lengths
     return lengths.exams() * step // recipe.steps if isinstance(lengths, Mastery) else 0
 
 
 def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
-    """``operations`` of each recipe, by its id without seeds. What is measured is kept."""
+    """Return ``operations`` of each recipe, by its id without seeds. New measurements are saved."""
     found, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
     new = {key: recipe for key, recipe in found.items() if key not in known}
     line = (progress or Progress(quiet=True)).line("operations of a step", len(new))
@@ -140,7 +139,7 @@ def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None
 
 @cache
 def stored_costs() -> dict[str, dict[str, Any]]:
-    """Return what is stored of each recipe, by its id without seeds: its name, and fields of ``Cost``."""
+    """Return the stored costs by recipe id without seeds: the recipe's name, and fields of ``Cost``."""
     return json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
 
 
@@ -152,8 +151,8 @@ def write_stored(costs: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def known_cost(recipe: Recipe) -> Cost:
-    """Return a recipe's cost without running a step: as stored, for recipes of the package's studies; else estimated
-    from the sizes of its model and of its rows."""
+    """Return a recipe's cost without running a step: the stored one if there is one, else estimated from the sizes of
+    its model and rows."""
     if row := stored_costs().get(recipe.seedless_id):
         return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
     demand = estimate_training(recipe)
@@ -162,9 +161,9 @@ def known_cost(recipe: Recipe) -> Cost:
 
 
 def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
-    """Run a few steps at ``moments`` evenly spaced points of the training, since curricula make later steps dearer, and
-    average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Where a step takes
-    longer than ``PATIENCE``, nothing is run."""
+    """Measure the cost at ``moments`` evenly spaced steps of the training, since curricula make later steps more
+    expensive. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Nothing is run
+    if a step takes longer than ``MAX_STEP_SECONDS``."""
     rows, demand = min(rows or recipe.batch, recipe.batch), estimate_training(recipe)
     measured = demand.seconds / recipe.steps * rows / recipe.batch <= MAX_STEP_SECONDS
     found = operations(recipe, rows, moments), step_seconds(recipe, moments, rows)
@@ -173,40 +172,40 @@ def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
 
 
 def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None) -> float:
-    """``Cost.seconds`` alone."""
+    """Return ``Cost.seconds`` alone."""
     rows = min(rows or recipe.batch, recipe.batch)
     if (foreseen := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return foreseen
-    trainee = Trainer(_shrink(recipe, rows), torch.device("cpu"))
-    return _time_step(trainee, moments, time.process_time) * recipe.batch / rows
+    trainer = Trainer(_shrink(recipe, rows), torch.device("cpu"))
+    return _time_step(trainer, moments, time.process_time) * recipe.batch / rows
 
 
 def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
-    """Wall seconds of a whole batch's step on a CUDA GPU; None where measuring that would take too long."""
+    """Return wall seconds of a whole batch's step on a CUDA GPU; None if measuring that would take too long."""
     if _estimate_step(recipe) > GPU_SPEEDUP * MAX_STEP_SECONDS:
         return None
     device = torch.device("cuda")
-    trainee = Trainer(_shrink(recipe, recipe.batch), device, matmul=matmul, compile=compile)
-    compile_first(trainee, Progress(quiet=True))
+    trainer = Trainer(_shrink(recipe, recipe.batch), device, matmul=matmul, compile=compile)
+    compile_first(trainer, Progress(quiet=True))
 
-    def now() -> float:  # when it has done all it was given
+    def now() -> float:
         torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    return _time_step(trainee, moments, now)
+    return _time_step(trainer, moments, now)
 
 
-def _time_step(trainee: Trainer, moments: int, now: Callable[[], float]) -> float:
-    """Seconds of a step, by a clock: the mean of steps across the training."""
-    recipe, taken = trainee.recipe, 0.0
+def _time_step(trainer: Trainer, moments: int, now: Callable[[], float]) -> float:
+    """Return the mean time of steps across the training, by the clock ``now``."""
+    recipe, taken = trainer.recipe, 0.0
     with computing(1):
-        trainee.advance()  # the first step includes one-time allocations
+        trainer.advance()  # the first step includes one-time allocations
         for step in _sample_steps(recipe, moments):
-            trainee.passed = _expected_exams(recipe, step)
-            if trainee.compiled:  # as the first of each shape does
-                trainee.step = step
-                trainee.advance()
-            trainee.step, start = step, now()
-            trainee.advance()
+            trainer.passed = _expected_exams(recipe, step)
+            if trainer.compiled:  # compile this step's shape first
+                trainer.step = step
+                trainer.advance()
+            trainer.step, start = step, now()
+            trainer.advance()
             taken += now() - start
     return taken / moments

@@ -1,4 +1,4 @@
-"""The moving average of the weights of a model in training."""
+"""The exponential moving average of a model's weights during training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
 class EMA(AveragedModel):
-    """An exponential moving average: after the first update a copy, then ``decay`` of itself and the rest of the model.
+    """After the first update a copy, then ``decay`` of itself plus the rest of the model.
 
-    Torch's own sends the number of updates to the model's device at each one, for which a GPU makes the host wait. An
-    exponential average does not depend on it, so it stays on the CPU.
+    Torch's class copies the number of updates to the model's device each time, which makes the host wait for a GPU. An
+    exponential average does not need it, so it stays on the CPU.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -22,7 +22,7 @@ class EMA(AveragedModel):
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        """Take one more state of the model into the average; buffers and whole numbers are copied."""
+        """Update the average; buffers and integers are copied."""
         begun = bool(self.n_averaged)
         moving: list[tuple[Tensor, Tensor]] = []
         for own, new in _pairs(self.module, model):
@@ -37,6 +37,6 @@ class EMA(AveragedModel):
 
 
 def _pairs(average: nn.Module, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each parameter and each buffer of the average, with the model's own."""
+    """Yield each parameter and buffer of the average, with the model's own."""
     yield from zip(average.parameters(), model.parameters(), strict=True)
     yield from zip(average.buffers(), model.buffers(), strict=True)

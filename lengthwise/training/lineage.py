@@ -1,4 +1,4 @@
-"""Going on from another run: what is taken from it, and the digest that it is known by."""
+"""Continuing from another run: the state it provides, and the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
 
-STATE_PARTS = ("step", "passed", "model", "average", "optimizer")  # of a kept state
+STATE_PARTS = (
+    "step",
+    "passed",
+    "model",
+    "average",
+    "optimizer",
+)  # of a final state
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
-    """The recipe of a training that goes on from ``run``: a run, shipped weights, or weights on the Hub. The state of
-    its optimizer goes on where the run has kept it and the recipe's optimizer is of the same kind; else its weights do.
+    """Return the recipe of a training that continues from ``run``: a run, shipped weights, or weights on the Hub. If
+    the run has kept its optimizer's state and both optimizers are of one kind, that state is used; else only the
+    weights.
 
     Raises UsageError if its training has not ended, or its weights do not fit the recipe.
     """
@@ -48,8 +55,8 @@ def _state_fits(own: Recipe, recipe: Recipe) -> bool:
 
 
 def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
-    """What a training starts with: the state that its parent kept, or its weights alone; and the parent's recipe.
-    Raises UsageError if that is not what it was."""
+    """Return the state that the parent run kept, or its weights alone, and the parent's recipe. Raises UsageError if
+    they have changed."""
     folder = weights_folder(parent.run)
     own = read_recipe(folder)
     found = Run(folder, own).state(FINAL) if parent.state else {"model": load(parent.run).model.state_dict()}
@@ -61,7 +68,8 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits of all that is taken from a run; equal where it was trained again to the same bits."""
+    """Return 16 hexadecimal digits of the state that another run continues from; training to the same bits gives the
+    same."""
     digest = hashlib.blake2b(digest_size=8)
     _add(digest, {name: state[name] for name in STATE_PARTS if name in state})
     return digest.hexdigest()

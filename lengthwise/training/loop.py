@@ -46,15 +46,15 @@ def train(
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. ``track``
-    names trackers that rows are sent to. Where another process trains this run, ``wait`` for it. With ``keep_state``,
-    other trainings can go on from its end. ``matmul`` is the arithmetic of matrix products. With ``compile``, torch
-    compiles the loops of a model that ``fast.Compiled`` claims; any other trains as ever, and a note says why. Started
-    by torchrun, all processes train one run together, and the first one writes.
+    names trackers that receive the rows. With ``wait``, wait while another process trains this run. With
+    ``keep_state``, other trainings can continue from its final state. ``matmul`` is the precision of matrix products.
+    With ``compile``, torch compiles the loops of a model that ``runners.Compiled`` claims; for others a note says why
+    not. Under torchrun, all processes train one run together, and the first one writes.
 
-    Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, with
-    the last finite checkpoint kept (with ``allow_divergence`` training goes on, and rows say null); and UsageError if
-    the model is not causal where its layout is, the device is missing, torch cannot compile here, the folder holds
-    another recipe, the run's log disappears, or another process trains this run.
+    Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, keeping
+    the last finite checkpoint (with ``allow_divergence`` training continues, and rows contain null); and UsageError if
+    the model is not causal but its layout is, the device is missing, torch cannot compile, the folder holds another
+    recipe, the run's log disappears, or another process trains this run.
     """
     check(track)
     shown = progress or Progress(quiet=True)
@@ -66,19 +66,19 @@ def train(
         if processes.first and not (where / "config.json").exists():
             rehearse(recipe, at, matmul)
         how = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
-        trainee = Trainer(recipe, at, processes=processes, **how)
-        causality.check(trainee.model, recipe, [recipe.tops])
+        trainer = Trainer(recipe, at, processes=processes, **how)
+        causality.check(trainer.model, recipe, [recipe.tops])
         if not Run(where, recipe).done:
             with computing(threads):
-                compile_first(trainee, shown, note=True)
+                compile_first(trainer, shown, note=True)
         if not processes.first:
-            with computing(threads), stop_signal() as stopped, prefetch_batches([trainee]):
-                return _train_beside_first(trainee, where, stopped)
+            with computing(threads), stop_signal() as stopped, prefetch_batches([trainer]):
+                return _train_beside_first(trainer, where, stopped)
         run = Run.of(recipe, where)
-        run.hold_code(trainee.model)
+        run.hold_code(trainer.model)
         alone = nullcontext() if run.done else run.locked(wait=wait)
         with ExitStack() as held:
-            with trainee.clock.exclude():  # waiting for another process is no training
+            with trainer.clock.exclude():  # without the time spent waiting for another process
                 held.enter_context(alone)
             held.enter_context(computing(threads))
             stopped = held.enter_context(stop_signal())
@@ -87,49 +87,49 @@ def train(
                 run.forget_state()
                 processes.from_first(None)
                 return run
-            with record_divergence(run), prefetch_batches([trainee]):
-                _train(trainee, run, shown, stopped, save_every)
-                trainee.end(run, keep_state=keep_state)
+            with record_divergence(run), prefetch_batches([trainer]):
+                _train(trainer, run, shown, stopped, save_every)
+                trainer.end(run, keep_state=keep_state)
     return run
 
 
-def _train(trainee: Trainer, run: Run, shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
+def _train(trainer: Trainer, run: Run, shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoint to the end."""
-    recipe = trainee.recipe
-    for change in trainee.restore(run):
+    recipe = trainer.recipe
+    for change in trainer.restore(run):
         shown.note(change)
-    if trainee.processes.count > 1:
-        trainee.processes.from_first(checkpoint.share_checkpoint(trainee.state()))
-    course, saved = TrainingProgress(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
-    over = trainee.is_over
+    if trainer.processes.count > 1:
+        trainer.processes.from_first(checkpoint.share_checkpoint(trainer.state()))
+    course, saved = TrainingProgress(shown.line(recipe.name, recipe.steps, trainer.step)), time.monotonic()
+    over = trainer.is_over
     while not over:
-        parts = trainee.parts
-        trainee.advance()
-        if trainee.parts > parts:
-            rows = f"{recipe.batch} rows run in {trainee.parts} parts"
-            shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainee.step} on, its {rows}")
-        for row in trainee.log(run):
-            course.show(trainee.step, row)
-        stop, over = trainee.processes.any(stopped(), trainee.is_over)
+        parts = trainer.parts
+        trainer.advance()
+        if trainer.parts > parts:
+            rows = f"{recipe.batch} rows run in {trainer.parts} parts"
+            shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainer.step} on, its {rows}")
+        for row in trainer.log(run):
+            course.show(trainer.step, row)
+        stop, over = trainer.processes.any(stopped(), trainer.is_over)
         if stop or time.monotonic() - saved > save_every:
-            trainee.keep(run)
+            trainer.keep(run)
             saved = time.monotonic()
         if stop:
-            raise Interrupted(f"stopped at step {trainee.step}; the same command goes on from there: {run.folder}")
+            raise Interrupted(f"stopped at step {trainer.step}; the same command goes on from there: {run.folder}")
 
 
-def _train_beside_first(trainee: Trainer, where: Path, stopped: Callable[[], bool]) -> Run:
-    """What processes do beside the first: they take the same steps on other rows, and write nothing."""
-    state = trainee.processes.from_first(None)
+def _train_beside_first(trainer: Trainer, where: Path, stopped: Callable[[], bool]) -> Run:
+    """Take the same steps as the first process on other rows, and write nothing."""
+    state = trainer.processes.from_first(None)
     if state is not None:
-        trainee.load_state(state)
-        over = trainee.is_over
+        trainer.load_state(state)
+        over = trainer.is_over
         while not over:
-            trainee.advance()
-            trainee.take_exam()
-            if trainee.is_report_due():
-                trainee.report()
-            stop, over = trainee.processes.any(stopped(), trainee.step >= trainee.recipe.steps)
+            trainer.advance()
+            trainer.take_exam()
+            if trainer.is_report_due():
+                trainer.report()
+            stop, over = trainer.processes.any(stopped(), trainer.step >= trainer.recipe.steps)
             if stop:
-                raise Interrupted(f"stopped at step {trainee.step}")
-    return Run(where, trainee.recipe)
+                raise Interrupted(f"stopped at step {trainer.step}")
+    return Run(where, trainer.recipe)

@@ -1,4 +1,4 @@
-"""What to do where a device's memory does not hold a training step: run the rows of its batch in parts."""
+"""Training steps in several parts, for a device whose memory does not hold the whole batch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 
 
 class MicroBatches(Runner):
-    """Runs the rows of a batch in parts, one after the other, and computes each again for its gradients.
+    """Runs the rows of a batch in parts, one after the other, and recomputes each part for its gradients.
 
-    So memory holds what backpropagation keeps of one part, and of all parts the logits alone. Objectives see the whole
-    batch: losses and gradients are those of the runner that it uses, up to the order of sums.
+    Memory then holds the activations of one part, and only logits of all parts. Objectives see the whole batch: losses
+    and gradients equal those of the inner runner, up to the order of sums.
     """
 
     def __init__(self, runner: Runner, parts: int) -> None:
@@ -53,7 +53,7 @@ class MicroBatches(Runner):
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
     def _recompute(self, function: Callable[..., Any], *given: Any) -> Any:
-        """What the function gives; nothing else is kept, and it is called again for gradients."""
-        # A tensor of the device, so that dropout is drawn there as before: torch looks at arguments alone for devices.
+        """Return the function's result without keeping anything else; it is called again for gradients."""
+        # A tensor on the device: torch preserves the generators of its arguments' devices, for dropout.
         there = torch.empty(0, device=device_of(self.model))
         return checkpoint(lambda _, *rest: function(*rest), there, *given, use_reentrant=False)

@@ -1,7 +1,7 @@
-"""Draws each batch while the step before it is computed.
+"""Draws each batch while the previous step is computed.
 
-A batch is a function of the recipe, the step and the exams passed (``experiment.data``), so it does not matter when it
-is drawn: weights are the same to the bit. On a CPU nothing is won, as drawing takes its time from the step.
+A batch is a function of the recipe, the step and the exams passed, so prefetching changes nothing. On a CPU it saves no
+time.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from lengthwise.training.trainer import DrawnBatch, Trainer
 
 
 def pays(device: torch.device) -> bool:
-    """Does the device compute beside the CPU?"""
+    """Return whether the device computes while the CPU draws."""
     return device.type != "cpu"
 
 
 class Prefetcher:
-    """The batches of a recipe; a worker draws the next one meanwhile."""
+    """The batches of a recipe; a worker thread draws the next one ahead."""
 
     def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
         self.recipe, self.worker = recipe, worker
-        self.coming: dict[tuple[int, int], Future[DrawnBatch]] = {}  # by step and exams passed; one at most
+        self.next: dict[tuple[int, int], Future[DrawnBatch]] = {}  # by step and exams passed; at most one
 
     def __call__(self, step: int, passed: int) -> DrawnBatch:
-        """The batch of a step after so many exams. One that was drawn before an exam was passed is thrown away. Raises
-        what drawing raises."""
-        coming = self.coming.pop((step, passed), None)
-        found = coming.result() if coming else data.batch(self.recipe, step, passed=passed)
-        self.coming = {}
+        """Return the batch of a step after ``passed`` exams. One that was drawn before an exam was passed is discarded.
+        Raises errors of drawing."""
+        future = self.next.pop((step, passed), None)
+        found = future.result() if future else data.batch(self.recipe, step, passed=passed)
+        self.next = {}
         if step + 1 < self.recipe.steps:
             following = self.worker.submit(data.batch, self.recipe, step + 1, passed=passed)
-            self.coming = {(step + 1, passed): following}
+            self.next = {(step + 1, passed): following}
         return found
 
 
 @contextmanager
-def prefetch_batches(trainees: Sequence[Trainer], *, always: bool = False) -> Iterator[None]:
-    """A context in which one thread draws the batches of these ahead, where that pays, or ``always``."""
-    if not always and not pays(trainees[0].device):
+def prefetch_batches(trainers: Sequence[Trainer], *, always: bool = False) -> Iterator[None]:
+    """A context in which one thread prefetches batches, where that saves time, or ``always``."""
+    if not always and not pays(trainers[0].device):
         yield
         return
-    before = [one.draw for one in trainees]
+    before = [one.draw for one in trainers]
     with ThreadPoolExecutor(1, "batches") as worker:
         try:
-            for one in trainees:
+            for one in trainers:
                 one.draw = Prefetcher(one.recipe, worker)
             yield
         finally:
             worker.shutdown(cancel_futures=True)
-            for one, draw in zip(trainees, before, strict=True):
+            for one, draw in zip(trainers, before, strict=True):
                 one.draw = draw

@@ -1,8 +1,8 @@
 """Several processes that train one model (torchrun), each on some rows of the same batch.
 
-Process r of n runs the rows r, r + n, r + 2 n, …, and all exchange their logits: so each of them computes the loss of
-the whole batch, whatever the objective. Its gradient reaches a process through its own rows alone; the sum over
-processes is the gradient that one process would have.
+Process r of n runs the rows r, r + n, r + 2 n, …, and all exchange their logits, so each computes the loss of the whole
+batch, for any objective. Its gradient reaches a process through its own rows alone; the sum over processes is the
+gradient of a single process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lengthwise.runs.run import from_torchrun
 
 
 class Processes:
-    """The processes of a training, as one of them sees them: it is number ``rank`` of ``count``."""
+    """The processes of a training, seen by number ``rank`` of ``count``."""
 
     def __init__(self, rank: int, count: int) -> None:
         self.rank, self.count = rank, count
@@ -37,16 +37,17 @@ class Processes:
 
     @property
     def divides(self) -> bool:
-        """Whether a batch is divided, of which each process runs some rows."""
+        """True if each process runs only some rows of a batch."""
         return self.count > 1
 
     @property
     def address(self) -> tuple[int, ...]:
-        """What sets a process's random draws apart; those of the first are as of one process alone."""
+        """The part of a random number's address that differs between processes; empty for the first, as for a single
+        process."""
         return (self.rank,) if self.rank else ()
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all processes, which are of equal shapes."""
+        """Return the tensors of all processes, which have equal shapes."""
         found = [torch.empty_like(tensor) for _ in range(self.count)]
         with _report_lost_process():
             dist.all_gather(found, tensor.contiguous())
@@ -58,18 +59,18 @@ class Processes:
             dist.all_reduce(tensor)
 
     def from_first(self, value: Any) -> Any:
-        """The value that the first process has."""
+        """Return the first process's value."""
         box = [value]
         with _report_lost_process():
             dist.broadcast_object_list(box, device=torch.device("cpu"))
         return box[0]
 
     def any(self, *flags: bool) -> list[bool]:
-        """For each flag: has a process set it? They are exchanged between CPUs."""
+        """Return, for each flag, whether any process has set it. They are exchanged between CPUs."""
         return torch.stack(self.gather(torch.tensor(flags))).any(0).tolist()
 
     def add_gradients(self, model: nn.Module) -> None:
-        """Give each parameter the sum of its gradients. One that no process has used keeps none."""
+        """Give each parameter the sum of its gradients over processes. One that no process has used keeps none."""
         parameters = list(model.parameters())
         used = self.any(*(parameter.grad is not None for parameter in parameters))
         shared = [parameter for parameter, is_used in zip(parameters, used, strict=True) if is_used]
@@ -81,7 +82,7 @@ class Processes:
 
 
 class SingleProcess(Processes):
-    """One process by itself, or the first of several where it rehearses what all of them will do."""
+    """A process on its own, or the first of several during a rehearsal."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)
@@ -105,7 +106,7 @@ class SingleProcess(Processes):
 
 @contextmanager
 def join_processes(device: torch.device) -> Iterator[Processes]:
-    """The processes that torchrun has started, this one among them; it alone, if it was started otherwise."""
+    """Yield the processes that torchrun has started; without it, this process alone."""
     if process_count() == 1:
         yield SingleProcess()
         return
@@ -126,7 +127,7 @@ def process_count() -> int:
 
 
 def is_follower() -> bool:
-    """Is this one of torchrun's processes, and not the first?"""
+    """Return whether this is one of torchrun's processes, and not the first."""
     return from_torchrun() and os.environ["RANK"] != "0"
 
 
@@ -140,9 +141,9 @@ def _report_lost_process() -> Iterator[None]:
 
 
 class Divided(Runner):
-    """Runs this process's rows with another runner. All processes' logits are returned; those of the others are without
-    gradients. Raises UsageError for fewer rows than processes, and where an objective takes the model itself: each
-    process would add the whole gradient of what it computes from that."""
+    """Runs this process's rows with another runner, and returns all processes' logits; those of other processes have no
+    gradients. Raises UsageError for fewer rows than processes, and if an objective uses the model itself: each process
+    would add the whole gradient of that part."""
 
     def __init__(self, runner: Runner, processes: Processes) -> None:
         self.runner, self.processes = runner, processes
@@ -177,7 +178,7 @@ class Divided(Runner):
     def _join_logits(
         self, own: Float[Tensor, "m v"], rows: Int[Tensor, " r"], at: Bool[Tensor, "r t"]
     ) -> Float[Tensor, "n v"]:
-        """The logits at all positions of these rows of the batch, of which ``own`` are this process's."""
+        """Return the logits at all positions of these rows of the batch, of which ``own`` are this process's."""
         owner = (rows % self.processes.count)[at.nonzero()[:, 0]]
         counts = owner.bincount(minlength=self.processes.count).tolist()
         padded = F.pad(own.detach(), (0, 0, 0, max(counts) - len(own)))

@@ -1,4 +1,4 @@
-"""The progress of one training run: what its rows of metrics say, and how it ends."""
+"""The progress display of a training run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TrainingProgress:
 
 @contextmanager
 def record_divergence(run: Run) -> Iterator[None]:
-    """Keep in the run's folder that its training diverged, if it does."""
+    """A context that records in the run's folder if its training diverges."""
     run.forgive()
     try:
         yield

@@ -1,7 +1,7 @@
 """Several seeds of one recipe, trained together in one process.
 
-Each seed is a ``Trainer`` with batches, objective, optimizer, log, checkpoint and folder of its own. Only the
-logits and their gradients are computed together (``runners.stacked``).
+Each seed is a ``Trainer`` with its own batches, objective, optimizer, log, checkpoint and folder. Only logits and their
+gradients are computed together (``runners.stacked``).
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def train_stacked(
     matmul: Matmul = "fp32",
     track: Sequence[str] = (),
 ) -> list[Run]:
-    """Train recipes that differ in their seeds alone, in one process, and return their runs. Each comes out as from
-    ``train``, up to the order of sums; arguments and files are the same. A run that is done is left as it is.
+    """Train recipes that differ in their seeds alone, in one process, and return their runs. Each result equals that of
+    ``train``, up to the order of sums; arguments and files are the same. Finished runs are not changed.
 
-    A seed whose training diverges is recorded in its folder and said, and the others go on: its run is not ``done``.
-    Where checkpoints are of different steps, those behind go first. Stopped or killed and resumed, a stack of the same
-    seeds equals an uninterrupted one to the bit on a CPU; with ``Mastery``, if no kill came between two checkpoints.
+    A seed that diverges is recorded in its folder and reported, and the others continue: its run is not ``done``. If
+    checkpoints are of different steps, the earlier ones catch up first. A resumed stack of the same seeds equals an
+    uninterrupted one to the bit on a CPU; with ``Mastery``, only if it was not killed between two checkpoints.
 
-    Raises Interrupted as ``train`` does, and UsageError also for recipes that differ otherwise, and for a model that
-    cannot be stacked: one that draws random numbers in training, decides by its inputs, or changes its buffers.
+    Raises Interrupted as ``train`` does, and UsageError also for recipes with other differences, and for a model that
+    cannot be stacked: one that draws random numbers in training, branches on its inputs, or changes its buffers.
     """
     check(track)
     shown, at = progress or Progress(quiet=True), choose_device(device)
@@ -67,7 +67,7 @@ def train_stacked(
     _rehearse_all(recipes, at, matmul)
     runs = [Run.of(recipe) for recipe in recipes]
     with ExitStack() as entered:
-        for run in sorted(runs, key=lambda run: run.folder):  # in one order, so that two that wait never wait for ever
+        for run in sorted(runs, key=lambda run: run.folder):  # a fixed order prevents deadlocks
             entered.enter_context(nullcontext() if run.done else run.locked(wait=wait))
         left = [run for run in runs if not run.done]
         for run in runs:
@@ -78,17 +78,17 @@ def train_stacked(
         entered.enter_context(computing(threads))
         stopped = entered.enter_context(stop_signal())
         if left:
-            given: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
-            seeds = [Member(run, Trainer(run.recipe, at, **given)) for run in left]
+            settings: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
+            seeds = [Member(run, Trainer(run.recipe, at, **settings)) for run in left]
             for one in seeds:
-                one.run.hold_code(one.trainee.model)
-            with prefetch_batches([one.trainee for one in seeds]):
+                one.run.hold_code(one.trainer.model)
+            with prefetch_batches([one.trainer for one in seeds]):
                 _train(seeds, shown, stopped, save_every)
     return runs
 
 
 def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> None:
-    """Raise UsageError for what cannot work, before anything is written."""
+    """Raise UsageError for problems that would stop the training, before anything is written."""
     first, runs = recipes[0], [Run.locate(recipe) for recipe in recipes]
     if device.type == "cpu":
         demand = estimate_training(first)
@@ -102,14 +102,14 @@ def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmu
 
 
 def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32") -> None:
-    """Train two of the seeds on a few rows at the first step and at the last: what cannot be stacked raises UsageError
-    here."""
-    trainees = [Trainer(shrink(recipe), device, matmul=matmul) for recipe in recipes[:2]]
+    """Train two of the seeds on a few rows at the first and the last step. Raises UsageError if they cannot be
+    stacked."""
+    trainers = [Trainer(shrink(recipe), device, matmul=matmul) for recipe in recipes[:2]]
     try:
-        advance(trainees)
-        for one in trainees:
+        advance(trainers)
+        for one in trainers:
             one.step, one.passed = one.recipe.steps - 1, one.recipe.lengths.top
-        advance(trainees)
+        advance(trainers)
     except (RuntimeError, TypeError, ValueError) as error:
         draws = "the model draws random numbers in training, as dropout and noise do"
         reason = draws if "random operation" in message_of(error) else one_line(error)
@@ -131,37 +131,37 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
 
 @dataclass(frozen=True)
 class Member:
-    """One of a stack: a model in training, and its run."""
+    """A member of a stack: a model in training, and its run."""
 
     run: Run
-    trainee: Trainer
+    trainer: Trainer
 
 
 class Stack:
-    """Seeds that train together. One that turns out to have diverged is recorded in its folder, and leaves."""
+    """Seeds that train together. One that diverges is recorded in its folder and removed."""
 
     def __init__(self, seeds: Sequence[Member], shown: Progress) -> None:
         self.seeds, self.shown = [*seeds], shown
 
     @property
     def step(self) -> int:
-        """The step of the one that is furthest behind; the last one if there is none."""
-        return min((one.trainee.step for one in self.seeds), default=sys.maxsize)
+        """The lowest step of any member; the largest integer if there is none."""
+        return min((one.trainer.step for one in self.seeds), default=sys.maxsize)
 
     def advance(self) -> list[dict[str, Any]]:
-        """Take a step, and log it; the new rows."""
+        """Take a step, log it, and return the new rows."""
         try:
-            taken = advance([one.trainee for one in self.seeds])
+            taken = advance([one.trainer for one in self.seeds])
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             few = f"memory does not hold {len(self.seeds)} seeds at once: take fewer, or leave the stack out"
             raise UsageError(f"{self.seeds[0].run.recipe.name}: {few}") from None
-        return self._each(lambda one: one.trainee.log(one.run) if one.trainee in taken else [])
+        return self._each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
 
     def keep(self) -> None:
         """Write all checkpoints."""
-        self._each(lambda one: one.trainee.keep(one.run) or [])
+        self._each(lambda one: one.trainer.keep(one.run) or [])
 
     def _each(self, act: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -176,10 +176,10 @@ class Stack:
 
 
 def _train(seeds: Sequence[Member], shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
-    """Train from the last checkpoints to the end, but for those that diverge."""
+    """Train from the last checkpoints to the end, without those that diverge."""
     for one in seeds:
         one.run.forgive()
-        for change in one.trainee.restore(one.run):
+        for change in one.trainer.restore(one.run):
             shown.note(change)
     stack, recipe, saved = Stack(seeds, shown), seeds[0].run.recipe, time.monotonic()
     course = TrainingProgress(shown.line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
@@ -187,7 +187,7 @@ def _train(seeds: Sequence[Member], shown: Progress, stopped: Callable[[], bool]
         for row in _means(stack.advance()):
             course.show(stack.step, row)
         stop = stopped()
-        # At the end too: if some runs were done at a kill and others not, those would go on as a smaller stack.
+        # At the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
         if stop or stack.step >= recipe.steps or time.monotonic() - saved > save_every:
             stack.keep()
             saved = time.monotonic()
@@ -195,11 +195,11 @@ def _train(seeds: Sequence[Member], shown: Progress, stopped: Callable[[], bool]
             where = f"{len(stack.seeds)} runs in {stack.seeds[0].run.folder.parent}"
             raise Interrupted(f"stopped at step {stack.step}; the same command goes on from there: {where}")
     for one in stack.seeds:
-        one.trainee.end(one.run)
+        one.trainer.end(one.run)
 
 
 def _means(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of several seeds at one step as one of each kind."""
+    """Yield the mean of several seeds' rows at one step, one row of each kind."""
     if losses := [row["loss"] for row in rows if row.get("loss") is not None]:
         lengths = [row["length"] for row in rows if "length" in row]
         yield {"loss": mean(losses), **({"length": min(lengths)} if lengths else {})}
@@ -207,40 +207,40 @@ def _means(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"exact": {size: mean(exact[size] for exact in watched) for size in watched[0]}}
 
 
-def advance(trainees: Sequence[Trainer]) -> list[Trainer]:
-    """Take a step of those that have taken fewest, and return them.
+def advance(trainers: Sequence[Trainer]) -> list[Trainer]:
+    """Take a step with the trainers that have taken fewest, and return them.
 
-    The others are computed too, and thrown away: so a step has the same shapes, and the same last bits, after a kill
+    The others are computed too, and discarded: a step then has the same shapes, and the same last bits, after a kill
     between two checkpoints as before it.
     """
-    step = min(one.step for one in trainees)
-    batches = [one.batch(step) for one in trainees]
-    with trainees[0].borrowed():
-        return _advance_together(trainees, step, batches)
+    step = min(one.step for one in trainers)
+    batches = [one.batch(step) for one in trainers]
+    with trainers[0].borrowed():
+        return _advance_together(trainers, step, batches)
 
 
-def _advance_together(trainees: Sequence[Trainer], step: int, batches: Sequence[DrawnBatch]) -> list[Trainer]:
-    models = [one.model for one in trainees]
+def _advance_together(trainers: Sequence[Trainer], step: int, batches: Sequence[DrawnBatch]) -> list[Trainer]:
+    models = [one.model for one in trainers]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:
-        return [one.loss(step, runner, *batch) for one, runner, batch in zip(trainees, runners, batches, strict=True)]
+        return [one.loss(step, runner, *batch) for one, runner, batch in zip(trainers, runners, batches, strict=True)]
 
-    recorders = [Recorder(one.model, len(one.recipe.layout.vocabs(one.recipe.task)[1])) for one in trainees]
+    recorders = [Recorder(one.model, len(one.recipe.layout.vocabs(one.recipe.task)[1])) for one in trainers]
     versions = [buffer._version for model in models for buffer in model.buffers()]
-    losses(recorders)  # worth nothing, but tells what the objective asks for
+    losses(recorders)  # their values are meaningless; only the calls are recorded
     if versions != [buffer._version for model in models for buffer in model.buffers()]:
         raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
     asked = [one.asked for one in recorders]
     if len({tuple(each.each for each in own) for own in asked}) > 1:
-        raise UsageError("the objective asks one seed for other logits than the next")
-    matmul = trainees[0].matmul
+        raise UsageError("the objective calls the runners of two seeds differently")
+    matmul = trainers[0].matmul
     with step_precision(matmul):
-        with autocast(trainees[0].device, matmul):
+        with autocast(trainers[0].device, matmul):
             found = [compute_answers(models, together) for together in zip(*asked, strict=True)]
-        # An objective may run the models itself, and ask for nothing.
+        # An objective may run the models itself, and call no runner.
         replies = zip(*found, strict=True) if found else [()] * len(models)
         replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]
-        due = [(one, loss) for one, loss in zip(trainees, losses(replayers), strict=True) if one.step == step]
+        due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
         torch.stack([loss.value for _, loss in due]).sum().backward()
     for one, loss in due:
         one.descend(loss)

@@ -1,4 +1,4 @@
-"""A model in training: one step, what is logged, and its checkpoint."""
+"""A model in training: its steps, its log, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REHEARSAL_ROWS = 2  # rows
 
 
 class Trainer:
-    """A model in training, with the optimizer and everything else that a checkpoint holds."""
+    """A model in training, with the optimizer and the rest of a checkpoint's contents."""
 
     def __init__(
         self,
@@ -61,34 +61,33 @@ class Trainer:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
         self.matmul, self.compile, self.processes, self.stacked = matmul, compile, processes or SingleProcess(), stacked
         if not is_small(recipe.model):
-            estimate_model(recipe, TRAINED_NUMBERS).check(
-                f"{recipe.name}: training a model of {parameters(recipe):,} parameters"
-            )
-        self.model = recipe.build().to(device).train()  # a module that is given may not be in training
-        if recipe.model.offsets > 1:  # each is added to the others, and no table is as long as all may be together
+            what = f"{recipe.name}: training a model of {parameters(recipe):,} parameters"
+            estimate_model(recipe, TRAINED_NUMBERS).check(what)
+        self.model = recipe.build().to(device).train()  # an external module may be in evaluation mode
+        if recipe.model.offsets > 1:  # their sum could exceed every table of positions
             raise UsageError(f"{recipe.name}: several parts add random offsets to digit positions: offset=1 adds none")
         if not any(weight.requires_grad for weight in self.model.parameters()):
-            raise UsageError(f"{recipe.name}: there is nothing to train: the model has no weights that may change")
+            raise UsageError(f"{recipe.name}: there is nothing to train: the model has no trainable weights")
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = recipe.start
         self.passed = 0  # exams, with Mastery
-        self.parts = recipe.accumulate  # of a batch; more, where memory does not hold all of it
+        self.parts = recipe.accumulate  # of a batch; doubled when memory runs out
         self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
         self.last = (0, math.nan)  # step and loss of the last report
-        self.diverged = 0  # the step at which that was found
-        self.resumed: list[dict[str, Any]] = []  # with what each change of versions or threads came
+        self.diverged = 0  # the step at which divergence was found; 0: none
+        self.resumed: list[dict[str, Any]] = []  # steps of resuming, with what had changed
         self.watching = Validator(recipe)
-        # Steps seed torch's global generators, for dropout; code of others may draw from Python's too.
+        # Steps seed torch's global generators, for dropout; a user's code may draw from Python's too.
         foreign = runs_foreign_code(recipe, self.model)
         self.borrowed = partial(running_foreign_code, recipe) if foreign else rng.borrow_torch_generators
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
     def advance(self) -> None:
-        """Take one optimizer step. Where memory does not hold it, take it again with twice as many parts of the batch,
-        and go on so. Raises UsageError where it does not hold a single row."""
+        """Take one optimizer step. If memory runs out, repeat it with twice as many parts of the batch, also from then
+        on. Raises UsageError if memory does not hold a single row."""
         batch, loops = self.batch(self.step)
         with self.borrowed():
             while (loss := self.backward(batch, loops)) is None:
@@ -100,7 +99,7 @@ class Trainer:
             self.descend(loss)
 
     def backward(self, batch: Batch, loops: Int[Tensor, " b"]) -> Loss | None:
-        """Compute the loss and its gradients. None if memory does not hold what that takes; all of it is free again."""
+        """Compute the loss and its gradients. Return None if memory runs out; it is then free again."""
         runner = self.runner()
         try:
             with step_precision(self.matmul):
@@ -119,24 +118,23 @@ class Trainer:
         return loss
 
     def batch(self, step: int) -> DrawnBatch:
-        """The batch of a step, with its rows' loops."""
+        """Return the batch of a step, with its rows' loops."""
         return self.draw(step, self.passed)
 
     def loss(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Loss:
-        """The loss of that batch, computed by a runner."""
+        """Return the loss of a batch, computed by a runner."""
         # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
         rng.seed_torch(rng.address(self.recipe.seed, "dropout", step, *self.processes.address))
         return self.recipe.objective(runner, batch, loops, rng.stream(self.recipe.seed, "objective", step))
 
     def descend(self, loss: Loss) -> None:
-        """Change the weights by the gradient that they have, and count the step."""
+        """Update the weights by their gradients, and count the step."""
         recipe, step, logs = self.recipe, self.step, dict(loss.logs)
         if recipe.clip:
             logs["gradient_norm"] = clip_grad_norm_(self.model.parameters(), recipe.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = recipe.optimizer.rate * recipe.schedule.factor(
-                step - recipe.start, recipe.steps - recipe.start
-            )
+            factor = recipe.schedule.factor(step - recipe.start, recipe.steps - recipe.start)
+            group["lr"] = recipe.optimizer.rate * factor
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average and step >= recipe.ema_start:
@@ -146,23 +144,23 @@ class Trainer:
         self.step += 1
 
     def runner(self) -> Runner:
-        """Chosen at every step: hooks may have been set since the last one."""
+        """Choose the runner. Called at every step, since hooks may have been set."""
         runner = cpu.choose(self.model, self._kinds())
         runner = Bf16(runner) if self.matmul == "bf16" else runner
         runner = MicroBatches(runner, self.parts) if self.parts > 1 else runner
         return Divided(runner, self.processes) if self.processes.divides else runner
 
     def _kinds(self) -> Sequence[cpu.RunnerType]:
-        """The runners that may be chosen: the faster ones for a CPU know no bfloat16."""
+        """Return the runners that may be chosen; the faster CPU runners do not support bfloat16."""
         return (cpu.Compiled,) * self.compile + (() if self.matmul == "bf16" else cpu.RUNNERS)
 
     @property
     def compiled(self) -> bool:
-        """Whether a compiled runner is asked for and claims the model."""
+        """True if a compiled runner is requested and claims the model."""
         return self.compile and cpu.why_not_compiled(self.model) is None
 
     def take_exam(self) -> None:
-        """With ``Mastery``, let the model take its exam if one is due, and admit the next length if it passes."""
+        """With ``Mastery``, run the exam if one is due, and admit the next length if it is passed."""
         lengths = self.recipe.lengths
         if not isinstance(lengths, Mastery) or self.step % lengths.every or self.length() == lengths.top:
             return
@@ -172,23 +170,23 @@ class Trainer:
             try:
                 exact = scores.exact_match(self.model, self.recipe, size, lengths.count, step=self.step)
                 passed = exact >= lengths.least
-            except data.NoProblemsLeft:  # a file need not have problems of every length
+            except data.NoProblemsLeft:  # a task's own file may lack this length
                 passed = True
             self.model.train()
         self.passed += self.processes.from_first(passed)
 
     def length(self) -> int:
-        """The largest size at this step."""
+        """Return the largest size at this step."""
         lengths = self.recipe.lengths
         return lengths.maximum(lengths.clock(self.step, self.passed)) if isinstance(lengths, Growing) else lengths.top
 
     def model_to_evaluate(self) -> Model:
-        """The model to evaluate and save: the moving average if the recipe has one and it has started."""
+        """Return the model to evaluate and save: the moving average if the recipe has one and it has started."""
         averaged = self.average is not None and self.average.n_averaged > 0
         return self.average.module if averaged else self.model  # type: ignore[return-value,union-attr]
 
     def log(self, run: Run) -> list[dict[str, Any]]:
-        """Do what is due after a step, an exam, a report, a watch, and log it; the new rows of metrics."""
+        """Run what is due after a step (exam, report, validation), log it, and return the new rows of metrics."""
         with self.borrowed():
             self.take_exam()
             rows = [self.report()] if self.is_report_due() else []
@@ -205,13 +203,13 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Has training ended: at its last step, or early, as nothing was better for as long as ``patience`` allows?"""
+        """True at the last step, or if ``patience`` measurements brought no better weights."""
         recipe, best = self.recipe, max(self.watching.best["step"], self.recipe.start)
         early = recipe.patience and self.step - best >= recipe.patience * recipe.watch.every
         return self.step >= recipe.steps or bool(early)
 
     def end(self, run: Run, *, keep_state: bool = False) -> None:
-        """Write what is left of a training; the weights come last: their file marks the run as done."""
+        """Write the final files. The weights are last: their file marks the run as done."""
         run.describe(self.about())
         if keep_state:
             run.save_state(self.state(), FINAL)
@@ -219,11 +217,11 @@ class Trainer:
         run.forget_state()
 
     def is_report_due(self) -> bool:
-        """Is a report due after this step?"""
+        """Return whether a report is due after this step."""
         return self.step % LOG_EVERY == 0 or self.step == self.recipe.steps
 
     def report(self) -> dict[str, Any]:
-        """A row of metrics: means over the steps since the last report."""
+        """Return a row of metrics: means over the steps since the last report."""
         self.check_finite()
         steps = min((self.step - 1) % LOG_EVERY + 1, self.step - self.recipe.start)
         means, self.sums = {name: finite(float(value) / steps) for name, value in self.sums.items()}, {}
@@ -233,8 +231,8 @@ class Trainer:
         return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.time()}
 
     def check_finite(self) -> None:
-        """Diverged unless every weight, and every value logged since the last report, is a number; where that is
-        allowed, it is noted."""
+        """Raise Diverged unless all weights, and all values logged since the last report, are finite; if divergence is
+        allowed, record it."""
         weights = torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()])
         if weights.all() and all(math.isfinite(value) for value in self.sums.values()):
             return
@@ -248,18 +246,18 @@ class Trainer:
         raise Diverged(f"{self.recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
 
     def watch(self) -> dict[str, Any]:
-        """Measure what the recipe watches, as a row of metrics."""
+        """Measure what the recipe watches; return a row of metrics."""
         return self.watching.measure(self.model_to_evaluate(), self.step) | self.time()
 
     def time(self) -> dict[str, float]:
-        """Wall and processor seconds so far, including earlier calls that trained this run. Of seeds that train
-        together each has an equal share of the processor's."""
+        """Return wall and processor seconds so far, including earlier calls for this run. Stacked seeds have equal
+        shares of the processor time."""
         now = self.clock.read()
         now["cpu_s"] /= self.stacked or 1
         return {name: round(self.spent[name] + value, 3) for name, value in now.items()}
 
     def about(self) -> dict[str, Any]:
-        """The provenance of the results: versions, commit, device, runner, time."""
+        """Return the provenance of the results: versions, commit, device, runner, time."""
         return {
             "commit": commit(),
             "python": platform.python_version(),
@@ -282,7 +280,7 @@ class Trainer:
         return name if self.matmul != "bf16" else "Bf16, Compiled" if name == "Compiled" else "Bf16"
 
     def surroundings(self) -> dict[str, Any]:
-        """What the last bits of the weights may depend on, beside the recipe."""
+        """Return settings outside the recipe that may change the last bits of the weights."""
         from lengthwise import __version__
 
         versions = {"lengthwise": __version__, "torch": str(torch.__version__)}
@@ -291,7 +289,7 @@ class Trainer:
         return {**versions, **machine, "threads": torch.get_num_threads(), **how}
 
     def state(self) -> dict[str, Any]:
-        """The checkpoint: everything that resuming needs."""
+        """Return the checkpoint: everything that resuming needs."""
         return {
             "step": self.step,
             "passed": self.passed,
@@ -308,18 +306,14 @@ class Trainer:
         }
 
     def restore(self, run: Run) -> list[str]:
-        """Load the run's checkpoint, if there is one, and drop metrics that were logged after it; what a user should
-        know of that, a line each. Raises UsageError if the checkpoint does not fit this recipe."""
+        """Load the run's checkpoint, if there is one, and drop metrics logged after it; return notes for the user.
+        Raises UsageError if the checkpoint does not fit this recipe."""
         state, before = run.state(), self.surroundings()
         if state:
-            known = rehearse(
-                self.recipe, self.device, self.matmul
-            ).full_state()  # what fails here is the recipe's fault
+            known = rehearse(self.recipe, self.device, self.matmul).full_state()  # may raise errors of the recipe
             try:
                 self._load_checkpoint(state, known)
-                before |= checkpoint.DEFAULT_SURROUNDINGS | state.get(
-                    "surroundings", {}
-                )  # an older version has not kept them
+                before |= checkpoint.DEFAULT_SURROUNDINGS | state.get("surroundings", {})
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 fault = f"not a checkpoint of this recipe ({one_line(error)}); delete it to start over"
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
@@ -329,18 +323,16 @@ class Trainer:
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
         self.last = losses[-1] if losses else self.last
-        if not state or self.step == self.recipe.steps:  # nothing is computed any more
+        if not state or self.step == self.recipe.steps:  # no step follows
             return []
         changes = checkpoint.find_changes(before, self.surroundings())
         self.resumed += [{"step": self.step, **changes}] if changes else []
-        said = [
-            checkpoint.describe_changes(changes, self.surroundings(), self.step),
-            checkpoint.describe_lost_rows(rows, self.step // LOG_EVERY - self.recipe.start // LOG_EVERY),
-        ]
-        return [f"{self.recipe.name}: {text}" for text in said if text]
+        changed = checkpoint.describe_changes(changes, self.surroundings(), self.step)
+        lost = checkpoint.describe_lost_rows(rows, self.step // LOG_EVERY - self.recipe.start // LOG_EVERY)
+        return [f"{self.recipe.name}: {note}" for note in (changed, lost) if note]
 
     def _load_parent(self, parent: Parent) -> None:
-        """Start with the weights of another run, and with its state if that goes on too."""
+        """Start with the weights of another run, or with its whole state if the recipe says so."""
         state, own = read_parent(parent)
         if not parent.state:
             self.model.load_state_dict(state["model"])
@@ -359,15 +351,15 @@ class Trainer:
         self.load_state(state)
 
     def full_state(self) -> dict[str, Any]:
-        """A checkpoint in which the optimizer keeps something of every parameter, of those without a gradient too: a
-        model of one's own may use some of them at some steps alone."""
+        """Return a checkpoint with an optimizer state for every parameter, even if a step gives it no gradient: an
+        external model may use some parameters only at some steps."""
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         self.optimizer.step()
         return self.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint of this recipe."""
+        """Continue from a checkpoint of this recipe."""
         self.model.load_state_dict(state["model"])
         if self.average:
             self.average.load_state_dict(state["average"])
@@ -380,8 +372,8 @@ class Trainer:
 
 
 def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainer:
-    """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
-    problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
+    """Train on a few rows at the first and the last step, and measure what the recipe watches and its longest problems.
+    Raises UsageError for what cannot work before anything is written."""
     check_matmul(matmul, device)
     with wrap_user_errors(recipe), rng.preserve_generators():
         trainer = Trainer(shrink(recipe), device, matmul=matmul)
@@ -393,13 +385,12 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> T
         trainer.advance()
         if recipe.watch.every:
             trainer.watch()
-        scores.exact_match(
-            trainer.model, trainer.recipe, data.nearest_size(recipe, recipe.lengths.top, "validation"), 1
-        )
+        longest = data.nearest_size(recipe, recipe.lengths.top, "validation")
+        scores.exact_match(trainer.model, trainer.recipe, longest, 1)
         return trainer
 
 
 def shrink(recipe: Recipe) -> Recipe:
-    """A recipe with a few rows of every batch and measurement, to be rehearsed."""
+    """Return a recipe for a rehearsal, with a few rows of every batch and measurement."""
     watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSAL_ROWS))
     return replace(recipe, batch=min(recipe.batch, REHEARSAL_ROWS), accumulate=1, watch=watch, source=Fresh())

@@ -1,4 +1,4 @@
-"""What is measured while a model trains, and the best weights that were seen."""
+"""Measurements during training, and the best weights so far."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lengthwise.models import Model
 
 
 class Validator:
-    """Measures what a recipe's ``watch`` names. ``best`` are the weights of the highest merit, at the first step that
-    had it: the highest exact match, or the lowest validation loss, as the recipe's ``keep`` says; or none."""
+    """Measures what a recipe's ``watch`` names. ``best`` are the weights with the highest merit, the first if equal:
+    exact match or negative validation loss, as the recipe's ``keep`` says; or none."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.best: dict[str, Any] = {"merit": -math.inf, "step": 0, "weights": {}}
 
     def measure(self, model: Model, step: int) -> dict[str, Any]:
-        """Measure a model after a step, as a row of metrics, and remember its weights if they are the best."""
+        """Measure a model after a step; return a row of metrics, and keep its weights if they are the best."""
         recipe, watch = self.recipe, self.recipe.watch
         exact = {}
         for size in dict.fromkeys(watch.sizes):  # without repeated sizes
@@ -42,7 +42,7 @@ class Validator:
         return row
 
     def weights_of(self, model: Model) -> dict[str, Tensor]:
-        """The weights to save: the best, or those of the model, which are the last."""
+        """Return the weights to save: the best, or those of the model, which are the last."""
         return self.best["weights"] or model.state_dict()
 
     @cached_property
@@ -54,7 +54,7 @@ class Validator:
         if self.recipe.keep == "best":
             return sum(row["exact"].values()) / len(row["exact"])
         loss = row["validation_loss"]
-        return -math.inf if loss is None else -loss  # a loss that is no number is the worst, one of 0 the best
+        return -math.inf if loss is None else -loss  # NaN is the worst, 0 the best
 
     def _perplexity(self, model: Model, probe: str) -> float | None:
         recipe = self.recipe
@@ -64,5 +64,5 @@ class Validator:
 
 
 def finite(value: float) -> float | None:
-    """The value if it is finite, for JSON."""
+    """Return the value, or None if JSON cannot hold it."""
     return value if math.isfinite(value) else None

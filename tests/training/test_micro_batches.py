@@ -133,7 +133,7 @@ def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
     monkeypatch.setattr(Trainer, "loss", exhausted)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: reduce batch"):
         trainee.advance()
-    together = stacked.Stack([SimpleNamespace(trainee=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())
+    together = stacked.Stack([SimpleNamespace(trainer=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())
     monkeypatch.setattr(stacked, "advance", exhausted)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: take fewer, or leave"):
         together.advance()
