@@ -39,9 +39,7 @@ class Twice(claims.Claiming):
         answers, clock = (one.last(read, loops, at, no_grad_loops=no_grad_loops) for one, read in self._both(inputs))
         return self.model.join_logits(answers, clock, self.model.clock_positions(inputs)[at])
 
-    def steps(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
-    ) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
         first, ((one, read), (other, timed)) = self.model.clock_positions(inputs), self._both(inputs)
         # Both run in the same order of rows; what moves is the state that answers.
         answers, clock, stay = one.steps(read, loops, at, movement=movement), other.steps(timed, loops, at), None
