@@ -1,4 +1,4 @@
-"""A figure of one's own: the longest length that each seed solves. `python own_figure.py runs/*` writes reach.png."""
+"""A custom figure: the longest length that each seed solves. `python own_figure.py runs/*` writes reach.png."""
 
 import sys
 from pathlib import Path

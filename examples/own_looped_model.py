@@ -1,7 +1,4 @@
-"""A looped model of one's own: a small convolution, applied once per bit.
-
-Or: `lengthwise train looped-parity --import own_looped_model model=LoopedConvolution`.
-"""
+"""A custom looped model: a small convolution, applied once per bit."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,4 @@
-"""A mixer of one's own: linear attention (Katharopoulos et al. 2020), inside the looped transformer, injection and all.
-
-Or: `lengthwise train looped-parity --import own_mixer model.mixer=LinearAttention model.positions=NoPE`.
-"""
+"""A custom mixer: linear attention (Katharopoulos et al. 2020), inside the looped transformer."""
 
 from dataclasses import dataclass
 

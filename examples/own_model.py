@@ -1,6 +1,6 @@
-"""A model of one's own: any torch module that takes tokens to logits, here a GRU, on a shipped task.
+"""A custom model: any torch module from tokens to logits, here a GRU, on a shipped task.
 
-Or: `lengthwise train gru-parity --import own_model`.
+On the command line: `lengthwise train gru-parity --import own_model`.
 """
 
 from dataclasses import dataclass

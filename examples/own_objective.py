@@ -1,7 +1,4 @@
-"""An objective of one's own: the answer is also asked for some loops later, so that it has to stay.
-
-Or: `lengthwise train looped-parity --import own_objective "objective=StandStill(more=3)"`.
-"""
+"""A custom objective: the answer also has to be right some loops later, so that it stays."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,4 @@
-"""A positional encoding of one's own: a learned score for every octave of the distance (after Raffel et al. 2020).
-
-Or: `lengthwise train fop-loop-adaptive-parity --import own_position model.positions=Octaves`.
-"""
+"""A custom positional encoding: a learned score for every octave of the distance (after Raffel et al. 2020)."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,4 @@
-"""Recipes and a study of one's own: does a wider model carry parity further, and does the learning rate matter?
-
-Or: `lengthwise reproduce width-study --import own_recipe --out widths`.
-"""
+"""Custom recipes and a study: does parity need a wide model, and does the learning rate matter?"""
 
 from dataclasses import replace
 

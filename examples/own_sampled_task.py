@@ -1,4 +1,4 @@
-"""A task of one's own with `sample` and `parse`: which of two numbers is larger?"""
+"""A custom task with `sample` and `parse`: which of two numbers is larger?"""
 
 from dataclasses import dataclass
 

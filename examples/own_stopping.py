@@ -1,7 +1,4 @@
-"""A stopping rule of one's own: stop as soon as the model is sure.
-
-Or: `lengthwise evaluate looped-binary-sum --import own_stopping --stopping "Confident(least=0.999)"`.
-"""
+"""A custom stopping rule: stop as soon as the model is sure."""
 
 import math
 from dataclasses import dataclass

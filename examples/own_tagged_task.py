@@ -1,4 +1,4 @@
-"""Tasks of one's own with an output at every position: running parity, and words of the group S3."""
+"""Custom tasks with an output at every position: running parity, and words of the group S3."""
 
 from dataclasses import dataclass
 from itertools import permutations

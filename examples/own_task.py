@@ -1,4 +1,4 @@
-"""A task of one's own: write n digits backwards. Or: `lengthwise train looped-backwards --import own_task`."""
+"""A custom task: write n digits backwards."""
 
 from dataclasses import dataclass
 

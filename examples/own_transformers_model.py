@@ -1,4 +1,4 @@
-"""A model of transformers as it is: a small Llama on parity, and a small BERT that sees the whole row."""
+"""Models of the library transformers: a small Llama on parity, and a small BERT that sees the whole row."""
 
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 

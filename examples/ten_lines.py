@@ -1,4 +1,4 @@
-"""A GRU of one's own, three seeds, two shipped baselines: one figure and one table. Runs on one core in minutes."""
+"""A custom GRU, three seeds, two shipped baselines: one figure and one table."""
 
 from torch import nn
 

@@ -140,7 +140,6 @@ def _published(record: dict) -> str:
     parts += [] if record["seeds"].startswith("not ") else [record["seeds"]]
     if "ours" in record:
         parts += [] if record["told"].startswith(("nothing", "not stated")) else [f"given: {record['told']}"]
-        parts += [f"reruns: {record['reruns']}"] if "reruns" in record else []
     parts += [] if record["standing"] == "read" else [record["standing"]]
     lengths = f"{record['trained_to']} → {record['tested_at']}"
     return f"**{record['system']}** ([{paper}]({record['source']})), {lengths}: {'; '.join(parts)}."
