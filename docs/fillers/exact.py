@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 
 from fillers.rows import (
@@ -31,39 +32,48 @@ UNFITTED = " † not fitted: below .99 at its training length."
 
 def table(folder: str, problems: str, *only: str) -> str:
     """Median over seeds of what a recipe's own rule has, worst and best beside it. A size on two axes alike
-    is named by its number. ``problems``: a set of problems, or several with commas between. ``only``: sizes, which are
-    numbers, and names of recipes."""
+    is named by its number. ``folder``: one, or several with + between. ``problems``: a set of problems, or several with
+    commas between. ``only``: sizes, which are numbers, and names of recipes."""
     names = [word for word in only if not word[0].isdigit()]
     wanted = set(only) - set(names)
-    kinds = problems.split(",")
+    folders, kinds = folder.split("+"), problems.split(",")
     shares: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts = set()
-    for kind in kinds:
-        for row, _ in own_scores(folder, kind):
+    for one, kind in product(folders, kinds):
+        for row, _ in own_scores(one, kind):
             size = alike(row["sizes"])
             if (not names or row["recipe_name"] in names) and (not wanted or size in wanted):
                 shares[row["recipe_name"], kind][size].append(float(row["exact"]))
                 counts.add(int(row["count"]))
     sizes = sorted({size for by_size in shares.values() for size in by_size}, key=numbers)
     lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
-    unfit = unfitted(folder)
+    unfit = {name for one in folders for name in unfitted(one)}
     for name, kind in [(name, kind) for name in names for kind in kinds] or shares:
         by_size = shares[name, kind]
         label = f"`{name}`" + f", {kind}" * (len(kinds) > 1) + " †" * (name in unfit)
         lines.append([label, *(median_of(by_size[size]) if size in by_size else "" for size in sizes)])
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
     many = f"Median (worst–best) of {span(seeds)} seeds" if seeds != {1} else "One seed"
-    note = f"{many}, {problems_of_seeds(folder, span(counts))} per length."
+    note = f"{many}, {problems_of_seeds(folders[0], span(counts))} per length."
     note += UNFITTED * any(name in unfit for name, _ in shares)
     return f"{table_of(lines)}\n{note}\n"
 
 
-def squares(folder: str, *tops: str) -> str:
-    """A map in numbers: the mean over all pairs of sizes up to each of these, and the worst cell. Diagonals that were
-    measured beyond the map stand for themselves. The folder's maps are all of one stopping rule."""
+def squares(*words: str) -> str:
+    """Maps in numbers: the mean over all pairs of sizes up to each of these, and the worst cell. Diagonals that were
+    measured beyond the map stand for themselves. ``words``: folders, each followed by its sizes. A folder's maps are
+    all of one stopping rule."""
+    tops: dict[str, list[int]] = {}
+    for word in words:
+        if word.isdigit():
+            tops[next(reversed(tops))].append(int(word))
+        else:
+            tops[word] = []
     lines = [["", "digits", "cells", "mean", "worst cell"], ["---", "---:", "---:", "---:", "---"]]
-    for (name, _, _), found in maps_of(folder).items():
-        for top in map(int, tops):
+    for sizes_of, (name, _, _), found in (
+        (sizes, *item) for one, sizes in tops.items() for item in maps_of(one).items()
+    ):
+        for top in sizes_of:
             inside = {sizes: share for sizes, share in found.items() if max(sizes) <= top}
             if len(inside) != top * top:
                 inside = {sizes: share for sizes, share in found.items() if sizes == (top, top)}

@@ -44,7 +44,7 @@ def headline(name: str, system: str) -> str:
         seeds = str(len(_figures(claim, claim["recipe"])))
         cells = (says, f"{here.split(';')[0].split(' (before')[0]} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
         lines.append((*cells, f"`{claim['command']}`"))
-    return f"{table_of(lines)}\nMean over seeds; in brackets the worst family. CPU minutes are of one training.\n"
+    return f"{table_of(lines)}\nMeans over seeds (worst family). CPU minutes are of one training.\n"
 
 
 def standings(name: str) -> str:
