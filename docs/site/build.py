@@ -25,6 +25,7 @@ import check
 import fill
 import gallery
 import reference
+from fillers import runs
 from fillers.rows import own_scores
 from mirror import ROOT, Mirror
 
@@ -35,13 +36,13 @@ TABLES = {  # of a folder of results, with the file that each needs
         "runs.json",
         lambda folder: "" if _mapped(folder) else fill.table(folder, "uniform"),
     ),
-    "Score card": ("card.json", fill.card),
-    "What training took": ("runs.json", fill.time),
+    "Score card": ("card.json", runs.card),
+    "What training took": ("runs.json", runs.time),
 }
 MOST_SIZES = 40  # columns of a table
 STYLE = "docs/site/site.css"
 WORKER = "https://unpkg.com/iframe-worker/shim"  # where Zensical would have it loaded from
-PAPERS = ["results", "looped", "abacus", "retran", "pairs", "claims", "records"]
+PAPERS = ["results", "reproduced", "looped", "abacus", "retran", "pairs", "claims", "records"]
 REASONS = ["controls", "ablations", "families", "leaderboard", "mixers", "formal", "what-a-loop-does", "settled"]
 HOW_TO = [
     "README",
