@@ -118,7 +118,8 @@ def add(path: Path) -> None:
 def _note(path: Path, found: dict[str, list[Declared]]) -> None:
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.ClassDef):
-            found.setdefault(node.name, []).append(_class(node, path))
+            known = _class(node, path)
+            found.setdefault(known.name, []).append(known)
 
 
 @cache
@@ -171,7 +172,15 @@ def ancestors(one: Declared, *below: Declared) -> list[Declared]:
 def _class(node: ast.ClassDef, path: Path) -> Declared:
     bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
     is_dataclass = any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
-    return Declared(node.name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
+    return Declared(_recorded_name(node), path, node, bases, ast.get_docstring(node) or "", is_dataclass)
+
+
+def _recorded_name(node: ast.ClassDef) -> str:
+    """Return the name of a class in files: its ``recorded_name``, if it was renamed."""
+    for part in node.body:
+        if isinstance(part, ast.AnnAssign) and ast.unparse(part.target) == "recorded_name" and part.value:
+            return str(ast.literal_eval(part.value))
+    return node.name
 
 
 def _field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -> Field:
