@@ -515,7 +515,7 @@ def test_randomized_positions_keep_all_that_the_encoding_says(inner):
     """What does not depend on positions is as it was: a blank key, and heads that start alike."""
     own, randomized = inner.build(8, 2), Randomized(inner, 20).build(8, 2)
     assert randomized.attends == own.attends
-    for name in ("blank", "alike"):
+    for name in ("blank", "tied_heads"):
         one, two = getattr(own, name)(), getattr(randomized, name)()
         assert (one is None) == (two is None)
         assert one is None or torch.equal(one, two)

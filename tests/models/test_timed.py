@@ -62,7 +62,7 @@ def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
     sizes = torch.tensor([recipe.sizes(5)]).repeat(6, 1)
     inputs = recipe.layout.write(recipe.task.sample(sizes, stream(0, "rows")), recipe.task).inputs
     assert len({*map(str, inputs.tokens.tolist())}) > 1
-    read = model.timed(inputs)
+    read = model.clock_inputs(inputs)
     said = Plain(model.clock).last(read, torch.full((6,), 4), inputs.padding_mask)
     alike = said.view(6, -1, said.shape[-1])
     torch.testing.assert_close(alike, alike[:1].expand_as(alike))
