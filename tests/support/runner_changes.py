@@ -128,6 +128,6 @@ CHANGES = [
                                   (InputInjection, "forward"), (LocalEncoding, "attention_bias"),
                                   (Encoding, "keys")]),
     *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "mix"), ("norm", "forward"), ("", "advance"),
-                              ("", "read"), ("", "embedded"), ("encodings.0", "attention_bias")]),
+                              ("", "read"), ("", "embed_tokens"), ("encodings.0", "attention_bias")]),
     parametrized, weight_normed, another_activation, another_readout, half, bfloat, autocast,
 ]  # fmt: skip
