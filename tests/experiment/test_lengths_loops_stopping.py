@@ -17,6 +17,7 @@ from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
 from lengthwise.runs.run import load
+from lengthwise.tasks.parity import Parity
 from lengthwise.testing.laws_of_rules import check_independence, check_unread, check_was_run, take_row
 
 
@@ -56,6 +57,12 @@ def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, cou
     for lengths in (Uniform(10**6, longest=share), Mastery(10**6, start=10**6, longest=share)):
         sizes = lengths.draw(0, rows, 2, stream(0, "x"))
         assert int((sizes == 10**6).all(1).sum()) == int((sizes == 10**6).any(1).sum()) == count
+
+
+def test_rows_of_the_longest_size_stand_anywhere_in_a_batch():
+    """Its first rows may be of the harder set, and are no longer than others."""
+    sizes = Uniform(40, longest=0.5).problems(Parity(), 0, 64, stream(0, "x")).sizes[:, 0]
+    assert 8 < int((sizes[:32] == 40).sum()) < 24
 
 
 def test_an_axis_that_is_kept_short_is_so_in_rows_of_the_largest_size_too():
