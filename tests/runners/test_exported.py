@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import forked
+from conftest import LONG, forked
 from forms import away
 
 import lengthwise as lw
@@ -66,7 +66,10 @@ def test_a_program_of_torch_equals_the_model(tmp_path):
         assert_equal(weights, lambda given: program(*given.values()))
 
 
-@pytest.mark.parametrize("name", ["looped-addition", "halting-parity", "abacus-addition", "gpt-small"])
+TRACED = ["halting-parity", "abacus-addition", *(["looped-addition", "gpt-small"] if LONG else [])]
+
+
+@pytest.mark.parametrize("name", TRACED)
 def test_what_is_traced_equals_the_model(name):
     """Windows, a clock, Abacus positions, and a decoder, by the module that is exported."""
     recipe = lw.find(name, f"model.width={2 * lw.find(name).model.heads}")

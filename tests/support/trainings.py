@@ -20,7 +20,7 @@ from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
 from lengthwise.training.loop import train
-from lengthwise.training.trainer import REHEARSED
+from lengthwise.training.trainer import REHEARSAL_ROWS
 
 MODEL = Transformer(width=8, heads=2)
 PLAIN = Recipe("plain", Parity(), FullOutput(), Uniform(4), PerRound(), MODEL, Final(), steps=13, batch=6)
@@ -66,7 +66,7 @@ def stop_at(monkeypatch, steps, how):
 
     def advance_and_stop(trainee):
         advance(trainee)
-        if trainee.step in steps and trainee.recipe.batch > REHEARSED:
+        if trainee.step in steps and trainee.recipe.batch > REHEARSAL_ROWS:
             steps.discard(trainee.step)
             how()
 
