@@ -114,6 +114,7 @@ def train(
     device: str = "auto",
     matmul: Matmul = "fp32",
     compile: bool = False,
+    graphs: bool = True,
     track: str | Sequence[str] = (),
     threads: int = 1,
     save_every: float = 60.0,
@@ -143,6 +144,7 @@ def train(
     device: str = "auto",
     matmul: Matmul = "fp32",
     compile: bool = False,
+    graphs: bool = True,
     track: str | Sequence[str] = (),
     threads: int = 1,
     save_every: float = 60.0,
@@ -163,15 +165,15 @@ def train(
     ``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20); ``loops``: how often a
     row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
     (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of
-    weights and problems; ``seeds``: how many to train, from ``seed`` on, as a list (a module, or what a
-    function builds, starts anew for each).
+    weights and problems; ``seeds``: how many to train, as a list (a module, or what a function builds, starts anew).
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
     is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` compiles a transformer's
-    loops, for GPUs; ``track`` names trackers: "tensorboard", "trackio", "wandb", or several; ``threads`` are those of
-    the CPU; ``save_every`` is in seconds; ``quiet`` shows no progress; ``wait`` waits for another process that trains
-    this run, which is else an error. ``parent`` is a run, or weights, whose training goes on, up to ``steps`` in all,
-    by its recipe unless another is given; kept with ``keep_state``, its optimizer's state goes on too.
+    loops, for GPUs; ``graphs=False`` turns CUDA graphs off; ``track`` names trackers: "tensorboard", "trackio",
+    "wandb", or several; ``threads`` are those of the CPU; ``save_every`` is in seconds; ``quiet`` shows no progress;
+    ``wait`` waits for another process that trains this run, which is else an error. ``parent`` is a run, or weights,
+    whose training goes on, up to ``steps`` in all, by its recipe unless another is given; kept with ``keep_state``, its
+    optimizer's state goes on too.
 
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
@@ -180,8 +182,8 @@ def train(
     given: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     chosen = training_recipe(recipe, changes, task, lengths, parent, given)
-    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
-    how |= {"compile": compile, "keep_state": keep_state, "track": texts_from(track, "track")}
+    how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul, compile=compile)
+    how |= {"graphs": graphs, "keep_state": keep_state}
     with Progress(quiet=quiet) as progress:
         trained = loop.train(chosen, folder, device=device, progress=progress, **how)
     run = Run(trained.folder, trained.recipe)

@@ -34,6 +34,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "let torch compile the model's loops, 5 to 50 s for each shape: for GPUs; transformers only",
     },
+    "no-graphs": {
+        "action": "store_true",
+        "help": "launch each operation of a training step by itself: no CUDA graphs (GPUs use them by default)",
+    },
     "threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (default: 1, best for small models)"},
     "save-every": {"type": float, "default": 60.0, "metavar": "S", "help": "seconds between checkpoints (default: 60)"},
     "keep-state": {

@@ -247,6 +247,7 @@ def training_options(args: argparse.Namespace) -> list[str]:
         "--matmul",
         args.matmul,
         *["--compile"] * args.compile,
+        *["--no-graphs"] * args.no_graphs,
         *allowed,
         *(word for name in vars(args)["import"] for word in ("--import", name)),
     ]

@@ -101,7 +101,7 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "stack", "jobs", "on", "dry-run", "measure", "wait", "lengths", "samples", "curve",
                "curve-samples", "stopping", "hard", "natural", "families", "far-families", "device", "matmul",
-               "compile", "threads",
+               "compile", "no-graphs", "threads",
                "save-every", "keep-state", "allow-divergence", "track", "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub.add_argument(
@@ -156,11 +156,11 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
     _several(sub, "changes", "name=value", "the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
                "seeds", "stack", "jobs", "on", "dry-run", "measure", "curve-samples", "out", "device", "matmul",
-               "compile", "allow-divergence", "quiet", "json")  # fmt: skip
+               "compile", "no-graphs", "allow-divergence", "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("sweep", "train a recipe with several values of its fields; choose the best near the training lengths",
                "seeds", "jobs", "on", "dry-run", "measure", "samples", "out", "device", "matmul", "compile",
-               "allow-divergence", "quiet", "json")  # fmt: skip
+               "no-graphs", "allow-divergence", "quiet", "json")  # fmt: skip
     _sweep(sub)
     sub = verb("records", "the best published length generalization of each task, and ours beside it", "json")
     sub.add_argument("group", metavar="GROUP", nargs="?", help="e.g. parity; left out, all groups of tasks")

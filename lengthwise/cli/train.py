@@ -46,7 +46,7 @@ from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training.arithmetic import computing
-from lengthwise.training.compiling import compile_first
+from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.lineage import continue_from
 from lengthwise.training.loop import train
 from lengthwise.training.processes import is_follower, process_count
@@ -223,11 +223,11 @@ def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
     rehearse(recipe, device, matmul)
     if args.compile and isinstance(engine(args), Local):
         with Progress(quiet=args.quiet) as progress, computing(args.threads):
-            compile_first(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
+            prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
 def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
-    how = _how(args) | {"compile": args.compile, "keep_state": args.keep_state}
+    how = _how(args) | {"compile": args.compile, "graphs": not args.no_graphs, "keep_state": args.keep_state}
     train(run.recipe, run.folder, progress=progress, **how)
 
 

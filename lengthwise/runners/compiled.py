@@ -56,7 +56,7 @@ class Compiled(claims.Claiming):
         """Yield the state of all rows after each loop; finished rows keep their last state."""
         model, device = self.model, device_of(self.model)
         running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
-        context, advance = model.embed(_pad_to_bucket(model, inputs).to(device)), _compile_advance(BACKEND)
+        context, advance = model.embed(pad_to_bucket(model, inputs, BUCKET).to(device)), compile_advance(BACKEND)
         state = model.start(context)
         for k, runs in enumerate(running):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= no_grad_loops):
@@ -68,17 +68,22 @@ class Compiled(claims.Claiming):
 
 def _find_randomness(model: Model) -> str | None:
     """Return what is random in the model's training: other shapes would draw other numbers. None if nothing is."""
-    drops = any(isinstance(part, nn.Dropout) and part.p for part in model.modules())
-    if drops or any(isinstance(part, SoftmaxAttention) and part.dropout for part in model.modules()):
+    if drops(model):
         return "it has dropout"
     return "its first state is random in training" if isinstance(model, TransformerModel) and model.noise else None
 
 
-def _pad_to_bucket(model: TransformerModel, inputs: Inputs) -> Inputs:
-    """Pad the inputs to the width of their bucket, but not beyond a table of positions."""
+def drops(model: Model) -> bool:
+    """Return True if the model has dropout."""
+    dropout = any(isinstance(part, nn.Dropout) and part.p for part in model.modules())
+    return dropout or any(isinstance(part, SoftmaxAttention) and part.dropout for part in model.modules())
+
+
+def pad_to_bucket(model: TransformerModel, inputs: Inputs, bucket: int) -> Inputs:
+    """Pad the inputs to a multiple of ``bucket`` positions, but not beyond a table of positions."""
     width = inputs.tokens.shape[1]
     tables = [part.table.num_embeddings for part in model.modules() if isinstance(part, LearnedEncoding)]
-    more = max(0, min([-(-width // BUCKET) * BUCKET, *tables]) - width)
+    more = max(0, min([-(-width // bucket) * bucket, *tables]) - width)
     return inputs._map(lambda value: F.pad(value, (0, more)))
 
 
@@ -90,7 +95,7 @@ def _advance(
 
 
 @cache
-def _compile_advance(backend: str) -> Callable[..., Tensor]:
+def compile_advance(backend: str) -> Callable[..., Tensor]:
     """Return ``_advance``, compiled when it is first called with a shape."""
     from torch._dynamo import config  # here because it takes seconds, and nobody else needs it
 

@@ -1,4 +1,4 @@
-"""Compilation of a training's loops before its first step, if requested."""
+"""Compilation or recording of a training's steps before the first one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from lengthwise.runners import cpu
 from lengthwise.training.trainer import Trainer
 
 
-def compile_first(trainer: Trainer, shown: Progress, *, note: bool = False) -> None:
-    """Compile the shapes of the first step, if anything is compiled; with ``note``, say why compiling is useless here.
-    Raises UsageError if torch cannot compile."""
-    if note and trainer.compile and trainer.processes.first and (reason := _why_no_help(trainer)):
-        shown.note(f"{trainer.recipe.name}: {reason}")
-    if not trainer.compiled:
+def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> None:
+    """Compile or record the shapes of the first step, if anything is; with ``note``, say why it is useless here. Raises
+    UsageError if torch cannot compile."""
+    runners, name = trainer.runners, trainer.recipe.name
+    if note and runners.compile and trainer.processes.first and (reason := _why_no_help(trainer)):
+        shown.note(f"{name}: {reason}")
+    if not runners.compiles and not runners.replaying(parts=1):
         return
-    line = shown.line(f"{trainer.recipe.name}: compiling", 1.0)
+    line = shown.line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:
         with suppress_warnings(), trainer.borrowed():  # the compiler's warnings are for those who write kernels
-            trainer.backward(*trainer.batch(0))
+            trainer.backward(*trainer.batch(trainer.recipe.start))
     except RuntimeError as error:
+        if not runners.compiles:
+            raise
         reason = clean(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
-        raise UsageError(f"{trainer.recipe.name}: torch cannot compile here ({reason}); leave compile out") from None
+        raise UsageError(f"{name}: torch cannot compile here ({reason}); leave compile out") from None
+    if note and runners.graphs and runners.graphs.reason:
+        shown.note(f"{name}: runs without CUDA graphs: {runners.graphs.reason}")
     trainer.optimizer.zero_grad()
     line.show(1.0)
 

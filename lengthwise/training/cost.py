@@ -29,7 +29,7 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import keep_operations, read_operations
 from lengthwise.training.arithmetic import Matmul, computing
-from lengthwise.training.compiling import compile_first
+from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.trainer import Trainer
 
 MAX_STEP_SECONDS = 60.0  # of one step that is still measured
@@ -185,8 +185,8 @@ def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", c
     if _estimate_step(recipe) > GPU_SPEEDUP * MAX_STEP_SECONDS:
         return None
     device = torch.device("cuda")
-    trainer = Trainer(_shrink(recipe, recipe.batch), device, matmul=matmul, compile=compile)
-    compile_first(trainer, Progress(quiet=True))
+    trainer = Trainer(_shrink(recipe, recipe.batch), device, matmul=matmul, compile=compile, graphs=not compile)
+    prepare_steps(trainer, Progress(quiet=True))
 
     def now() -> float:
         torch.cuda.synchronize(device)
@@ -202,7 +202,7 @@ def _time_step(trainer: Trainer, moments: int, now: Callable[[], float]) -> floa
         trainer.advance()  # the first step includes one-time allocations
         for step in _sample_steps(recipe, moments):
             trainer.passed = _expected_exams(recipe, step)
-            if trainer.compiled:  # compile this step's shape first
+            if trainer.runners.compiles or trainer.runners.graphs:  # prepare this step's shape first
                 trainer.step = step
                 trainer.advance()
             trainer.step, start = step, now()

@@ -20,9 +20,14 @@ class EMA(AveragedModel):
         super().__init__(model)
         self.move = get_ema_multi_avg_fn(decay)
 
-    @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Update the average; buffers and integers are copied."""
+        self.move_towards(model)
+        self.n_averaged += 1
+
+    @torch.no_grad()
+    def move_towards(self, model: nn.Module) -> None:
+        """Update the average without counting the update."""
         begun = bool(self.n_averaged)
         moving: list[tuple[Tensor, Tensor]] = []
         for own, new in _pairs(self.module, model):
@@ -33,7 +38,6 @@ class EMA(AveragedModel):
         if moving:
             own, new = zip(*moving, strict=True)
             self.move(own, new, int(self.n_averaged))
-        self.n_averaged += 1
 
 
 def _pairs(average: nn.Module, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.fields import validate_arguments
@@ -15,11 +16,12 @@ from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
+from lengthwise.runners.graphs import pays
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computing, stop_signal
-from lengthwise.training.compiling import compile_first
+from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import join_processes
 from lengthwise.training.progress import TrainingProgress, record_divergence
@@ -39,6 +41,7 @@ def train(
     allow_divergence: bool = False,
     matmul: Matmul = "fp32",
     compile: bool = False,
+    graphs: bool = True,
     track: Sequence[str] = (),
     keep_state: bool = False,
 ) -> Run:
@@ -48,8 +51,8 @@ def train(
     equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. ``track``
     names trackers that receive the rows. With ``wait``, wait while another process trains this run. With
     ``keep_state``, other trainings can continue from its final state. ``matmul`` is the precision of matrix products.
-    With ``compile``, torch compiles the loops of a model that ``runners.Compiled`` claims; for others a note says why
-    not. Under torchrun, all processes train one run together, and the first one writes.
+    With ``compile``, torch compiles the loops of a model that ``runners.Compiled`` claims; on CUDA, other steps are
+    replayed as CUDA ``graphs``; a note says why not. Under torchrun, all processes train one run, and the first writes.
 
     Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, keeping
     the last finite checkpoint (with ``allow_divergence`` training continues, and rows contain null); and UsageError if
@@ -65,12 +68,12 @@ def train(
     with join_processes(at) as processes:
         if processes.first and not (where / "config.json").exists():
             rehearse(recipe, at, matmul)
-        how = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
-        trainer = Trainer(recipe, at, processes=processes, **how)
+        how: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
+        trainer = Trainer(recipe, at, graphs=graphs and pays(at) and not compile, processes=processes, **how)
         causality.check(trainer.model, recipe, [recipe.tops])
         if not Run(where, recipe).done:
             with computing(threads):
-                compile_first(trainer, shown, note=True)
+                prepare_steps(trainer, shown, note=True)
         if not processes.first:
             with computing(threads), stop_signal() as stopped, prefetch_batches([trainer]):
                 return _train_beside_first(trainer, where, stopped)

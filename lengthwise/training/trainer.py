@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, UsageError, is_out_of_memory, message_of
@@ -27,15 +26,16 @@ from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.experiment.resources import TRAINED_NUMBERS, estimate_model, is_small, parameters
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
-from lengthwise.runners import Runner, cpu
+from lengthwise.runners import Runner
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import FINAL, Run, check_kept, commit, rename_parameters, save
 from lengthwise.training import checkpoint
-from lengthwise.training.arithmetic import Bf16, Clock, Matmul, check_matmul, step_precision
+from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, step_precision
+from lengthwise.training.choice import RunnerChoice
+from lengthwise.training.descent import Descent, ReplayedDescent
 from lengthwise.training.ema import EMA
 from lengthwise.training.lineage import read_parent
-from lengthwise.training.micro_batches import MicroBatches
-from lengthwise.training.processes import Divided, Processes, SingleProcess
+from lengthwise.training.processes import Processes, SingleProcess
 from lengthwise.training.validation import Validator, finite
 
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
@@ -55,11 +55,12 @@ class Trainer:
         allow_divergence: bool = False,
         matmul: Matmul = "fp32",
         compile: bool = False,
+        graphs: bool = False,
         processes: Processes | None = None,
         stacked: int = 0,
     ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
-        self.matmul, self.compile, self.processes, self.stacked = matmul, compile, processes or SingleProcess(), stacked
+        self.matmul, self.processes, self.stacked = matmul, processes or SingleProcess(), stacked
         if not is_small(recipe.model):
             what = f"{recipe.name}: training a model of {parameters(recipe):,} parameters"
             estimate_model(recipe, TRAINED_NUMBERS).check(what)
@@ -70,6 +71,8 @@ class Trainer:
             raise UsageError(f"{recipe.name}: there is nothing to train: the model has no trainable weights")
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
+        how: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs}
+        self.runners, self.replayed = RunnerChoice(self.model, self.processes, **how), ReplayedDescent(device)
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = recipe.start
         self.passed = 0  # exams, with Mastery
@@ -108,6 +111,8 @@ class Trainer:
         except (MemoryError, RuntimeError) as error:
             if is_out_of_memory(error):
                 self.optimizer.zero_grad()
+                if self.runners.graphs:
+                    self.runners.graphs.release()
                 return None
             if "once_differentiable" not in message_of(error) or type(runner) is Plain:
                 raise
@@ -129,35 +134,21 @@ class Trainer:
 
     def descend(self, loss: Loss) -> None:
         """Update the weights by their gradients, and count the step."""
-        recipe, step, logs = self.recipe, self.step, dict(loss.logs)
-        if recipe.clip:
-            logs["gradient_norm"] = clip_grad_norm_(self.model.parameters(), recipe.clip)
-        for group in self.optimizer.param_groups:
-            factor = recipe.schedule.factor(step - recipe.start, recipe.steps - recipe.start)
-            group["lr"] = recipe.optimizer.rate * factor
-        self.optimizer.step()
+        recipe, step = self.recipe, self.step
+        rate = recipe.optimizer.rate * recipe.schedule.factor(step - recipe.start, recipe.steps - recipe.start)
+        average = self.average if step >= recipe.ema_start else None
+        descent, graphs = Descent(self.model, self.optimizer, recipe.clip), self.runners.replaying(self.parts)
+        logs = loss.logs | (self.replayed(descent, rate, average, graphs) if graphs else descent(rate, average))
         self.optimizer.zero_grad()
-        if self.average and step >= recipe.ema_start:
-            self.average.update_parameters(self.model)
+        if average:
+            average.n_averaged += 1
         # Summed on the device: reading a number at every step would make a GPU wait.
         self.sums = {name: self.sums.get(name, 0.0) + value.detach() for name, value in logs.items()}
         self.step += 1
 
     def runner(self) -> Runner:
         """Choose the runner. Called at every step, since hooks may have been set."""
-        runner = cpu.choose(self.model, self._kinds())
-        runner = Bf16(runner) if self.matmul == "bf16" else runner
-        runner = MicroBatches(runner, self.parts) if self.parts > 1 else runner
-        return Divided(runner, self.processes) if self.processes.divides else runner
-
-    def _kinds(self) -> Sequence[cpu.RunnerType]:
-        """Return the runners that may be chosen; the faster CPU runners do not support bfloat16."""
-        return (cpu.Compiled,) * self.compile + (() if self.matmul == "bf16" else cpu.RUNNERS)
-
-    @property
-    def compiled(self) -> bool:
-        """True if a compiled runner is requested and claims the model."""
-        return self.compile and cpu.why_not_compiled(self.model) is None
+        return self.runners.choose(self.parts)
 
     def take_exam(self) -> None:
         """With ``Mastery``, run the exam if one is due, and admit the next length if it is passed."""
@@ -273,19 +264,14 @@ class Trainer:
             **self.time(),
         }
 
-    def _runner_name(self) -> str:
-        if self.stacked:
-            return "Stacked"
-        name = cpu.describe_choice(self.model, self._kinds())
-        return name if self.matmul != "bf16" else "Bf16, Compiled" if name == "Compiled" else "Bf16"
-
     def surroundings(self) -> dict[str, Any]:
         """Return settings outside the recipe that may change the last bits of the weights."""
         from lengthwise import __version__
 
         versions = {"lengthwise": __version__, "torch": str(torch.__version__)}
         machine = {"device": self.device.type, "processes": self.processes.count, "stacked": self.stacked or 1}
-        how = {"matmul": self.matmul, "compiled": self.compiled, "runner": self._runner_name()}
+        runner = "Stacked" if self.stacked else self.runners.describe(self.parts)
+        how = {"matmul": self.matmul, "compiled": self.runners.compiles, "runner": runner}
         return {**versions, **machine, "threads": torch.get_num_threads(), **how}
 
     def state(self) -> dict[str, Any]:
@@ -364,6 +350,7 @@ class Trainer:
         if self.average:
             self.average.load_state_dict(state["average"])
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
+        self.replayed = ReplayedDescent(self.device)  # captures of before change the former state
         self.step, self.watching.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self.passed, self.diverged = state.get("passed", 0), state.get("diverged", 0)

@@ -41,7 +41,7 @@ slow = pytest.mark.timeout(1800)  # beside other work
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Whatever the runner does beside compiling."""
-    monkeypatch.setattr(compiled, "_compile_advance", lambda backend: compiled._advance)
+    monkeypatch.setattr(compiled, "compile_advance", lambda backend: compiled._advance)
 
 
 @pytest.fixture

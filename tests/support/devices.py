@@ -65,7 +65,8 @@ def small(name):
     recipe = catalog.recipe(name)
     bottom = max(recipe.task.smallest, min(recipe.lengths.bottom, 4))
     lengths = Uniform(top=bottom + 1, bottom=bottom)
-    model = replace(shrunk(recipe.model), layers=1)
+    model = shrunk(recipe.model)
+    model = replace(model, layers=1) if hasattr(model, "layers") else model
     loops = recipe.loops if recipe.loops.adapts else Constant(2)
     return replace(recipe, model=model, lengths=lengths, loops=loops, batch=2, source=Fresh(), families=0.0, hard=0.0,
                    ema=0.9, ema_start=0, watch=Watch(), keep="last")  # fmt: skip

@@ -44,6 +44,11 @@ def plain() -> Iterator[None]:
         _OFF.reset(before)
 
 
+def only_plain() -> bool:
+    """Whether all runners but the plain one are turned off."""
+    return _OFF.get()
+
+
 def choose(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
     """Return the runner for a model in its present state, the first of these kinds that claims it. Call it again after
     setting hooks."""

@@ -1,0 +1,360 @@
+"""Training steps at fixed shapes: recorded once per shape, on a GPU as CUDA graphs, and replayed.
+
+On a GPU the host takes longer to launch the operations of a small model than the GPU to do them. A CUDA graph launches
+all of them at once. It repeats the same operations on the same memory, so what Python decides must be the same again:
+
+- Transformers' rows are padded to a multiple of ``BUCKET`` positions; other models keep the width of their batch.
+- All rows run as many loops as the one that needs most; a row whose loops are over keeps its state (``torch.where``).
+- Inputs are copied into fixed buffers; gradients are added up in fixed buffers, which become ``parameter.grad``.
+- Everything else that decides what is computed is part of a recording's ``Shape`` and read from CPU tensors.
+
+The forward and the backward pass are one graph each. The objective runs between them as ever, on the logits: it is a
+few operations, launched while the GPU computes, and may be any. Random numbers come from torch's generators, which are
+seeded before each step; at other shapes than the plain runner's, dropout and noise draw other numbers.
+
+On a CPU the same steps run without a capture, on the same buffers, and tests hold them to the plain runner.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call
+
+from lengthwise.base.errors import UsageError, is_out_of_memory
+from lengthwise.base.files import one_line
+from lengthwise.base.types import Copied, Inputs
+from lengthwise.models import Model, device_of
+from lengthwise.models.lstm import LSTMModel
+from lengthwise.models.retran import ReTranModel
+from lengthwise.models.transformer import TransformerModel
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.position import Encoding
+from lengthwise.runners import Runner, cpu
+from lengthwise.runners.compiled import BACKEND, Compiled, compile_advance, drops, pad_to_bucket
+from lengthwise.runners.gathered import gather_weight_gradients
+from lengthwise.runners.plain import pick
+from lengthwise.runners.short_attention import choose_attention
+
+BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
+MOST = 200  # recordings that are kept: those used last
+WARM_UP = 3  # runs before a capture: they allocate, choose kernels and compile
+RECURRENT = (ReTranModel, LSTMModel)  # their linear layers are called once per position
+
+
+class Shape(NamedTuple):
+    """What Python decides about a pass, so that one recording serves all passes with the same."""
+
+    call: int  # the number of the pass within its step: passes of one step must not share memory
+    loops: int
+    no_grad_loops: int
+    each: bool  # whether logits are read after every loop
+    all_run: bool  # whether all rows run all loops
+    same_positions: bool  # whether all rows have the same positions, as biases by distance then have one row
+    tensors: tuple[tuple[torch.Size, torch.dtype], ...]  # the inputs'
+
+
+class Graphs(Runner):
+    """Runs training passes from recordings. ``plain`` takes over for good if a recording fails: ``reason`` says why.
+
+    Call ``begin`` before each step. A step's gradients are in ``parameter.grad`` after ``backward``, in buffers that
+    are the same in every step.
+    """
+
+    def __init__(self, plain: Runner, *, bf16: bool = False) -> None:
+        super().__init__(plain.model)
+        self.plain, self.bf16, self.device = plain, bf16, device_of(plain.model)
+        self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.gradients: dict[int, Tensor] = {}  # by the number of the weight
+        self.recordings: dict[Shape, Recording] = {}  # those used last are last
+        self.pools: list[Any] = []  # of memory, by the number of the call
+        self.calls = 0
+        self.compiles = self.device.type == "cuda" and _compiles(self.model)
+        self.own_code = any(not _is_known(type(part)) for part in self.model.modules())
+        self.reason: str | None = None
+
+    def begin(self) -> None:
+        """Start a step: set all gradients to 0."""
+        self.calls = 0
+        if self.gradients:
+            torch._foreach_zero_([*self.gradients.values()])
+
+    def release(self) -> None:
+        """Free all recordings and their memory."""
+        self.recordings, self.pools = {}, []
+
+    def declines(self) -> str | None:
+        """The reason why the model runs plainly in its present state; None if it is replayed."""
+        if any(getattr(part, hook, None) for part in self.model.modules() for hook in cpu.claims.HOOKS):
+            return "it has hooks"
+        return self.reason
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
+    ) -> Float[Tensor, "n v"]:
+        logits = self._logits(inputs, loops, no_grad_loops, each=False)
+        if logits is None:
+            return self.plain.last(inputs, loops, at, no_grad_loops=no_grad_loops)
+        return pick(logits, *at.nonzero(as_tuple=True))
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        logits = self._logits(inputs, loops, 0, each=True)
+        if logits is None:
+            yield from self.plain.each(inputs, loops, at)
+            return
+        for k in range(1, int(loops.max()) + 1):
+            rows = (loops >= k).nonzero()[:, 0]
+            row, position = at[rows].nonzero(as_tuple=True)
+            yield k, rows, pick(logits[k - 1], rows[row], position)
+
+    def _logits(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int, *, each: bool
+    ) -> Float[Tensor, "b t v"] | Float[Tensor, "k b t v"] | None:
+        """The logits of all positions, after the last loop or after each; None where the model runs plainly."""
+        if self.reason or not (torch.is_grad_enabled() and self.model.training):
+            return None
+        for part in self.model.modules():  # a replay does not look whether rows fit
+            if isinstance(part, Encoding):
+                part.check(inputs)
+        if isinstance(self.model, TransformerModel):
+            inputs = pad_to_bucket(self.model, inputs, BUCKET)
+        inputs = inputs._map(Tensor.contiguous)
+        running = loops > torch.arange(int(loops.max()))[:, None]
+        tensors = tuple((value.shape, value.dtype) for value in _tensors(inputs).values())
+        alike = bool((inputs.position == inputs.position[:1]).all())
+        shape = Shape(self.calls, len(running), no_grad_loops, each, bool(running.all()), alike, tensors)
+        self.calls += 1
+        recording = self.recordings.pop(shape, None) or self._record(shape, inputs, running)
+        if recording is None:
+            return None
+        self.recordings[shape] = recording
+        if len(self.recordings) > MOST:
+            del self.recordings[next(iter(self.recordings))]
+        recording.fill(inputs, running)
+        return _Replay.apply(torch.zeros((), requires_grad=True), recording)  # type: ignore[no-any-return]
+
+    def _record(self, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Recording | None:
+        """A new recording; None, and a ``reason``, if that fails."""
+        while True:
+            try:
+                return Recording(self, shape, inputs, running)
+            except UsageError:
+                raise
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                if self.compiles:
+                    self.compiles = False  # the same without torch's compiler, which may lack its tools here
+                    continue
+                self.reason = f"its step cannot be recorded ({one_line(error)})"
+                self.release()
+                return None
+
+    def add_gradients(self, found: dict[int, Tensor]) -> None:
+        """Add gradients, by the numbers of their weights, to the buffers."""
+        for number in found.keys() - self.gradients.keys():
+            self.gradients[number] = torch.zeros_like(self.weights[number])
+        torch._foreach_add_([self.gradients[number] for number in found], [*found.values()])
+
+    def publish(self, numbers: list[int]) -> None:
+        """Make the buffers of these weights their gradients. An objective may have added gradients of its own."""
+        for number in numbers:
+            weight, gradient = self.weights[number], self.gradients[number]
+            if weight.grad is not None and weight.grad is not gradient:
+                gradient.add_(weight.grad)
+            weight.grad = gradient
+
+    def pool(self, call: int) -> Any:
+        """The memory of passes with this number in their steps, which never run at the same time."""
+        while len(self.pools) <= call:
+            self.pools.append(torch.cuda.graph_pool_handle())
+        return self.pools[call]
+
+
+class Recording:
+    """A forward and a backward pass of one shape. ``forward`` reads the buffers of inputs and writes ``output``;
+    ``backward`` reads ``gradient``, of the output, and adds to the gradients of the weights."""
+
+    output: Tensor
+    gradient: Tensor | None = None
+    used: list[int]  # the numbers of the weights with gradients
+
+    def __init__(self, owner: Graphs, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
+        self.owner, self.shape = owner, shape
+        buffers = {name: torch.empty_like(value, device=owner.device) for name, value in _tensors(inputs).items()}
+        self.inputs = (_Unread if owner.own_code else Copied)(**buffers, original=inputs)
+        self.running = torch.empty_like(running, device=owner.device)
+        self.fill(inputs, running)
+        advance = compile_advance(BACKEND) if owner.compiles else None
+        self.unrolled = _Unrolled(owner.model, shape, advance)
+        self.forward, self.backward = self._forward, self._backward
+        # A replay draws the numbers of its step's seed, whenever it was recorded.
+        on_gpu = owner.device.type == "cuda"
+        with torch.random.fork_rng([owner.device] if on_gpu else []):
+            self._try(WARM_UP if on_gpu else 1)
+            if on_gpu:
+                pool = owner.pool(shape.call)
+                self.forward, self.backward = capture(self._forward, pool), capture(self._backward, pool)
+        torch._foreach_zero_([owner.gradients[number] for number in self.used])
+
+    def fill(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
+        """Copy a batch into the buffers, without waiting."""
+        buffers = [*_tensors(self.inputs).values(), self.running]
+        for buffer, value in zip(buffers, [*_tensors(inputs).values(), running], strict=True):
+            buffer.copy_(value.pin_memory() if buffer.is_cuda else value, non_blocking=True)
+
+    def _try(self, times: int) -> None:
+        """Run both passes. Raises ValueError for what a replay would not repeat."""
+        buffers, drawn = [*self.owner.model.buffers()], random.getstate()
+        versions = [buffer._version for buffer in buffers]
+        with ExitStack() as stack:
+            if self.owner.device.type == "cuda":  # a capture needs what ran before on another stream than the default
+                current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+                side.wait_stream(current)
+                stack.callback(current.wait_stream, side)
+                stack.enter_context(torch.cuda.stream(side))
+            for _ in range(times):
+                self._forward()
+                self._backward()
+        if versions != [buffer._version for buffer in buffers]:
+            raise ValueError("it changes its buffers while it computes")
+        if self.owner.own_code and drawn != random.getstate():
+            raise ValueError("it draws numbers from Python's generator")
+
+    def _forward(self) -> None:
+        owner, positions = self.owner, self.inputs.tokens.shape[1]
+        arithmetic = torch.autocast(owner.device.type, torch.bfloat16, enabled=owner.bf16, cache_enabled=False)
+        kind = torch.bfloat16 if owner.bf16 else owner.weights[0].dtype
+        with torch.enable_grad(), arithmetic, choose_attention(owner.device, kind, positions, _head_width(owner.model)):
+            weights, given = self._rounded_weights() if owner.bf16 else {}, (self.inputs, self.running)
+            self.output = functional_call(self.unrolled, weights, given, tie_weights=False)
+
+    def _rounded_weights(self) -> dict[str, Tensor]:
+        """The weights of linear layers in bfloat16: rounded once per pass, where autocast would do so in every loop."""
+        return {
+            f"{name}.{own}": weight.to(torch.bfloat16)
+            for name, part in self.unrolled.named_modules()
+            if isinstance(part, nn.Linear)
+            for own, weight in part.named_parameters(recurse=False)
+        }
+
+    def _backward(self) -> None:
+        if self.gradient is None:
+            self.gradient = torch.zeros_like(self.output)
+        found = torch.autograd.grad(self.output, self.owner.weights, self.gradient, allow_unused=True)
+        self.output = self.output.detach()  # what the backward pass needed is free
+        used = {number: gradient for number, gradient in enumerate(found) if gradient is not None}
+        self.used = [*used]
+        self.owner.add_gradients(used)
+
+
+class _Replay(torch.autograd.Function):
+    """A recording as an operation. Its first argument only makes torch ask for gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, recording: Recording) -> Tensor:
+        ctx.recording = recording
+        recording.forward()
+        return recording.output.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        recording = ctx.recording
+        recording.gradient.copy_(gradient)
+        recording.backward()
+        recording.owner.publish(recording.used)
+        return None, None
+
+
+class _Unrolled(nn.Module):
+    """All loops of a pass, at a fixed shape."""
+
+    def __init__(self, model: Model, shape: Shape, advance: Callable[..., Tensor] | None) -> None:
+        super().__init__()
+        self.model, self.shape, self.compiled = model, shape, advance
+
+    def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
+        """The logits, after the last loop or after each."""
+        with gather_weight_gradients(self.model, enabled=isinstance(self.model, RECURRENT)):
+            logits = self._unroll(inputs, running)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))  # losses are computed in 32 bits at least
+
+    def _unroll(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
+        model, shape, read = self.model, self.shape, []
+        context = model.embed(inputs)
+        state = model.start(context)
+        for k, runs in enumerate(running.unbind()):
+            with torch.set_grad_enabled(k >= shape.no_grad_loops):
+                if self.compiled is not None:
+                    if torch.is_grad_enabled() and not state.requires_grad:
+                        state = state.detach().requires_grad_()  # as in later loops, for which it is compiled too
+                    state = self.compiled(model, state, context, runs[:, None, None])
+                else:
+                    new = model.advance(state, context)
+                    state = new if shape.all_run else keep_finished(runs, new, state)
+            if shape.each:
+                read.append(model.read(state))
+        return torch.stack(read) if shape.each else model.read(state)
+
+
+def keep_finished(runs: Bool[Tensor, " b"], new: Any, old: Any) -> Any:
+    """A state after a loop: the new one of rows that run, the old one of others. What has no row of its own is new."""
+    if isinstance(new, tuple):
+        parts = [keep_finished(runs, *both) for both in zip(new, old, strict=True)]
+        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
+    if not isinstance(new, Tensor) or not new.dim() or len(new) != len(runs):
+        return new
+    return torch.where(runs.view(-1, *[1] * (new.dim() - 1)), new, old)
+
+
+@dataclass(frozen=True)
+class _Unread(Copied):
+    """Inputs of a model of one's own, which may not decide by numbers that the next batch has otherwise."""
+
+    @property
+    def host(self) -> Inputs:
+        raise ValueError("it decides what to compute by numbers of its inputs")
+
+
+def pays(device: torch.device) -> bool:
+    """Whether steps are recorded on a device: where it computes beside a host that launches its operations."""
+    return device.type == "cuda"
+
+
+def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None]:
+    """Capture what a function does on the GPU, and return what does it again."""
+    graph = torch.cuda.CUDAGraph()
+    # Other threads, as the one that draws batches, may go on meanwhile.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        function()
+    return graph.replay
+
+
+def _tensors(inputs: Inputs) -> dict[str, Tensor]:
+    return {field.name: getattr(inputs, field.name) for field in fields(Inputs)}
+
+
+def _is_known(kind: type) -> bool:
+    return kind.__module__.startswith(("lengthwise.", "torch.nn."))
+
+
+def _compiles(model: Model) -> bool:
+    """Whether one loop of the model is compiled: where the compiled runner knows all parts, and nothing is dropped."""
+    return cpu.claims.why_declined(model, Compiled.parts, ("cuda",)) is None and not drops(model)
+
+
+def _head_width(model: nn.Module) -> int:
+    """The width of a head of the model's attention; 64 where it is not known."""
+    heads = (part.out.in_features // part.heads for part in model.modules() if isinstance(part, SoftmaxAttention))
+    return next(heads, 64)

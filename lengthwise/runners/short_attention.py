@@ -1,0 +1,101 @@
+"""Attention by two batched products where rows are short, by torch's fused kernel elsewhere.
+
+The fused kernel works on tiles of 128 positions, most of which a short row leaves empty: at 22 positions two products
+took a quarter of its time on an H200. Up to which width they are faster is measured once for each GPU, type of numbers
+and width of a head, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import read_tree, write_json
+
+ON_CPU = 16  # positions: fixed, so that results do not depend on the machine
+WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # positions that are measured
+PAIRS = 4096  # rows · heads of what is measured
+
+
+@contextmanager
+def choose_attention(device: torch.device, kind: torch.dtype, positions: int, head_width: int) -> Iterator[None]:
+    """A context in which torch computes attention over this many positions in the faster way."""
+    with _products() if positions <= products_up_to(device, kind, head_width) else nullcontext():
+        yield
+
+
+@contextmanager
+def _products() -> Iterator[None]:
+    """A context in which torch computes attention by two batched products."""
+    cuda = torch.backends.cuda
+    before = cuda.fp16_bf16_reduction_math_sdp_allowed()
+    cuda.allow_fp16_bf16_reduction_math_sdp(True)  # else queries, keys and values in 16 bits are widened first
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        cuda.allow_fp16_bf16_reduction_math_sdp(before)
+
+
+@cache
+def products_up_to(device: torch.device, kind: torch.dtype, head_width: int) -> int:
+    """The width up to which two products are faster."""
+    if device.type != "cuda":
+        return ON_CPU
+    name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {kind}, {head_width}"
+    path = Path(os.environ.get("LENGTHWISE_CACHE") or Path.home() / ".cache" / "lengthwise") / "attention.json"
+    try:
+        known = read_tree(path) if path.exists() else {}
+    except UsageError:
+        known = {}
+    if type(known.get(name)) is not int:
+        known[name] = measure(device, kind, head_width)
+        with suppress(UsageError):  # a folder where nothing can be written: it is measured again next time
+            write_json(path, known)
+    return known[name]
+
+
+def measure(device: torch.device, kind: torch.dtype, head_width: int) -> int:
+    """Measure the largest of ``WIDTHS`` up to which two products are faster; 0 if they never are."""
+    best = 0
+    for positions in WIDTHS:
+        fused, products = (_milliseconds(device, kind, positions, head_width, math) for math in (False, True))
+        if products > fused:
+            break
+        best = positions
+    return best
+
+
+def _milliseconds(device: torch.device, kind: torch.dtype, positions: int, head_width: int, products: bool) -> float:
+    """The time of 20 forward and backward passes of attention, replayed as a CUDA graph."""
+    size = PAIRS // 16, 16, positions, head_width
+    query, key, value = (torch.randn(size, device=device, dtype=kind, requires_grad=True) for _ in range(3))
+
+    def passes(count: int) -> None:
+        with _products() if products else sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
+            for _ in range(count):
+                found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+                torch.autograd.grad(found, (query, key, value), found.detach())
+
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        passes(3)
+    current.wait_stream(side)
+    graph, start, end = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        passes(20)
+    graph.replay()
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)

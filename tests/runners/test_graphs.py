@@ -1,0 +1,248 @@
+"""Steps at fixed shapes, as they are recorded for CUDA graphs, equal those of the plain runner: every shipped form of
+model, and every other one. On a CPU a recording computes again from its fixed buffers, which is all but the replay."""
+
+import copy
+import random
+import re
+import signal
+from dataclasses import fields, replace
+from functools import partial
+
+import pytest
+import torch
+from conftest import LONG
+from devices import small
+from forms import BASE, EVERY, all_close, built, names, some
+from runner_forms import FORMS, LENGTHS, LOOPS, everything
+from torch import nn
+from trainings import stop_at
+
+import lengthwise as lw
+from lengthwise.base.progress import Progress
+from lengthwise.base.rng import stream
+from lengthwise.cli.entry import parser
+from lengthwise.cli.options import training_options
+from lengthwise.experiment.data import batch
+from lengthwise.models import SinglePass
+from lengthwise.models.transformer import TransformerModel
+from lengthwise.nn.position import ALiBi
+from lengthwise.runners.graphs import Graphs, Recording
+from lengthwise.runners.plain import Plain
+from lengthwise.training import loop
+from lengthwise.training.arithmetic import Bf16
+from lengthwise.training.compiling import prepare_steps
+from lengthwise.training.loop import Interrupted, train
+from lengthwise.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("quick")
+NAMES = sorted(FORMS.values())
+OTHERS = [pair for pair in EVERY if pair not in FORMS]
+ALL = [*FORMS, *(OTHERS if LONG else OTHERS[::4])]
+
+
+def trained(spec, causal):
+    """A model in training that draws no random numbers."""
+    draws = {field.name for field in fields(spec)} & {"dropout", "noise"}
+    return copy.deepcopy(built(replace(spec, **dict.fromkeys(draws, 0.0)), causal)).train()
+
+
+def gradients_by(runner, model, inputs, loops):
+    """What is read and the gradients that are left in the parameters, as after a training step."""
+    for weight in model.parameters():
+        weight.grad = None
+    if isinstance(runner, Graphs):
+        runner.begin()
+    read = everything(runner, inputs, loops)
+    weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
+    ((read * weights).sum() + read.square().sum()).backward()
+    zero = [torch.zeros_like(one) if one.grad is None else one.grad.clone() for one in model.parameters()]
+    return [read.detach(), *zero]
+
+
+@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
+def test_fixed_shapes_change_neither_values_nor_gradients(spec, causal):
+    """In the first step, which records, and in one that finds its recordings."""
+    model, inputs = trained(spec, causal), some(LENGTHS, width=12)
+    runner = Graphs(Plain(model))
+    gradients_by(runner, model, some(LENGTHS[::-1], width=12, seed=1), LOOPS[::-1])
+    assert len(runner.recordings) == 3
+    all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
+    assert runner.reason is None and len(runner.recordings) == 3
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("name", NAMES)
+def test_twenty_steps_give_the_same_weights(name):
+    """With clipping, the optimizer and the moving average, whose later steps are replayed too."""
+    recipe = replace(small(name), steps=20, clip=0.5)
+    with torch.random.fork_rng([]):
+        steps = [Trainer(recipe, torch.device("cpu"), graphs=graphs) for graphs in (True, False)]
+        with lw.plain():
+            for _ in range(20):
+                steps[1].advance()
+        for _ in range(20):
+            steps[0].advance()
+    assert steps[0].runners.describe(1) == "Graphs" and steps[0].replayed.captured
+    assert steps[0].sums.keys() == steps[1].sums.keys()
+    recorded, plain = (
+        torch.cat([one.detach().flatten() for one in each.model_to_evaluate().parameters()]) for each in steps
+    )
+    torch.testing.assert_close(recorded, plain, rtol=0, atol=1e-4 * float(plain.abs().max()))
+
+
+def test_rows_with_other_positions_have_another_recording():
+    """Biases by distance have one row where all rows have the same positions, which a recording would keep."""
+    model, inputs = trained(replace(BASE, positions=(ALiBi(),)), True), some(LENGTHS, width=12)
+    shifted = replace(inputs, position=inputs.position * (1 + torch.arange(len(inputs))[:, None] % 3))
+    runner = Graphs(Plain(model))
+    for rows in (inputs, shifted, inputs):
+        all_close(*(gradients_by(one, model, rows, LOOPS) for one in (runner, Plain(model))))
+    assert len(runner.recordings) == 6
+
+
+def test_weights_that_a_pass_does_not_use_have_no_gradient():
+    """So an optimizer leaves them as they are, as plainly."""
+    model, inputs = trained(BASE, True), some(LENGTHS)
+    model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
+    runner = Graphs(Plain(model))
+    gradients_by(runner, model, inputs, LOOPS)
+    assert model.unused.grad is None and model.norm.weight.grad is not None
+
+
+class Own(nn.Module):
+    """A module of a user's."""
+
+    def __init__(self, act=None):
+        super().__init__()
+        self.table, self.out, self.act = nn.Embedding(20, 8), nn.Linear(8, 20), act or (lambda module, x: x.tanh())
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, tokens):
+        return self.out(self.act(self, self.table(tokens)))
+
+
+class Deciding(TransformerModel):
+    """Decides by its batch."""
+
+    def embed(self, inputs):
+        inputs.host.tokens.sum()
+        return super().embed(inputs)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (None, None),
+        (lambda module, x: x * random.random(), "it draws numbers from Python's generator"),
+        (lambda module, x: x + module.seen.add_(1), "it changes its buffers while it computes"),
+        (lambda module, x: x @ x, "mat1 and mat2|must match|size"),
+    ],
+)
+def test_a_module_of_ones_own_is_tried(act, reason):
+    runner = Graphs(Plain(SinglePass(Own(act)).train()))
+    inputs, once = some(LENGTHS), torch.ones(len(LENGTHS), dtype=torch.long)
+    runner.begin()
+    if reason and "mat1" in reason:
+        with pytest.raises(RuntimeError):
+            runner.last(inputs, once, inputs.padding_mask)
+    else:
+        torch.manual_seed(0)
+        assert runner.last(inputs, once, inputs.padding_mask).shape == (sum(LENGTHS), 20)
+    assert runner.reason is None if reason is None else re.search(reason, runner.reason)
+
+
+def test_a_model_that_decides_by_its_batch_is_not_recorded():
+    model = trained(BASE, True)
+    model.__class__ = Deciding
+    runner, inputs = Graphs(Plain(model)), some(LENGTHS)
+    all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
+    assert "it decides what to compute by numbers of its inputs" in runner.reason and not runner.recordings
+
+
+def test_hooks_are_called():
+    model, called = trained(BASE, True), []
+    runner = Graphs(Plain(model))
+    assert runner.declines() is None
+    handle = model.norm.register_forward_hook(lambda *_: called.append(1))
+    assert runner.declines() == "it has hooks"
+    handle.remove()
+    assert runner.declines() is None
+
+
+@pytest.mark.usefixtures("untyped")
+def test_dropout_is_drawn_anew_in_each_step_and_as_the_seed_says():
+    model, inputs = copy.deepcopy(built(replace(BASE, dropout=0.5), True)).train(), some(LENGTHS)
+    runner, read = Graphs(Plain(model)), []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)  # the first pass after it records, too
+        runner.begin()
+        read.append(runner.last(inputs, torch.tensor(LOOPS), inputs.padding_mask).detach())
+    assert torch.equal(read[0], read[2]) and not torch.equal(read[0], read[1])
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("name", ["looped-parity", "abacus-addition", "retran-small", "lstm-small"])
+def test_bf16_descends_the_same_loss(name):
+    """Weights are rounded once per pass, also where the first loops have no gradients; norms and losses in 32 bits."""
+    recipe = small(name)
+    model = recipe.build().train()
+    graphs, (rows, loops) = Graphs(Bf16(Plain(model)), bf16=True), batch(recipe, 0)
+    graphs.begin()
+    loss = recipe.objective(graphs, rows, loops, stream(0, "objective"))
+    loss.value.backward()
+    found = torch.cat([one.grad.flatten() for one in model.parameters()])
+    model.zero_grad()
+    exact = recipe.objective(Plain(model), rows, loops, stream(0, "objective"))
+    exact.value.backward()
+    near = torch.cat([one.grad.flatten() for one in model.parameters()])
+    assert graphs.reason is None and loss.value != exact.value and found.dtype == torch.float32
+    assert abs(loss.value - exact.value) < 0.02 * exact.value
+    assert torch.cosine_similarity(found, near, 0) > 0.99
+    graphs.begin()
+    many = torch.full((len(rows),), 4)
+    graphs.last(rows.inputs, many, rows.loss_mask, no_grad_loops=2).square().sum().backward()
+    assert all(one.grad is not None and one.grad.any() for one in model.parameters() if one.dim() > 1)
+
+
+def test_a_gpu_records_unless_told_otherwise(monkeypatch, tmp_path):
+    """A CPU stands for it. A run that was stopped goes on to the bit."""
+    monkeypatch.setattr(loop, "pays", lambda device: True)
+    recipe = replace(small("looped-parity"), steps=6, batch=4)
+    run = train(recipe, tmp_path / "whole")
+    assert run.about()["runner"] == "Graphs"
+    stop_at(monkeypatch, [3], partial(signal.raise_signal, signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(recipe, tmp_path / "parts")
+    parts = train(recipe, tmp_path / "parts")
+    assert parts.about()["runner"] == "Graphs" and "resumed" not in parts.about()
+    assert all(map(torch.equal, run.model.parameters(), parts.model.parameters()))
+    assert train(recipe, tmp_path / "without", graphs=False).about()["runner"] == "PackedTransformer"
+    with lw.plain():
+        assert train(recipe, tmp_path / "plain").about()["runner"].startswith("Plain")
+    assert training_options(parser().parse_args(["train", "x", "--no-graphs"]))[4] == "--no-graphs"
+
+
+def test_what_is_not_recorded_is_said(monkeypatch):
+    monkeypatch.setattr(Recording, "_try", lambda self, times: 1 / 0)
+    trainer, said = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True), []
+    monkeypatch.setattr(Progress, "note", lambda self, text: said.append(text))
+    prepare_steps(trainer, Progress(quiet=True), note=True)
+    assert said == ["looped-parity: runs without CUDA graphs: its step cannot be recorded (division by zero)"]
+    trainer.advance()
+    assert trainer.runners.describe(1) == "PackedTransformer"
+
+
+@pytest.mark.usefixtures("untyped")
+def test_memory_that_does_not_hold_a_step_is_freed(monkeypatch):
+    """Then the batch runs in parts, by another runner."""
+    trainer = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True)
+    trainer.advance()
+    assert trainer.runners.graphs.recordings
+
+    def fill(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Recording, "fill", fill)
+    trainer.advance()
+    assert trainer.parts == 2 and not trainer.runners.graphs.recordings
