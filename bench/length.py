@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lengthwise.base.files import write_json
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
-from lengthwise.report.lines import look
+from lengthwise.report.lines import line_style
 from lengthwise.report.style import drawing, fix_layout, save, style
 from lengthwise.runs.run import Weights, load
 
@@ -46,7 +46,7 @@ def drawn(prices: Prices) -> Figure:
     figure = drawing("page", 3.0)
     for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
         for number, (name, found) in enumerate(prices.items()):
-            axes.plot(LENGTHS, [price[part] for price in found], **look(number, name=name).line())
+            axes.plot(LENGTHS, [price[part] for price in found], **line_style(number, name=name).line())
         axes.set(xscale="log", yscale="log", xlabel="length", ylabel=f"{unit} per problem")
         axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
         axes.minorticks_off()

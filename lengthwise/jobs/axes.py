@@ -21,8 +21,7 @@ Point = dict[str, str]  # a field's path → its value, as a user would type it
 
 @dataclass(frozen=True)
 class Axis:
-    """A field and its values, as texts; or a range, ``low`` to ``high``, which is searched or of which ``count`` points
-    are taken."""
+    """A field with its values as text, or with a range from ``low`` to ``high`` to search in."""
 
     path: str
     values: tuple[str, ...] = ()
@@ -33,8 +32,8 @@ class Axis:
 
     @staticmethod
     def parse(word: str) -> Axis | None:
-        """``path=a,b,c``, or ``path=low..high`` with ``:log`` and ``:count`` behind it; None if it is one value.
-        UsageError for an empty range."""
+        """Parse ``path=a,b,c``, or ``path=low..high`` with ``:log`` and ``:count`` after it; return None for a single
+        value. Raises UsageError for an empty range."""
         path, _, text = word.partition("=")
         if match := re.fullmatch(rf"({NUMBER})\.\.({NUMBER})(:log)?(?::(\d+))?", text):
             low, high, log = float(match[1]), float(match[2]), bool(match[3])
@@ -47,7 +46,7 @@ class Axis:
         return Axis(path, tuple(dict.fromkeys(values))) if len(values) > 1 else None
 
     def points(self, count: int) -> tuple[str, ...]:
-        """So many values from one end of the range to the other, evenly spaced."""
+        """Return ``count`` evenly spaced values, both ends of the range included."""
         if count < 2:
             raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
@@ -56,7 +55,7 @@ class Axis:
         return tuple(dict.fromkeys((self._end(self.low), *between, self._end(self.high))))
 
     def text(self, value: float) -> str:
-        """A value of the range as it is typed: in four digits, unless that leaves the range."""
+        """Format a value of the range with four digits, unless rounding would leave the range."""
         short = self._end(value) if self.whole else f"{value:.4g}"
         return short if self.low <= float(short) <= self.high else self._end(min(max(value, self.low), self.high))
 
@@ -65,7 +64,7 @@ class Axis:
 
 
 def _split_list(text: str) -> list[str]:
-    """The parts between commas that stand in no parentheses or brackets."""
+    """Split at the commas that are outside parentheses and brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")
@@ -77,7 +76,7 @@ def _split_list(text: str) -> list[str]:
 
 
 def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
-    """The axes, and the words that change one field for all. UsageError if there is no axis."""
+    """Return the axes, and the words that change one field for all trials. Raises UsageError if there is no axis."""
     found = [(word, Axis.parse(word)) for word in words]
     axes = [axis for _, axis in found if axis]
     if not axes:
@@ -93,7 +92,7 @@ def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
 
 
 def grid(axes: Sequence[Axis]) -> Iterator[Point]:
-    """Every combination of values. UsageError for a range without points."""
+    """Yield every combination of values. Raises UsageError for a range without points."""
     for axis in axes:
         if not axis.values:
             raise UsageError(f"{axis.path}: a grid takes points of a range, {axis.path}=…:4; or search it: --trials 20")

@@ -22,7 +22,7 @@ SHARE = 0.05  # maximum share of time spent on the display, since long metrics f
 
 
 def follow(
-    fleet: JobPool,
+    pool: JobPool,
     runs: Sequence[Run],
     console: Console,
     *,
@@ -33,29 +33,29 @@ def follow(
     not a terminal, the status is printed every ``EVERY`` seconds."""
 
     def picture() -> RenderableType:
-        return Group(overview(fleet, runs), extra()) if extra else overview(fleet, runs)
+        return Group(overview(pool, runs), extra()) if extra else overview(pool, runs)
 
     least = 0.0 if console.is_terminal else EVERY  # seconds between updates
     due = time.monotonic() + least
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
-        while fleet.poll():
+        while pool.poll():
             began = time.monotonic()
             if live and began >= due:
                 if console.is_terminal:
                     live.update(picture(), refresh=True)
                 else:
-                    console.print(overview(fleet, runs))
+                    console.print(overview(pool, runs))
                 due = began + max(least, (time.monotonic() - began) / SHARE)
             time.sleep(0.25)
 
 
-def overview(fleet: JobPool, runs: Sequence[Run]) -> RenderableType:
+def overview(pool: JobPool, runs: Sequence[Run]) -> RenderableType:
     """Return the ``status`` of all runs; if there are many, their counts by state and the ``status`` of some running
     ones."""
     if len(runs) <= MOST:
         return status(runs)
-    running = [run for together, _ in fleet.running for run in together]
-    counts = {"failed": len(fleet.failed), "submitted": len(running), "waiting": sum(map(len, fleet.waiting))}
+    running = [run for together, _ in pool.running for run in together]
+    counts = {"failed": len(pool.failed), "submitted": len(running), "waiting": sum(map(len, pool.waiting))}
     counts = {"done": len(runs) - sum(counts.values())} | counts
     counted = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
     return Group(counted, status(running[:MOST]))

@@ -202,9 +202,10 @@ def not_fitted(fit: float | None, size: int | str) -> str:
     return "" if fit is None or round(fit, 9) >= SOLVED else f"not fitted: {share_text(fit, 3)} at {size}"
 
 
-def lost(diverged: int) -> str:
-    """Return how many seeds diverged, in words; empty if none did."""
-    return f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
+def training_warnings(fit: float | None, size: int | str, diverged: int) -> str:
+    """Return the warning of ``not_fitted``, and the number of seeds that diverged, in words; empty if all is well."""
+    seeds = f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
+    return ", ".join(part for part in (not_fitted(fit, size), seeds) if part)
 
 
 def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
@@ -231,7 +232,8 @@ def names(curves: Sequence[Curve]) -> list[str]:
         rule = rule_text(curve.stopping) if len(rules) > 1 else ""
         several = len(sets) > 1 and curve.problems != "uniform"
         problems = curve.problems if several or _of_a_family(curve.problems) else ""
-        parts = [curve.label, rule, problems, not_fitted(fits.get(curve.label), curve.top), lost(curve.diverged)]
+        warnings = training_warnings(fits.get(curve.label), curve.top, curve.diverged)
+        parts = [curve.label, rule, problems, warnings]
         found.append(", ".join(part for part in parts if part))
     return found
 

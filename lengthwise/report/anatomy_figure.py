@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text, size_text
-from lengthwise.report.lines import legend, look
+from lengthwise.report.lines import legend, line_style
 from lengthwise.report.style import COLOURS, Drawing, Width, add_heading, drawing, fix_layout, style
 
 ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}
@@ -30,7 +30,7 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     figure = drawing(width, 2.1 + 1.7 * len(traits))
     grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
     seeds = list(dict.fromkeys(row.get("train_seed", 0) for group in columns for row in group))
-    looks = {seed: look(number, name=f"seed {seed}") for number, seed in enumerate(seeds)}
+    looks = {seed: line_style(number, name=f"seed {seed}") for number, seed in enumerate(seeds)}
     for axes, group in zip(grid.T, columns, strict=True):
         _first_wrong(axes[0], group)
         for below, trait in zip(axes[1:], traits, strict=True):

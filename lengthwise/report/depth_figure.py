@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fates import Fate
 from lengthwise.base.score_rows import Row, size_text
-from lengthwise.report.lines import Look, legend
+from lengthwise.report.lines import LineStyle, legend
 from lengthwise.report.style import (
     COLOURS,
     DASHED,
@@ -70,7 +70,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
     add_heading(figure, title, width)
     rules = [rule for name, rule in RULES.items() if any(name in row["chosen"] for row in rows)]
-    legend(figure, [Look(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
+    legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
     return fix_layout(figure)
 
 
@@ -86,7 +86,8 @@ def _mark(axes: Axes, row: Row) -> None:
 
 @style()
 def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
-    """A panel for each of the weights; UsageError without any."""
+    """Draw exact match and movement of the state against loops, a panel per weights; of up to three weights also a map
+    and a path of one problem. Raises UsageError without weights."""
     if not fates:
         raise UsageError("there is nothing to draw: no weights were looked at")
     detailed = len(fates) <= DETAILED
@@ -105,9 +106,9 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
             axes.remove()
     add_heading(figure, title, "page")
     looks = [
-        Look("exact match (left)", COLOURS[0], "", "-"),
-        Look("movement over one loop (right)", COLOURS[1], "", "-"),
-        Look("over two loops (right)", COLOURS[2], "", DASHED),
+        LineStyle("exact match (left)", COLOURS[0], "", "-"),
+        LineStyle("movement over one loop (right)", COLOURS[1], "", "-"),
+        LineStyle("over two loops (right)", COLOURS[2], "", DASHED),
     ]
     legend(figure, looks, columns=3)
     return fix_layout(figure)
@@ -131,7 +132,7 @@ def _curves(axes: Axes, fate: Fate) -> None:
 
 
 def _map(axes: Axes, fate: Fate) -> None:
-    """How far each loop moved each position of one problem; dark: it stands still."""
+    """Draw how far each loop moved each position of one problem; dark: it stands still."""
     logs = [[0.5 if x is None else math.log10(max(FLOOR, x)) for x in loop] for loop in fate.map]
     axes.imshow(logs, aspect="auto", vmin=-6, vmax=0.3, interpolation="nearest", cmap="viridis")
     axes.axhline(fate.map_planned - 1, color="white", linewidth=0.6)
@@ -142,7 +143,7 @@ def _map(axes: Axes, fate: Fate) -> None:
 
 
 def _path(axes: Axes, fate: Fate) -> None:
-    """One problem's states on two principal components; the cross is T(n)."""
+    """Draw one problem's states on two principal components; the cross is T(n)."""
     across, up = zip(*fate.path, strict=True)
     axes.plot(across, up, color=FAINT, linewidth=0.5)
     axes.scatter(across, up, c=range(len(across)), s=5, cmap="viridis", zorder=3)

@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import size_text
-from lengthwise.report import WORST, Curve, Point, all_curves, curves, fits_of, lost, not_fitted, rule_text
-from lengthwise.report.lines import MARKS, Look, legend, look, name_lines, short
+from lengthwise.report import WORST, Curve, Point, all_curves, curves, fits_of, rule_text, training_warnings
+from lengthwise.report.lines import MARKS, LineStyle, legend, line_style, name_lines, short
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.style import (
     ACROSS,
@@ -43,7 +43,7 @@ class Plot:
 
     title: str
     curves: list[Curve]
-    looks: list[Look]
+    looks: list[LineStyle]
     strong: bool = False
     seeds_only: bool = False  # bands are drawn for curves of several seeds only
 
@@ -64,7 +64,7 @@ def score_figure(
     problems and the worst family as separate lines. If no sizes lie on a line, draw a heat map of a single recipe
     instead. ``title`` is by default the task; ``strong`` is the recipe to highlight; ``width`` is that of a "column" or
     a "page" of a paper. Raises UsageError without scores, or for several recipes whose sizes lie on no line."""
-    title = title or usual_title([one.outline for one in [*runs, *asked]])
+    title = title or default_title([one.outline for one in [*runs, *asked]])
     lines, rows = all_curves(runs, asked) if asked else curves(runs), cells_of(runs)
     if rows and not any(curve.diagonal() for curve in lines):
         if len({curve.label for curve in lines}) > 1:
@@ -72,17 +72,17 @@ def score_figure(
                 "no two sizes lie on one line, and a heat map shows a single recipe: draw each recipe separately"
             )
         return heat_map(rows, runs[0].outline.tops, title, width=width)
-    return length_figure(worth_drawing(lines), title, strong=strong, width=width)
+    return length_figure(choose_curves(lines), title, strong=strong, width=width)
 
 
-def usual_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
+def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
     """Return the default title: the tasks, and the training length if it is the same for all."""
     tasks = ", ".join(dict.fromkeys(one.task.replace("-", " ").capitalize() for one in outlines))
     tops = {size_text(one.tops) for one in outlines if isinstance(one, RunOutline) and one.top}
     return f"{tasks}, trained on up to {min(tops)}" if len(tops) == 1 else tasks
 
 
-def worth_drawing(found: Sequence[Curve]) -> list[Curve]:
+def choose_curves(found: Sequence[Curve]) -> list[Curve]:
     """Return the curves to plot. Rules tried at a single size and natural problems, which mix sizes, are left to
     tables. The harder set is left out if families were measured, since it is one of them."""
     left_out = {"natural", *(["hard"] if any(curve.problems == WORST for curve in found) else [])}
@@ -132,7 +132,7 @@ def overview_figure(
     panels = {name: _by_method(found, methods_known) for name, found in drawn.items()}
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
-    looks = {method: look(first.index(method), name=method, strong=method == strong) for method in methods}
+    looks = {method: line_style(first.index(method), name=method, strong=method == strong) for method in methods}
     parts = [
         Plot(name, [*panel.values()], [looks[method] for method in panel], strong=True, seeds_only=True)
         for name, panel in panels.items()
@@ -251,7 +251,7 @@ def _length_label(curves: Sequence[Curve]) -> str:
     return ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
 
 
-def draw_curve(axes: Axes, look: Look, points: Sequence[Point], *, banded: bool) -> None:
+def draw_curve(axes: Axes, look: LineStyle, points: Sequence[Point], *, banded: bool) -> None:
     """Draw a curve; with ``banded`` its band too, which is left out where there are many."""
     sizes = [point.length for point in points]
     means = [point.mean for point in points]
@@ -292,15 +292,12 @@ def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]
     return panels, heading
 
 
-def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None) -> list[Look]:
+def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None) -> list[LineStyle]:
     """Return a style per curve. Within a panel the colour identifies the curve and the dash its set of problems; if
     there are too few colours or dashes, each curve is numbered instead."""
 
     def identity(curve: Curve, *but: str | None) -> tuple[Any, ...]:
         return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *but))
-
-    def notes(curve: Curve) -> list[str]:
-        return [not_fitted(fits.get(curve.label), curve.top), lost(curve.diverged)]
 
     first = sorted(curves, key=lambda curve: curve.label != strong)  # the order of colours
     colours = list(dict.fromkeys(identity(curve, "problems") for curve in first))
@@ -309,12 +306,14 @@ def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str],
     twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
     fits = fits_of(curves)
     return [
-        look(
+        line_style(
             colours.index(identity(curve, "problems")) if twins else numbers.index(identity(curve)),
             sets.index(curve.problems) if twins else None,
             name=_name(curve, curves, split, brief),
             strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
-            note=", ".join(filter(None, notes(curve))) if curve.problems == "uniform" and not split else "",
+            note=training_warnings(fits.get(curve.label), curve.top, curve.diverged)
+            if curve.problems == "uniform" and not split
+            else "",
         )
         for curve in curves
     ]

@@ -19,7 +19,7 @@ ROW, NOTE = 0.16, 0.11  # inches: height of a name, and of a note below it
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """The style and name of a line."""
 
     name: str
@@ -39,7 +39,7 @@ class Look:
         return line | face | {"linewidth": 2.0 if self.strong and not self.hollow else 1.2}
 
 
-def look(number: int, twin: int | None = None, **about: Any) -> Look:
+def line_style(number: int, twin: int | None = None, **about: Any) -> LineStyle:
     """Return the style of line ``number``, counted from 0; no two numbers share both colour and dash. For a line drawn
     in several versions, such as one per set of problems, ``twin`` numbers the versions: they share a colour and differ
     in dash. With ``twin`` there are seven colours."""
@@ -48,8 +48,8 @@ def look(number: int, twin: int | None = None, **about: Any) -> Look:
     if twin is None:
         # After the predefined dashes, generate longer and longer ones.
         dash = DASHES[turn] if turn < len(DASHES) else (0.0, (3.0 * turn, 1.5))
-        return Look(colour=COLOURS[number % len(COLOURS)], marker=marker, dash=dash, **about)
-    return Look(colour=COLOURS[number], marker=marker, dash=DASHES[twin], hollow=twin > 0, **about)
+        return LineStyle(colour=COLOURS[number % len(COLOURS)], marker=marker, dash=dash, **about)
+    return LineStyle(colour=COLOURS[number], marker=marker, dash=DASHES[twin], hollow=twin > 0, **about)
 
 
 def short(labels: Sequence[str]) -> tuple[str, list[str]]:
@@ -75,7 +75,7 @@ def _common(words: Sequence[Sequence[str]]) -> int:
 
 
 def name_lines(
-    axes: Axes, looks: Sequence[Look], ends: Sequence[tuple[float, float]], width: Width, heading: str = ""
+    axes: Axes, looks: Sequence[LineStyle], ends: Sequence[tuple[float, float]], width: Width, heading: str = ""
 ) -> None:
     """Write each line's name to the right of the axes, as close to its end as space permits; a thin line connects them
     if they are apart. ``ends`` are in data coordinates, within the axes. In a column-wide figure the names form a
@@ -111,7 +111,7 @@ def name_lines(
         axes.annotate(heading, (1, max([1.0, *heights])), (11.5, 10), fontsize=7, color=FAINT, **place)
 
 
-def legend(figure: Figure, looks: Sequence[Look], columns: int, heading: str = "") -> None:
+def legend(figure: Figure, looks: Sequence[LineStyle], columns: int, heading: str = "") -> None:
     """Add a legend below the figure, in at most ``columns`` columns, fewer if they do not fit."""
     handles = [
         Line2D([], [], **look.line() | {"label": f"{look.name} ({look.note})" if look.note else look.name})

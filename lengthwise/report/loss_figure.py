@@ -13,7 +13,7 @@ from matplotlib.ticker import StrMethodFormatter
 
 from lengthwise.base.errors import UsageError
 from lengthwise.report import by_recipe
-from lengthwise.report.lines import MARKS, Look, look, name_lines, short
+from lengthwise.report.lines import MARKS, LineStyle, line_style, name_lines, short
 from lengthwise.report.style import (
     COLOURS,
     DASHES,
@@ -73,7 +73,7 @@ def loss_figure(
     return fix_layout(figure)
 
 
-def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str, dict[str, Look]]:
+def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str, dict[str, LineStyle]]:
     """Return what all names have in common, and each recipe's style by its label."""
     heading, names = short(list(groups))
     order = sorted(groups, key=lambda label: label != strong)
@@ -81,7 +81,7 @@ def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str,
     for label, name in zip(groups, names, strict=True):
         seeds = len(groups[label])
         note = f"{seeds} seeds" if seeds > 1 else ""
-        looks[label] = replace(look(order.index(label), name=name, note=note, strong=label == strong), marker="")
+        looks[label] = replace(line_style(order.index(label), name=name, note=note, strong=label == strong), marker="")
     return heading, looks
 
 
@@ -118,7 +118,9 @@ def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]
     return (steps, values), marked
 
 
-def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, Look]) -> list[tuple[float, float]]:
+def _draw_losses(
+    axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, LineStyle]
+) -> list[tuple[float, float]]:
     """Draw all losses. Return the end point of each recipe's lines, averaged over seeds."""
     axes.set_yscale("log")
     axes.set_ylabel("loss (nats)")
@@ -142,7 +144,9 @@ def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str
     return ends
 
 
-def _draw_watched(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, Look], sizes: Sequence[str]) -> None:
+def _draw_watched(
+    axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, LineStyle], sizes: Sequence[str]
+) -> None:
     """Draw exact match in the colours of the recipes; each size has a marker and a dash, or axes of its own."""
     axes.set_ylim(-0.02, 1.02)
     axes.set_ylabel("exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
@@ -160,9 +164,9 @@ def _draw_watched(axes: Axes, groups: dict[str, list[_Training]], looks: dict[st
             axes.plot(*joined, zorder=3, clip_on=False, **line)
 
 
-def _size_look(number: int, size: str) -> Look:
+def _size_look(number: int, size: str) -> LineStyle:
     marker, dash = MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)]
-    return Look(f"at {size}", INK, marker, dash, hollow=number > 0)
+    return LineStyle(f"at {size}", INK, marker, dash, hollow=number > 0)
 
 
 def _name_sizes(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     configs = [run.config() for run in measured]
     tasks = [
         f"{task}, {str(config['layout']['kind']).lower()}"
-        for task, config in zip(told_apart([config["task"] for config in configs]), configs, strict=True)
+        for task, config in zip(distinguish_parts([config["task"] for config in configs]), configs, strict=True)
     ]
     labels = list(zip(architectures(configs), tasks, strict=True))
     recipes: dict[tuple[str, str], set[str]] = {}
@@ -108,9 +108,11 @@ def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return an architecture's name for each recipe: its model's mixers and positions, or its kind."""
     mixers = [_mixers(config["model"]) for config in configs]
     flat = [mixer for group in mixers for mixer in group]
-    texts = iter(told_apart(flat))
+    texts = iter(distinguish_parts(flat))
     found = []
-    others = iter(told_apart([config["model"] for config, group in zip(configs, mixers, strict=True) if not group]))
+    others = iter(
+        distinguish_parts([config["model"] for config, group in zip(configs, mixers, strict=True) if not group])
+    )
     for config, group in zip(configs, mixers, strict=True):
         names = list(dict.fromkeys(next(texts) for _ in group)) or [next(others)]
         positions = [part["kind"] for part in config["model"].get("positions", []) if part["kind"] != "NoPE"]
@@ -125,7 +127,7 @@ def _mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(model.get("mixers") or ([model["mixer"]] if "mixer" in model else attention))
 
 
-def told_apart(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+def distinguish_parts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return texts that distinguish parts of recipes: kinds, string fields, and the fields in which parts of one kind
     differ, such as ``GroupWords S3`` and ``DeltaNet negative=true``."""
     values: dict[tuple[str, str], set[str]] = {}

@@ -15,7 +15,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Claim
 from lengthwise.base.score_rows import Row
 from lengthwise.report import own_scores
-from lengthwise.report.lines import Look, legend, look, short
+from lengthwise.report.lines import LineStyle, legend, line_style, short
 from lengthwise.report.style import (
     COLOURS,
     DASHES,
@@ -83,7 +83,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     for number, group in enumerate(kinds.values()):
         name = _kind(group)
         numbers = [(number, 0), (number, 1)] if twins else [(2 * number,), (2 * number + 1,)]
-        own, beyond = (look(*one, name=name) for one in numbers)
+        own, beyond = (line_style(*one, name=name) for one in numbers)
         looks.append(own)
         _line(left, group, "within", own)
         _line(left, group, "beyond", replace(beyond, name=f"{name}, beyond", hollow=True))
@@ -91,7 +91,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     published = [claim for claim in claims if claim.exact is not None]
     for claim, dash in zip(published, (DOTTED, *DASHES[3:]), strict=False):
         left.axhline(claim.exact, color=INK, linestyle=dash, linewidth=1.0, label=claim.who)
-        looks.append(Look(claim.who, INK, "", dash))
+        looks.append(LineStyle(claim.who, INK, "", dash))
     left.set_ylim(-0.02, 1.02)
     left.set_title("exact match", fontsize=8)
     right.set_yscale("log")
@@ -103,7 +103,10 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         _few_ticks(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _few_ticks(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
     add_heading(figure, "Accuracy and loss against size", width)
-    ranges = [Look("within the training lengths", FAINT, "o", ""), Look("beyond", FAINT, "o", "", hollow=True)]
+    ranges = [
+        LineStyle("within the training lengths", FAINT, "o", ""),
+        LineStyle("beyond", FAINT, "o", "", hollow=True),
+    ]
     joined = len({row["parameters"] for row in rows}) > len(kinds)  # otherwise only marks are drawn
     shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
     legend(figure, [*shown, *ranges], columns=6)
@@ -126,7 +129,7 @@ def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> Non
     axis.set_major_formatter(formatter)
 
 
-def _line(axes: Axes, group: Sequence[Row], measure: str, own: Look) -> None:
+def _line(axes: Axes, group: Sequence[Row], measure: str, own: LineStyle) -> None:
     recipes = _group_rows([row for row in group if row.get(measure) is not None], "recipe", "parameters")
     if not recipes:
         return

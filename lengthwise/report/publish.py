@@ -17,7 +17,7 @@ from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import length_figure, overview_figure, usual_title, worth_drawing
+from lengthwise.report.length_figure import choose_curves, default_title, length_figure, overview_figure
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
@@ -49,7 +49,7 @@ def publish(
     sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (the course of training).
     """
     runs, asked = drop_repeats(runs), drop_repeats(asked)
-    title = title or usual_title([one.outline for one in [*runs, *asked]])
+    title = title or default_title([one.outline for one in [*runs, *asked]])
     figures = _figures(runs, asked, title, strong, width)  # drawn first, so that an error leaves no files
     again = (folder / "runs.json").exists()
     files = _write_data(runs, asked, folder, operations)
@@ -100,7 +100,7 @@ def _figures(
     figures: dict[str, Figure] = {}
     lines = all_curves(runs, asked)
     if any(curve.diagonal() for curve in lines):
-        figures["lengths"] = length_figure(worth_drawing(lines), title, strong=strong, width=width)
+        figures["lengths"] = length_figure(choose_curves(lines), title, strong=strong, width=width)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
         cells = [row for row in cells_of(group) if row["problems"] in ALONE]

@@ -25,7 +25,7 @@ from lengthwise.base.score_rows import (
     share_text,
     size_text,
 )
-from lengthwise.report import TRAINED, WORST, Point, curves, fits_of, lost, not_fitted
+from lengthwise.report import TRAINED, WORST, Point, curves, fits_of, training_warnings
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class PooledComparison(Grid):
         for curve in self.curves:
             points = {point.sizes: point for point in curve.points()}
             seeds = str(max((point.seeds for point in points.values()), default=0))
-            name = [curve.label, not_fitted(fits.get(curve.label), curve.top), lost(curve.diverged)]
+            name = [curve.label, training_warnings(fits.get(curve.label), curve.top, curve.diverged)]
             cells = (_pooled_cell(points.get(size)) for size in sizes)
             rows.append([", ".join(filter(None, name)), curve.problems, seeds, *cells])
         return ["exact match", "problems", "seeds", *marked], rows

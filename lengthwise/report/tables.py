@@ -24,7 +24,7 @@ from lengthwise.base.score_rows import (
     size_text,
     trained_on,
 )
-from lengthwise.report import TRAINED, WORST, Curve, Point, fits_of, lost, names, not_fitted
+from lengthwise.report import TRAINED, WORST, Curve, Point, fits_of, names, training_warnings
 from lengthwise.report.sheet import Sheet
 
 ROUNDING = 1e-9  # tolerance for floating-point error in a share such as 0.07
@@ -185,7 +185,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
             continue
         error = "" if row["error"] is None else f" ± {share_text(row['error'], 3)}"
         kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
-        notes = [f"{row['stopping']}{kind}", not_fitted(row["fit"], row["trained_to"]), lost(row.get("diverged", 0))]
+        warnings = training_warnings(row["fit"], row["trained_to"], row.get("diverged", 0))
+        notes = [f"{row['stopping']}{kind}", warnings]
         seeds = f"{row['solved']} of {row['seeds']}"
         exact = f"{share_text(row['exact'], 3)}{error}"
         table.add_row(row["who"], row["size"], exact, seeds, ", ".join(filter(None, notes)))

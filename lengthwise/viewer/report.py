@@ -9,7 +9,7 @@ from lengthwise import __version__
 from lengthwise.base.errors import UsageError
 from lengthwise.report import by_recipe
 from lengthwise.report.card import HEADINGS, SURE, card_cells
-from lengthwise.report.length_figure import usual_title
+from lengthwise.report.length_figure import default_title
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
 from lengthwise.viewer.document import document, scripts, text, vendor_scripts
@@ -34,7 +34,7 @@ def report_page(
 ) -> str:
     """Return the page of these runs and of the language models in ``asked``, as HTML. ``made`` is the command that
     regenerates it, ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
-    title = title or usual_title([one.outline for one in [*runs, *asked]])
+    title = title or default_title([one.outline for one in [*runs, *asked]])
     report = {
         "made": made,
         "charts": chart_rows(runs, asked),

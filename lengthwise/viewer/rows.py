@@ -12,7 +12,7 @@ from lengthwise.base.score_rows import ALONE, Row, latest, size_text
 from lengthwise.report import all_curves, by_recipe, language_model_curves, names
 from lengthwise.report.anatomy_figure import by_size, together
 from lengthwise.report.card import format_sizes, score_card
-from lengthwise.report.lines import look
+from lengthwise.report.lines import line_style
 from lengthwise.report.loss_figure import running_mean
 from lengthwise.report.publish import anatomies_of, metrics_of, scores_of
 from lengthwise.report.tables import depth_rows
@@ -35,7 +35,7 @@ def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dic
     """Return the rows of every chart, by the chart's name; empty if there is nothing to draw."""
     groups = by_recipe(runs) if runs else {}
     labels = dict.fromkeys([*groups, *(curve.label for curve in language_model_curves(asked))])
-    looks = {label: look(number, name=label) for number, label in enumerate(labels)}  # as in figures
+    looks = {label: line_style(number, name=label) for number, label in enumerate(labels)}  # as in figures
     return {
         "methods": [
             {"label": label, "colour": one.colour, "shape": SHAPES[one.marker]} for label, one in looks.items()

@@ -18,7 +18,7 @@ from lengthwise.report import WORST, Curve, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import length_figure, overview_figure, plots, score_figure
-from lengthwise.report.lines import look, short
+from lengthwise.report.lines import line_style, short
 from lengthwise.report.loss_figure import loss_figure, running_mean
 from lengthwise.report.parameter_figure import parameter_figure
 from lengthwise.report.publish import publish, publish_overview
@@ -80,9 +80,9 @@ def test_no_figure_repeats_a_colour_and_dash():
 
 
 def test_looks_never_repeat():
-    looks = [look(number, name="") for number in range(100)]
+    looks = [line_style(number, name="") for number in range(100)]
     assert len({(one.colour, one.dash) for one in looks}) == 100
-    twins = [look(number, twin, name="") for number in range(7) for twin in range(3)]
+    twins = [line_style(number, twin, name="") for number in range(7) for twin in range(3)]
     assert len({(one.colour, one.dash) for one in twins}) == 21
 
 

@@ -4,7 +4,7 @@ import pytest
 from conftest import command
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report.matrix import architectures, matrix_figure, matrix_rows, told_apart
+from lengthwise.report.matrix import architectures, distinguish_parts, matrix_figure, matrix_rows
 from lengthwise.runs.folder import RunFolder
 
 TINY = ["steps=1", "batch=4", "lengths=Uniform(top=5)", "loops=Constant", "layout=Labelled", "watch.every=0", "ema=0"]
@@ -69,14 +69,14 @@ def test_an_architecture_is_called_by_its_mixers_and_positions():
 
 def test_parts_are_written_by_the_fields_that_tell_them_apart():
     groups = [{"kind": "GroupWords", "group": group, "each": True} for group in ("S3", "S5")]
-    assert told_apart(groups) == ["GroupWords S3", "GroupWords S5"]
+    assert distinguish_parts(groups) == ["GroupWords S3", "GroupWords S5"]
     counted = [{"kind": "CountedBlocks", "letters": letters} for letters in (2, 3)]
-    assert told_apart([*counted, {"kind": "Parity"}]) == [
+    assert distinguish_parts([*counted, {"kind": "Parity"}]) == [
         "CountedBlocks letters=2",
         "CountedBlocks letters=3",
         "Parity",
     ]
-    assert told_apart(counted[:1]) == ["CountedBlocks"]
+    assert distinguish_parts(counted[:1]) == ["CountedBlocks"]
 
 
 def test_the_command_draws_runs_and_published_results_together(folders, tmp_path):
