@@ -65,8 +65,10 @@ def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]
     abouts = [run.about() for run in group]
     found = []
     for times in MATRIX_TIMES:
-        size = _nearest(scores[0], times * max(tops[0]))
-        if size is None:
+        # The measured size whose longest axis is nearest to the wanted length, if one is near.
+        length, sizes = times * max(tops[0]), {tuple(row["sizes"]) for row in scores[0]}
+        size = min(sizes, key=lambda size: abs(math.log(max(size) / length)), default=None)
+        if size is None or abs(math.log(max(size) / length)) > math.log(NEAR):
             continue
         uniform = [one for rows in scores if (one := uniform_in(rows).get(size))]
         families = [row for rows in scores for row in worst_rows(rows) if tuple(row["sizes"]) == size]
@@ -92,13 +94,6 @@ def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]
             }
         )
     return found
-
-
-def _nearest(rows: Sequence[Row], length: float) -> tuple[int, ...] | None:
-    """Return the measured size whose longest axis is nearest to ``length``; None if none is near."""
-    sizes = {tuple(row["sizes"]) for row in rows}
-    found = min(sizes, key=lambda size: abs(math.log(max(size) / length)), default=None)
-    return found if found and abs(math.log(max(found) / length)) <= math.log(NEAR) else None
 
 
 # Names

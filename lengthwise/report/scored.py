@@ -25,7 +25,7 @@ from lengthwise.base.score_rows import (
     share_text,
     size_text,
 )
-from lengthwise.report import TRAINED, WORST, Point, curves, fits_of, training_warnings
+from lengthwise.report import TRAINED, WORST, curves, fits_of, training_warnings
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -326,7 +326,8 @@ class PooledComparison(Grid):
             points = {point.sizes: point for point in curve.points()}
             seeds = str(max((point.seeds for point in points.values()), default=0))
             name = [curve.label, training_warnings(fits.get(curve.label), curve.top, curve.diverged)]
-            cells = (_pooled_cell(points.get(size)) for size in sizes)
+            found = [points.get(size) for size in sizes]
+            cells = [f"{share_text(p.mean, 3)} ({share_text(p.low)}–{share_text(p.high)})" if p else "–" for p in found]
             rows.append([", ".join(filter(None, name)), curve.problems, seeds, *cells])
         return ["exact match", "problems", "seeds", *marked], rows
 
@@ -337,12 +338,6 @@ class PooledComparison(Grid):
             "Mean over seeds; in brackets the worst and the best seed, of one seed the 95 % interval. Trained on up "
             f"to {trained}."
         )
-
-
-def _pooled_cell(point: Point | None) -> str:
-    if point is None:
-        return "–"
-    return f"{share_text(point.mean, 3)} ({share_text(point.low)}–{share_text(point.high)})"
 
 
 def _latex_line(cells: Sequence[str]) -> str:
