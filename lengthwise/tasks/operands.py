@@ -177,20 +177,21 @@ def carry_chain(pair: Pair, *, always: bool = False) -> Digits:
     columns are uniform."""
     # With ``always``, a carry enters in all rows: the harder set of addition.
     longer, shorter, place = pair.longer, pair.shorter, pair.place
-    carries = torch.tensor(True) if always else pair.chance() < 0.5
+    carries = None if always else pair.chance() < 0.5
     start = pair.position(shorter)
     end = start + 1 + pair.position(longer - start)
     end = torch.where(pair.chance() < 0.5, longer, end)
-    if not always:  # without a carry, a chain may start at the lowest digit
+    if carries is not None:  # without a carry, a chain may start at the lowest digit
         start = torch.where(~carries & (pair.chance() < 0.5), -1, start)
     chained, first = (place > start) & (place < end), place == start
     # Beyond the shorter number's end, the longer one alone must pass the carry on.
     passing = torch.where((pair.chance() < 0.5) | (place >= shorter), pair.top, pair.digits())
     above = torch.where(chained, passing, pair.digits())
-    above = torch.where(first & carries, above.clamp(min=1), above)
+    above = torch.where(first if carries is None else first & carries, above.clamp(min=1), above)
     below = torch.where(chained, pair.top - passing, pair.digits())
     carry = pair.base - above + below % above.clamp(min=1)
-    below = torch.where(first, torch.where(carries, carry, below % (pair.base - above)), below)
+    start_digit = carry if carries is None else torch.where(carries, carry, below % (pair.base - above))
+    below = torch.where(first, start_digit, below)
     return pair.order(above, below)
 
 
