@@ -12,23 +12,25 @@ SHORT = 1.3  # times the training length: as far as a recipe may be chosen
 
 
 def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
-    """The recipe at a point of the sweep. UsageError where it has another task or training length: what is right at one
-    size can then not be compared."""
+    """Return the recipe at a point of the sweep. Raises UsageError if it has another task or training length, since
+    recipes are compared at one size."""
     found = recipe.change(f"{path}={value}" for path, value in point.items())
     if (found.task, found.lengths.top) != (recipe.task, recipe.lengths.top):
-        told = ", ".join(f"{path}={value}" for path, value in point.items())
-        raise UsageError(f"{told}: recipes are compared on one task at one training length, {recipe.lengths.top} here")
+        changed = ", ".join(f"{path}={value}" for path, value in point.items())
+        raise UsageError(
+            f"{changed}: recipes are compared on one task at one training length, {recipe.lengths.top} here"
+        )
     return found
 
 
 def largest_choice(recipe: Recipe) -> int:
-    """The largest size at which a recipe may be chosen: a short step beyond its training lengths."""
+    """Return the largest size at which a recipe may be chosen: a short step beyond its training lengths."""
     top = recipe.lengths.top
     return max(top + 1, int(SHORT * top))
 
 
 def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
-    """UsageError for a size that is there to test: what chose a recipe is no test of it."""
+    """Raise UsageError for a size that is a test: a size used to choose a recipe no longer tests it."""
     most = largest_choice(recipe)
     for size in sizes:
         if max(recipe.sizes(size)) > most:

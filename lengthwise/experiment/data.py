@@ -25,11 +25,11 @@ CHUNK = 65_536  # problems of a fixed set that are drawn at a time
 
 
 class NoProblemsLeft(UsageError):
-    """A fixed set of problems leaves hardly any of this size and kind to test with."""
+    """A fixed set of problems leaves too few of this size and kind to test with."""
 
 
 def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
-    """Training batch ``step`` with its rows' loops. ``passed`` counts exams passed (``Mastery``); None: all."""
+    """Return training batch ``step`` with its rows' loops. ``passed`` counts exams passed (``Mastery``); None: all."""
     fixed = isinstance(recipe.source, Finite)
     problems = _from_set(recipe, step) if fixed else _of_step(recipe, step, recipe.lengths.clock(step, passed))
     written = recipe.layout.write_training(problems, recipe.task)
@@ -48,7 +48,7 @@ def _of_step(recipe: Recipe, step: int, clock: int) -> Problems:
 def _draw_problems(
     recipe: Recipe, clock: int, count: int, draw: Generator, structured: Generator, purpose: Purpose = "train"
 ) -> Problems:
-    """So many problems, of which ``structured`` draws the recipe's fraction of families, and ``draw`` all others."""
+    """Draw ``count`` problems: the recipe's fraction of families with ``structured``, all others with ``draw``."""
     of_families, task = round(recipe.families * count), recipe.task.part(purpose)
     rows, hard = count - of_families, round(recipe.hard * count)
     parts = [_draw_structured(recipe, clock, of_families, structured)] if of_families else []
@@ -58,7 +58,7 @@ def _draw_problems(
 
 
 def _draw_structured(recipe: Recipe, clock: int, rows: int, draw: Generator) -> Problems:
-    """The rows of a batch that are of the task's families, of sizes as the others have them."""
+    """Draw the rows of a batch that belong to the task's families, with sizes distributed as in the others."""
     sizes = recipe.lengths.problems(recipe.task, clock, rows, draw).sizes
     return draw_mixture(choose_families(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
 
@@ -71,12 +71,12 @@ def _from_set(recipe: Recipe, step: int) -> Problems:
     return whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
 
 
-# Of each set and seed the order in its newest epoch, with that epoch: one of millions of rows takes 20 MB.
+# The order of each set and seed in its latest epoch, with that epoch; millions of rows take 20 MB.
 _LATEST_ORDERS: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
 
 
 def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
-    known = _LATEST_ORDERS.get((rows, seed))  # looked up once: threads may draw at the same time
+    known = _LATEST_ORDERS.get((rows, seed))  # looked up once, for other threads may change it
     if known is None or known[0] != epoch:
         known = _LATEST_ORDERS[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
     return known[1]
@@ -84,12 +84,12 @@ def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
 
 @lru_cache(maxsize=2)
 def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
-    """The set of a Finite source, in small integers: the first ``rows`` different problems for training that its seed
-    gives. UsageError where a task does not have as many."""
+    """Return the set of a Finite source, in small integers: the first ``rows`` different training problems drawn with
+    its seed. Raises UsageError if the task has too few."""
     found: list[Problems] = []
     kept = count = 0
     while kept < source.rows:
-        before, chunks = kept, max(1, count)  # as many again: so few sorts are enough
+        before, chunks = kept, max(1, count)  # double the set, to sort rarely
         for _ in range(chunks):
             drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
             drawn = drawn.take(source_of(task, source).of("train", drawn))
@@ -98,12 +98,12 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
         found = [_distinct(Problems.join(found))]
         kept = len(found[0])
         if kept - before < chunks * CHUNK // 10_000:
-            raise UsageError(f"source: {task.name} has hardly more than {kept} different problems: ask for fewer rows")
+            raise UsageError(f"source: {task.name} has little more than {kept} different problems: reduce rows")
     return found[0].take(slice(source.rows))
 
 
 def _distinct(problems: Problems) -> Problems:
-    """Those that no earlier one equals, in their order."""
+    """Return the problems without repetitions, in their order."""
     order = hash_prompts(problems).sort(stable=True)
     first = torch.ones(len(problems), dtype=torch.bool)
     first[1:] = order.values[1:] != order.values[:-1]
@@ -111,7 +111,8 @@ def _distinct(problems: Problems) -> Problems:
 
 
 def validation_problems(recipe: Recipe, count: int) -> Problems:
-    """Problems as those of training at its end, at an address of their own: for a loss that nothing was trained on."""
+    """Draw problems as at the end of training, at their own address, for a loss on problems that were not trained
+    on."""
     clock, seed = recipe.lengths.clock(recipe.steps, None), recipe.data_seed
     draws = {"draw": stream(seed, "validation"), "structured": stream(seed, "families", "validation")}
     more = partial(_draw_problems, recipe, clock, purpose="validation", **draws)
@@ -119,12 +120,12 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
 
 
 def source_of(task: Task, source: Source) -> Source:
-    """What assigns problems to parts: the source, unless the task itself keeps its parts apart."""
+    """Return the source that assigns problems to parts, unless the task itself separates them."""
     return source if task.listed_sizes is None else FRESH
 
 
 def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
-    """UsageError where a task has no such size."""
+    """Raise UsageError if the task has no such size."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     if kind != "natural" and task.listed_sizes is not None and size[0] not in task.listed_sizes:
@@ -149,19 +150,19 @@ def fresh_problems(
     bottom: int = 1,
     source: Source = FRESH,
 ) -> Problems:
-    """Fresh problems of one size, drawn at an address of their own, which no training batch shares: to test with or,
-    if a ``step`` is named, to watch a training by at that step. With a fixed set none of them is in it. ``natural``
-    ones are of the task's own distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name.
-    Raises NoProblemsLeft if a fixed set leaves none."""
+    """Draw problems of one size at their own address, which no training batch shares: for tests or, with a ``step``,
+    for validation during training. None of them is in a fixed set. ``natural`` ones follow the task's own distribution
+    over sizes, from ``bottom`` up to this one; other kinds are a family's name. Raises NoProblemsLeft if a fixed set
+    leaves none."""
     if count < 1:
-        raise UsageError(f"one problem or more is asked for, not {count}")
+        raise UsageError(f"count must be 1 or more, not {count}")
     purpose: Purpose = "test" if step is None else "validation"
     task, source = task.part(purpose), source_of(task, source)
     check_size(task, size, kind)
     if kind == "natural" and len(set(size)) > 1:
         raise UsageError(f"natural problems are as long on every axis: {max(size)}, not {'x'.join(map(str, size))}")
     sample = sampler(task, kind)
-    address = "hard" if kind == task.harder else kind  # one set of problems, which has two names
+    address = "hard" if kind == task.harder else kind  # two names of one set of problems
     draw = stream(seed, "test", task.name, address, *size, -1 if step is None else step)
 
     def more(rows: int) -> Problems:
@@ -173,7 +174,7 @@ def fresh_problems(
 
 
 def sampler(task: Task, kind: Kind) -> Sampler:
-    """What draws problems of a kind. UsageError where the task has no such kind."""
+    """Return the function that draws problems of a kind. Raises UsageError if the task has no such kind."""
     if kind in ("uniform", "natural"):
         return task.sample
     if kind == "hard":
@@ -188,17 +189,17 @@ def sampler(task: Task, kind: Kind) -> Sampler:
 def evaluation_problems(
     recipe: Recipe, size: AnySize, count: int, *, seed: int, step: int | None = None, kind: Kind = "uniform"
 ) -> Problems:
-    """Fresh problems for a model of this recipe. A bare number is taken on all of the task's axes (see
-    ``Recipe.sizes``). ``natural`` ones start where training does or, up to a size that it does not reach, where it
-    ends: so neither stands for the other."""
+    """Draw fresh problems for a model of this recipe. A single number is a size on all of the task's axes (see
+    ``Recipe.sizes``). ``natural`` problems start where training starts or, beyond the training length, where it ends,
+    so that the two sets do not overlap."""
     sizes = recipe.sizes(size)
     where = {"bottom": natural_bottom(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
     return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
 
 
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
-    """The largest size up to this one of which there are problems for a purpose, else the smallest there is; the size
-    itself, on all axes, where a task has all sizes."""
+    """Return the largest size up to this one that has problems for a purpose, else the smallest; the size itself, on
+    all axes, if a task has all sizes."""
     there = recipe.task.part(purpose).listed_sizes
     if there is None:
         return recipe.sizes(size)
@@ -206,7 +207,7 @@ def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[
 
 
 def default_sizes(recipe: Recipe) -> Sequence[int]:
-    """The training length, and 1.5, 2, 3 and 5 times it, as far as the task goes."""
+    """Return the training length, and 1.5, 2, 3 and 5 times it, up to the task's largest size."""
     top, largest = recipe.lengths.top, recipe.task.largest
     sizes = {int(top * times) for times in (1, 1.5, 2, 3, 5)}
     if recipe.task.listed_sizes is not None:
@@ -215,8 +216,8 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
 
 
 def check_training(recipe: Recipe) -> None:
-    """Draw what a training step may not find, hours later: problems of the sizes that it watches, problems beside a
-    fixed set, and positions of the longest. UsageError where there are none."""
+    """Draw the problems that a later training step needs: those of the watched sizes, those beside a fixed set, and
+    positions of the longest. Raises UsageError if there are none."""
     watch, seed = recipe.watch, recipe.data_seed
     if isinstance(recipe.source, Finite):
         fixed_set(recipe.task, recipe.lengths, recipe.source)
@@ -231,19 +232,19 @@ def check_training(recipe: Recipe) -> None:
 
 
 def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
-    """UsageError where there are no such problems of one of these sizes to measure a model of this recipe on."""
+    """Raise UsageError if one of these sizes has no such problems for evaluating a model of this recipe."""
     for size in sizes:
         evaluation_problems(recipe, size, 1, seed=0, kind=kind)
 
 
 def natural_bottom(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
-    """The shortest of natural problems up to these sizes, where training is from ``bottom`` to ``top``, or, where that
-    is None, nobody is trained."""
+    """Return the smallest size of natural problems up to ``sizes``, for training from ``bottom`` to ``top`` (None: no
+    training)."""
     return top + 1 if top is not None and max(sizes) > top else bottom
 
 
 def _draw_part(part: Purpose, source: Source, more: Callable[[int], Problems], count: int) -> Problems:
-    """So many problems for this part. NoProblemsLeft where there are none to be found."""
+    """Draw ``count`` problems of this part. Raises NoProblemsLeft if there are too few."""
     found: list[Problems] = []
     kept, tried = 0, 0
     while kept < count:

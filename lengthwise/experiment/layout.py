@@ -1,4 +1,4 @@
-"""Layouts: how a problem is written as a row of tokens, and how an answer is read from a model's predictions."""
+"""Layouts: how a problem is written as a row of tokens, and how an answer is read from predictions."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ class Layout(Config):
 
     @abstractmethod
     def accepts(self, task: Task) -> bool:
-        """Whether the layout can write this task's problems."""
+        """Return whether the layout can write this task's problems."""
 
     @abstractmethod
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
-        """The vocabularies of a model's inputs and outputs."""
+        """Return the vocabularies of a model's inputs and outputs."""
 
     @abstractmethod
     def end(self, task: Task) -> int | None:
-        """The output id that ends an answer; None if every answer slot is part of the answer."""
+        """Return the output id that ends an answer; None if every answer slot is part of the answer."""
 
     @abstractmethod
     def write(self, problems: Problems, task: Task) -> Batch:
         """Write one row per problem. Raises UsageError if the task is not accepted."""
 
     def write_training(self, problems: Problems, task: Task) -> Batch:
-        """As ``write``, for a batch to train on, whose rows may depend on each other."""
+        """Like ``write``, for a training batch, whose rows may depend on each other."""
         return self.write(problems, task)
 
     @abstractmethod
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        """The answer in the predictions of a row's answer slots, in the task's own order, without its end.
+        """Return the answer in the predictions of a row's answer slots, in the task's own order, without its end.
 
-        Ids are those of the output vocabulary; an untrained model may predict symbols that are not the task's.
+        Ids are those of the output vocabulary; an untrained model may predict symbols outside the task.
         """
 
     def chance(self, task: Task) -> float | None:
-        """The accuracy per symbol of guessing, from which scaled accuracy is counted; None if it is not reported."""
+        """Return the accuracy per symbol of guessing, used by scaled accuracy; None if it is not reported."""
         return None
 
     def check(self, task: Task) -> None:
@@ -124,7 +124,7 @@ class _Row(Layout):
 def digit_positions(
     signs: Bool[Tensor, "b t"] | Int[Tensor, "b t"], mirrored: Bool[Tensor, "b t"] | None = None
 ) -> Int[Tensor, "b t"]:
-    """The digit position of every token: its index, from 1, within a run of tokens that are no signs; 0 for a sign.
+    """Return the digit position of every token: its index, from 1, within a run of digits; 0 for a sign.
 
     ``signs`` is True or 1 at signs. Where ``mirrored`` is True, runs are counted from their ends.
     """
@@ -158,14 +158,15 @@ def _ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) -> _Id
 
 
 def _signs(tokens: Int[Tensor, "b t"], edges: tuple[int, ...]) -> Int[Tensor, "b t"]:
-    """1 at signs, else 0."""
+    """Return 1 at signs, else 0."""
     # Each clamp is 1 for ids from an edge on. Comparing takes ten times as long, indexing a table thirty times.
     return reduce(operator.xor, ((tokens - (edge - 1)).clamp_(0, 1) for edge in edges))
 
 
 @lru_cache(maxsize=64)
 def _around(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
-    """``width`` zeros, then the ids, then the last id repeated: a window of this is a row without prompt and answer."""
+    """Return ``width`` zeros, then the ids, then the last id repeated: a window of this is a row without prompt and
+    answer."""
     row = torch.full((2 * width + 1,), ids[-1], dtype=dtype)
     row[:width] = 0
     row[width : width + len(ids)] = torch.tensor(ids)
@@ -193,7 +194,7 @@ class FullOutput(_Row):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.level and not self.whole_tail:
-            raise UsageError("level makes slots after the answer, which are for whole_tail to supervise: say both")
+            raise UsageError("level fills rows with slots after the answer, which only whole_tail supervises: set both")
 
     def write(self, problems: Problems, task: Task) -> Batch:
         batch = super().write(problems, task)
@@ -291,7 +292,7 @@ class Tagged(_Classes):
         self.check(task)
         length = problems.prompt_length
         if not torch.equal(length, problems.answer_length):
-            raise UsageError(f"{task.name} says answers_each_symbol, but an answer is not as long as its prompt")
+            raise UsageError(f"{task.name} sets answers_each_symbol, but an answer is not as long as its prompt")
         width = int(length.max())
         reads, writes = self.vocabs(task)
         padding_mask = within(length, width)
@@ -350,7 +351,7 @@ class Labelled(_Classes):
 
 
 def _inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task: Task, reads: Vocab) -> Inputs:
-    """The inputs of rows that consist of a prompt and what follows it, with their positions and digit positions."""
+    """Return the inputs of rows that start with a prompt, with positions and digit positions."""
     signs = torch.tensor([symbol in task.signs or symbol not in task.symbols for symbol in reads.symbols])[tokens]
     mirrored = padding_mask if task.mirrored else None
     position = torch.arange(tokens.shape[1]).expand(len(tokens), -1)
@@ -358,8 +359,8 @@ def _inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task:
 
 
 def _renumber(ids: Int[Tensor, "*b n"], before: Vocab, now: Vocab) -> Int[Tensor, "*b n"]:
-    """Replace ids of one vocabulary by those of the same symbols in another. A symbol that the other lacks, or an id
-    of none, becomes an id beyond it."""
+    """Replace ids of one vocabulary by those of the same symbols in another. Symbols that it lacks, and ids without a
+    symbol, become an id beyond it."""
     if before.symbols == now.symbols[: len(before)]:
         return ids.long()
     known = {symbol: i for i, symbol in enumerate(now.symbols)}
@@ -368,13 +369,13 @@ def _renumber(ids: Int[Tensor, "*b n"], before: Vocab, now: Vocab) -> Int[Tensor
 
 
 def until_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
-    """True before each row's first end symbol; True everywhere if the row has none."""
+    """Return a mask that is True before each row's first end symbol; True everywhere if the row has none."""
     if end is None:
         return torch.ones_like(predicted, dtype=torch.bool)
     return (predicted == end).cumsum(-1) == 0
 
 
 def up_to_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
-    """True up to and including each row's first end symbol."""
+    """Return a mask that is True up to and including each row's first end symbol."""
     before = until_end(predicted, end)
     return torch.cat([torch.ones_like(before[..., :1]), before[..., :-1]], -1)

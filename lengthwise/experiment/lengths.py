@@ -28,7 +28,7 @@ class Lengths(Config):
         _check_order(bottom=self.bottom, top=self.top)
 
     def tops(self, axes: int) -> tuple[int, ...]:
-        """The largest size on each axis. Raises UsageError if ``most`` has another number of axes."""
+        """Return the largest size on each axis. Raises UsageError if ``most`` has another number of axes."""
         if self.most and len(self.most) != axes:
             raise UsageError(f"most names the largest size on each of {axes} axes, not {self.most}")
         return tuple(min(self.top, most) for most in self.most) or (self.top,) * axes
@@ -38,7 +38,8 @@ class Lengths(Config):
         """Draw the problems of one batch, in random order of size; the first ``hard`` are from the harder set."""
 
     def clock(self, step: int, passed: int | None) -> int:
-        """What ``problems`` takes as its step: the training step or, with ``Mastery``, the number of exams passed."""
+        """Return the ``step`` argument of ``problems``: the training step or, with ``Mastery``, the number of exams
+        passed."""
         return step
 
 
@@ -111,7 +112,7 @@ class Growing(Drawn):
 
     @abstractmethod
     def maximum(self, step: int) -> int:
-        """The largest size at a step, counted from 0."""
+        """Return the largest size at a step, counted from 0."""
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         sizes = _uniform(self.bottom, self.maximum(step), rows, axes, generator)
@@ -172,7 +173,7 @@ class Mastery(Growing):
         return min(self.top, size)
 
     def exams(self) -> int:
-        """The exams that lead from ``start`` to ``top``."""
+        """Return the number of exams from ``start`` to ``top``."""
         return next(count for count in range(self.top + 1) if self.maximum(count) == self.top)
 
     def clock(self, step: int, passed: int | None) -> int:

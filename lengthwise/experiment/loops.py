@@ -22,7 +22,7 @@ class Loops(Config):
 
     @abstractmethod
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """The number of loops after which a row should be solved; ``Oracle`` uses it at test."""
+        """Return the number of loops after which a row should be solved; ``Oracle`` uses it at test."""
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
         """Draw the number of loops of each row of a training batch."""

@@ -1,4 +1,4 @@
-"""Which code of a user's own a recipe runs: a run keeps names of parts, and what they do may change between calls."""
+"""A recipe's user-defined classes: hashes of their code, since a run stores only names, and errors that they raise."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ STANDARD = Path(sysconfig.get_path("stdlib"))
 
 
 def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
-    """Ten hexadecimal digits for each class of a user's own that the recipe's parts or the model's modules are of, by
-    its module and name. They change with its code, and with what that names in its file; not with comments, docstrings
-    and layout, nor with other modules."""
+    """Return ten hexadecimal digits for each user-defined class of the recipe's parts and the model's modules, by
+    module and name. They change with the class's code and what it uses from its file; not with comments, docstrings,
+    formatting, or other modules."""
     used = {type(part) for part in parts_in(recipe)} | {type(module) for module in model.modules()}
     return {f"{_module(cls)}.{cls.__qualname__}": _hash_class(cls) for cls in _user_classes(used)}
 
 
 def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The names of classes whose code differs between two results of ``own_code``. The module does not count: a file
-    may be run as a script or imported, by itself or within its package."""
+    """Return the names of classes whose code differs between two results of ``hash_user_code``. Modules are ignored: a
+    file may be run as a script or imported."""
     known, found = ({(name.rpartition(".")[2], code) for name, code in one.items()} for one in (before, now))
     named = [*before.items(), *now.items()]
     return sorted({name for name, code in named if (name.rpartition(".")[2], code) not in known & found})
 
 
 def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
-    """Is a part of the recipe, or a module of the model, neither the package's nor torch's?"""
+    """Return whether a part of the recipe, or a module of the model, is defined outside this package and torch."""
     return any(foreign(type(part)) for part in (*parts_in(recipe), *model.modules()))
 
 
 @contextmanager
 def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
-    """UsageError, in one line, for any error of a recipe that has parts of a user's own, which are then named; the
-    error itself is its cause. For a ``SystemExit`` and its like too, with which a module would end the process."""
+    """Turn any error of a recipe with user-defined parts into a one-line UsageError that names them, with the error as
+    its cause; also ``SystemExit``, by which a module would end the process."""
     try:
         yield
     except (UsageError, KeyboardInterrupt, GeneratorExit):
@@ -65,13 +65,13 @@ def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
 
 @contextmanager
 def running_foreign_code(recipe: Recipe) -> Iterator[None]:
-    """A context in which code of others computes: it may draw from global generators, and fail in any way."""
+    """A context in which user code runs: it may draw from global generators, and raise any error."""
     with rng.preserve_generators(), wrap_user_errors(recipe):
         yield
 
 
 def describe_user_error(error: BaseException) -> str:
-    """An error in a line, and where it came from in code that is no package's."""
+    """Describe an error in one line, with its place in code outside packages."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_packaged(Path(frame.filename))]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}: {one_line(error)}"
@@ -84,7 +84,7 @@ def is_packaged(path: Path) -> bool:
 
 
 def _module(cls: type) -> str:
-    """The module of a class; of a script, by the name under which its file is imported."""
+    """Return the module of a class; for a script, the name under which its file is imported."""
     path = file_of(cls) if cls.__module__ == "__main__" else None
     return path.stem if path else cls.__module__
 
@@ -102,7 +102,7 @@ def _hash_class(cls: type) -> str:
 
 @lru_cache(maxsize=64)
 def _list_definitions(path: Path, changed: int) -> dict[str, ast.stmt]:
-    """What a file defines on its top level, by name."""
+    """Return the top-level definitions of a file, by name."""
     found: dict[str, ast.stmt] = {}
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -114,7 +114,7 @@ def _list_definitions(path: Path, changed: int) -> dict[str, ast.stmt]:
 
 
 def _code_with_dependencies(name: str, known: dict[str, ast.stmt]) -> str:
-    """The code of a definition and of all that it names, directly or not, in the same file."""
+    """Return the code of a definition and of all that it uses, directly or not, in the same file."""
     reached, ahead = {name}, [name]
     while ahead:
         named = {part.id for part in ast.walk(known[ahead.pop()]) if isinstance(part, ast.Name)}
@@ -125,7 +125,7 @@ def _code_with_dependencies(name: str, known: dict[str, ast.stmt]) -> str:
 
 
 def _without_docstrings(node: ast.stmt) -> ast.AST:
-    """A copy without docstrings."""
+    """Return a copy without docstrings."""
     copy = ast.parse(ast.unparse(node))
     for part in ast.walk(copy):
         if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None:
@@ -134,7 +134,7 @@ def _without_docstrings(node: ast.stmt) -> ast.AST:
 
 
 def _compiled_code(thing: Any) -> Any:
-    """What is left of a class that stands in no file, as in a notebook: its functions' bytecode."""
+    """Return the bytecode of a class that stands in no file, as in a notebook."""
     if isinstance(thing, CodeType):
         return thing.co_code, thing.co_names, [_compiled_code(one) for one in thing.co_consts]
     if isinstance(thing, frozenset):  # in no order that another process would have

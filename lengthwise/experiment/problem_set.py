@@ -50,20 +50,20 @@ class ProblemSet(Sequence[dict[str, Any]]):
         return f"ProblemSet({len(self):,} of {self.task.name}, digest {self.digest})"
 
     def lines(self) -> Iterator[str]:
-        """Each problem as a line of JSON, as ``File`` reads it."""
+        """Yield each problem as a line of JSON, as ``File`` reads it."""
         for start in range(0, len(self), CHUNK):
             yield from json_lines(self.task, self.problems.take(slice(start, start + CHUNK)))
 
     @property
     def digest(self) -> str:
-        """The first 16 hexadecimal digits of the SHA-256 of its JSON Lines: as ``sha256sum`` and ``File`` have it."""
+        """The first 16 hexadecimal digits of the SHA-256 of its JSON Lines, as from ``sha256sum`` and in ``File``."""
         digest = hashlib.sha256()
         for line in self.lines():
             digest.update(line.encode())
         return digest.hexdigest()[:16]
 
     def batches(self, rows: int, layout: Layout) -> Iterator[Batch]:
-        """Batches of so many problems, written by a layout: tokens, targets and masks as training has them."""
+        """Yield batches of ``rows`` problems, written by a layout: tokens, targets and masks as in training."""
         for start in range(0, len(self), rows):
             yield layout.write(self.problems.take(slice(start, start + rows)), self.task)
 
@@ -71,9 +71,9 @@ class ProblemSet(Sequence[dict[str, Any]]):
 def draw_problems(
     task: Task, sizes: Sequence[tuple[int, ...]], count: int, *, split: Purpose | None = None, seed: int = 0
 ) -> Iterator[Problems]:
-    """``count`` problems in parts of at most ``CHUNK``, each of a uniform one of the ``sizes``; of one part of all
-    prompts, those that a hash assigns to ``split``: no prompt is in two parts. Raises UsageError where the task has no
-    such size, NoProblemsLeft where a part has no problem of these sizes."""
+    """Yield ``count`` problems in chunks of at most ``CHUNK``, each of a size drawn uniformly from ``sizes``. With
+    ``split``, only problems whose prompts a hash assigns to that part; parts do not overlap. Raises UsageError if the
+    task has no such size, NoProblemsLeft if a part has no problem of these sizes."""
     task = task if split is None else task.part(split)
     for size in sizes:
         check_size(task, size)
@@ -95,18 +95,19 @@ def draw_problems(
 
 
 def json_lines(task: Task, problems: Problems) -> Iterator[str]:
-    """Each problem as a line of JSON, its texts in the task's own symbols and order."""
+    """Yield each problem as a line of JSON, its texts in the task's own symbols and order."""
     sizes, rounds = problems.sizes.tolist(), problems.rounds.tolist()
     plain = all(json.dumps(symbol, ensure_ascii=False) == f'"{symbol}"' for symbol in task.symbols)
     for (prompt, answer), size, count in zip(problem_texts(task, problems), sizes, rounds, strict=True):
-        said = f'"size": {size[0]}' if len(size) == 1 else f'"sizes": {size}'
+        sizes_text = f'"size": {size[0]}' if len(size) == 1 else f'"sizes": {size}'
         texts = (f'"{prompt}"', f'"{answer}"') if plain else map(_quoted, (prompt, answer))
         first, second = texts
-        yield f'{{"prompt": {first}, "answer": {second}, {said}, "rounds": {count}}}\n'
+        yield f'{{"prompt": {first}, "answer": {second}, {sizes_text}, "rounds": {count}}}\n'
 
 
 def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Prompt and answer of each problem, in the task's own symbols and order; the lines of grids are separated by /."""
+    """Return prompt and answer of each problem, in the task's own symbols and order; the lines of grids are separated
+    by /."""
     prompts = _texts(task, problems.prompt, problems.prompt_length)
     answers = _texts(task, problems.answer, problems.answer_length)
     if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:
@@ -124,7 +125,7 @@ def _quoted(text: str) -> str:
 
 
 def _texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
-    """Rows of symbols as texts: a million take seconds."""
+    """Convert rows of symbols to texts, a million in seconds."""
     symbols, lengths = task.symbols, length.tolist()
     if any(len(symbol) != 1 for symbol in symbols):
         return ["".join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]
@@ -136,5 +137,5 @@ def _texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> li
 def problem_set(
     task: Task, sizes: Sequence[tuple[int, ...]], count: int, *, split: Purpose | None = None, seed: int = 0
 ) -> ProblemSet:
-    """The problems of ``draw_problems``, in memory."""
+    """Return the problems of ``draw_problems``, in memory."""
     return ProblemSet(task, Problems.join(list(draw_problems(task, sizes, count, split=split, seed=seed))))

@@ -1,4 +1,4 @@
-"""A recipe: everything that decides how a model comes out of training, and nothing else."""
+"""A recipe: the full configuration of a training run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lengthwise.tasks.family import choose_families
 
 @dataclass(frozen=True)
 class Watch(fields.Config):
-    """What is measured while training, every so many steps: exact match on ``count`` fresh problems at each size, the
+    """Measurements during training, every ``every`` steps: exact match on ``count`` fresh problems at each size, the
     loss of ``validation`` problems like those trained on, and the perplexity of the right answer to each of the
     ``probes``, prompts as a person types them.
 
@@ -55,7 +55,7 @@ class Watch(fields.Config):
 
 @dataclass(frozen=True)
 class ChosenOn(fields.Config):
-    """What was looked at while a recipe was chosen: sizes, and sets of problems. Scores there are no surprise."""
+    """Sizes and sets of problems that were measured while a recipe was chosen."""
 
     sizes: tuple[Size, ...] = ()  # sizes that were looked at
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were looked at
@@ -63,10 +63,10 @@ class ChosenOn(fields.Config):
 
 @dataclass(frozen=True)
 class Parent(fields.Config):
-    """The run that a training goes on from, and what is taken from it."""
+    """The run that a training continues from, and the state taken from it."""
 
     digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # of what is taken
-    step: Whole  # steps that it took; training goes on from there
+    step: Whole  # steps that it took; training continues from there
     state: bool = False  # the optimizer's state is taken too, not the weights alone
     run: OneLine = field(default="", metadata={"identity": False})  # its name or folder
 
@@ -82,7 +82,7 @@ class Recipe(fields.Config):
     loops: Loops  # how often each row passes through the model
     model: ModelSpec  # what one loop computes
     objective: Objective  # the loss
-    steps: Count  # optimizer steps, those of the run that it goes on from included
+    steps: Count  # optimizer steps, including those of the run that it continues
     batch: Size = 64  # rows per step
     optimizer: Optimizer = AdamW()  # how the loss is descended
     schedule: Schedule = Schedule()  # the learning rate over the run
@@ -98,9 +98,9 @@ class Recipe(fields.Config):
     # Which weights come out: of the last step; or of those that `watch` saw, those of the best exact match (the mean
     # over its sizes), or of the lowest validation loss.
     keep: Literal["last", "best", "lowest-loss"] = "last"
-    patience: Whole = 0  # training ends after so many measurements by `watch` without a better one; 0: never early
+    patience: Whole = 0  # measurements by `watch` without a better one that end training; 0: never early
     accumulate: Size = 1  # parts of a batch that are run one after the other, to take less memory
-    parent: Parent | None = None  # the run that it goes on from; none: from initial weights
+    parent: Parent | None = None  # the run that it continues; none: from initial weights
     seed: Seed = 0  # initial weights, dropout, loops
     data_seed: Seed = 0  # problems
     # What chose it; no part of its id, as it changes nothing of what is trained.
@@ -119,7 +119,7 @@ class Recipe(fields.Config):
             raise UsageError(f"accumulate={self.accumulate}: a batch of {self.batch} rows has no more parts than rows")
         if self.start >= self.steps:
             raise UsageError(
-                f"steps={self.steps}: the run that it goes on from took {self.start} steps, which count: write "
+                f"steps={self.steps}: the run that it continues took {self.start} steps, which count: write "
                 f"steps={2 * self.start} for as many again"
             )
         self._check_source()
@@ -152,25 +152,25 @@ class Recipe(fields.Config):
             return
         if isinstance(self.lengths, Growing) or self.hard or self.families:
             raise UsageError(
-                "source: a fixed set is made before training: lengths must not grow, hard must be 0, and families too"
+                "source: a fixed set is drawn first: lengths must not grow, hard must be 0, families must be 0"
             )
         if self.source.rows < self.batch:
             raise UsageError(f"source: a set of {self.source.rows} rows has no whole batch of {self.batch}")
 
     @property
     def start(self) -> int:
-        """The step at which its training starts: 0, unless it goes on from a run."""
+        """The first step of its training: 0, unless it continues from a run."""
         return self.parent.step if self.parent else 0
 
     @property
     def has_fixed_problems(self) -> bool:
-        """True if test problems come from a fixed collection, so that one drawn again shows nothing new."""
+        """True if test problems come from a fixed collection, so that drawing again gives nothing new."""
         return isinstance(self.source, Finite) or self.task.listed_sizes is not None
 
     @property
     def id(self) -> str:
-        """Ten hexadecimal digits that differ wherever the recipe does. Fields at their defaults do not enter: so a
-        field that a later version adds leaves the runs of before where they are found."""
+        """Ten hexadecimal digits that identify the recipe. Fields at their defaults are left out, so a field added by a
+        later version does not change existing ids."""
         return hashlib.blake2b(json.dumps(fields.identity_fields(self)).encode(), digest_size=5).hexdigest()
 
     @property
@@ -179,11 +179,11 @@ class Recipe(fields.Config):
         return replace(self.with_seed(0), model=self.model.seedless).id
 
     def with_seed(self, seed: int) -> Recipe:
-        """A replicate with this seed for weights and problems, which shares neither."""
+        """Return a replicate with this seed for weights and problems."""
         return replace(self, seed=seed, data_seed=seed)
 
     def __str__(self) -> str:
-        """A readable block: each field that is not the default, as a user would type it."""
+        """Format each field that is not at its default, as a user would type it."""
         return as_text(f"Recipe {self.name} ({self.id})", fields.lines(self))
 
     __repr__ = __str__
@@ -192,14 +192,14 @@ class Recipe(fields.Config):
         return as_html(f"Recipe {self.name} ({self.id})", fields.lines(self))
 
     def json(self) -> str:
-        """All of it, for a file; ``read`` is its inverse. UsageError where a field holds what it may not."""
+        """Return all fields as JSON; ``read`` is the inverse. Raises UsageError if a field holds an invalid value."""
         tree = fields.encode(self)
         fields.decode(Recipe, tree)  # what cannot be read back is not written
         return json.dumps(tree, indent=1)
 
     @staticmethod
     def read(text: str) -> Recipe:
-        """A recipe from JSON. UsageError says what is wrong."""
+        """Read a recipe from JSON. Raises UsageError if it is wrong."""
         try:
             tree = json.loads(fields.validate(str, text, "a recipe in JSON"))
         except (ValueError, RecursionError) as error:
@@ -211,8 +211,8 @@ class Recipe(fields.Config):
             raise NotImported(f"{error}; if it is your own, import its module first") from None
 
     def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
-        """A copy with ``name=value`` texts applied, then keyword values. UsageError where a name, a type or a value is
-        wrong; names that others use (``lr=…``) are answered with the field's path."""
+        """Return a copy with ``name=value`` texts applied, then keyword values. Raises UsageError if a name, a type or
+        a value is wrong; common names of other libraries (``lr=…``) are answered with the field's path."""
         import_parts()
         changes = list(changes)
         known = {field.name for field in dataclasses.fields(self)}
@@ -227,7 +227,7 @@ class Recipe(fields.Config):
         return changed if changed.chosen_on != self.chosen_on else changed._reset_chosen_on(self)
 
     def _reset_chosen_on(self, before: Recipe) -> Recipe:
-        """Where another task, model or range is trained, nobody has looked at anything yet."""
+        """Clear ``chosen_on`` if the task, the model or the lengths have changed."""
         same = (self.task, self.model, self.lengths) == (before.task, before.model, before.lengths)
         return self if same else replace(self, chosen_on=ChosenOn())
 
@@ -237,7 +237,8 @@ class Recipe(fields.Config):
         return self.lengths.tops(len(self.task.axes))
 
     def sizes(self, size: AnySize) -> tuple[int, ...]:
-        """A size on each of the task's axes. A bare number stands for all, short of an axis that is kept short."""
+        """Return a size on each of the task's axes. A single number stands for all, limited on axes with a smaller
+        ``most``."""
         if isinstance(size, tuple):
             return size
         top = self.lengths.top
@@ -245,12 +246,12 @@ class Recipe(fields.Config):
 
     @property
     def looked_at(self) -> tuple[int, ...]:
-        """Sizes that may have chosen something: those it states, and those that ``watch`` looks at."""
+        """Sizes that may have influenced a choice: the stated ones, and those that ``watch`` measures."""
         watched = self.watch.sizes if self.watch.every else ()
         return tuple(sorted({*self.chosen_on.sizes, *watched}))
 
     def build(self) -> Model:
-        """A new model with its initial weights, on the CPU; the global generator is left as it was."""
+        """Return a new model with its initial weights, on the CPU; the global generator is restored."""
         reads, writes = self.layout.vocabs(self.task)
         with rng.preserve_generators():
             rng.seed_torch(rng.address(self.seed, "weights"))
@@ -272,8 +273,8 @@ def import_parts() -> None:
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:
-    """UsageError where a rule looks at answers that the layout feeds in: they would be the right ones; or where it
-    waits for an answer that is not empty, and none can be."""
+    """Raise UsageError if a rule reads answers that the layout feeds in, which would be the right ones, or waits for a
+    non-empty answer where no answer can be empty."""
     _check_end(layout, stopping)
     if layout.decodes and stopping.reads_output:
         raise UsageError(
@@ -285,4 +286,4 @@ def check_stopping(layout: Layout, stopping: Stopping) -> None:
 def _check_end(layout: Layout, part: Objective | Stopping) -> None:
     if part.needs_end and not layout.ends:
         kind, rows = type(part).__name__, type(layout).__name__
-        raise UsageError(f"{kind} tells empty answers from others, and with {rows} no answer is empty: use FullOutput")
+        raise UsageError(f"{kind} needs an end symbol, which {rows} does not write: use FullOutput")

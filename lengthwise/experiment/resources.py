@@ -1,7 +1,7 @@
-"""What a recipe, or a measurement, would take: memory and time, known before either is spent.
+"""Estimates of the memory and time of a training or an evaluation, before either is spent.
 
-These are estimates to within a few times. They are there to refuse what no waiting helps, and to say how long the rest
-takes; ``training.cost`` measures.
+They are right within a few times: enough to refuse what cannot work, and to say how long the rest takes.
+``training.cost`` measures.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LARGE = 64  # a size from which on rows are not drawn
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """What something takes."""
+    """An estimate of memory and time."""
 
     memory: float  # bytes
     seconds: float  # of one thread
 
     def check(self, what: str) -> None:
-        """Raises UsageError if this machine cannot hold it, or nobody would live to see it."""
+        """Raise UsageError if this machine lacks the memory, or it takes more than a century."""
         if self.memory > (most := available_memory()):
             raise UsageError(
                 f"{what} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
@@ -49,7 +49,7 @@ class ResourceEstimate:
 
 
 def available_memory() -> float:
-    """Bytes of memory that this process may take, as far as the system says so."""
+    """Return the bytes of memory that this process may use, as far as the system tells."""
     try:
         most = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
@@ -60,22 +60,22 @@ def available_memory() -> float:
 
 
 def estimate_sizes(count: int) -> ResourceEstimate:
-    """Estimate a list of sizes, each with a row of scores."""
+    """Estimate a list of ``count`` sizes, each with a row of scores."""
     return ResourceEstimate(2000.0 * count, 0)
 
 
 def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
-    """Estimate so many problems, and their text."""
+    """Estimate ``count`` problems, and their text."""
     return ResourceEstimate(count * (500.0 + 100.0 * sum(size)), 0)
 
 
 def estimate_model(recipe: Recipe, numbers: int = 1) -> ResourceEstimate:
-    """Estimate a model's weights, with so many numbers per parameter."""
+    """Estimate a model's weights, with ``numbers`` numbers per parameter."""
     return ResourceEstimate(0.0 if is_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
 
 
 def estimate_training(recipe: Recipe) -> ResourceEstimate:
-    """Estimate training: weights and what is kept beside them, and what backpropagation keeps of a batch."""
+    """Estimate training: weights, gradients and optimizer state, and the activations of a batch."""
     positions, rounds = _row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, parameters(recipe)
@@ -87,8 +87,8 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
 def estimate_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]
 ) -> ResourceEstimate:
-    """Estimate exact match on so many problems per size: memory of the largest, time of all."""
-    shown = sizes[:: max(1, len(sizes) // 32)]  # of many sizes some stand for all
+    """Estimate exact match on ``samples`` problems per size: memory of the largest, time of all."""
+    shown = sizes[:: max(1, len(sizes) // 32)]  # a sample of many sizes
     each = [_measuring(recipe, recipe.sizes(size), samples, rules) for size in shown]
     seconds = sum(one.seconds for one in each) * len(sizes) / len(shown)
     return ResourceEstimate(max(one.memory for one in each), seconds)
@@ -102,7 +102,7 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
     weights = parameters(recipe)
     together = max(positions, 32_768)
     seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * _attends_everywhere(recipe)
-    # A rule that looks at all loops needs all their answers; one that stops needs the latest ones.
+    # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
     kept = loops if any(rule.reads_output and not rule.stops for rule in rules) else max(rule.window for rule in rules)
     traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
     held = 4 * weights + problems + 4 * _numbers_per_position(recipe) * together + traced + seen
@@ -111,8 +111,8 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
 
 @lru_cache(maxsize=256)
 def _row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
-    """Positions of a row of this size, and T(n). Of large problems they follow from two small ones: the first grows
-    linearly, the second by a power."""
+    """Return the positions of a row of this size, and T(n). Those of large problems are extrapolated from two small
+    ones: positions linearly, T(n) by a power."""
     largest = max(size)
     if largest <= LARGE:
         return _draw_sample(recipe, size)
@@ -126,7 +126,7 @@ def _row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
 def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     try:
         problems = recipe.task.sample(torch.tensor([size]), stream(0, "demand"))
-    except UsageError:  # the task has no such size, which will be said elsewhere
+    except UsageError:  # the task has no such size, which is reported elsewhere
         return 3.0 * max(size), float(max(size))
     batch = recipe.layout.write(problems, recipe.task)
     return float(batch.targets.shape[1]), float(batch.rounds[0])
@@ -139,19 +139,19 @@ def _attends_everywhere(recipe: Recipe) -> bool:
 
 
 def _numbers_per_position(recipe: Recipe) -> float:
-    """Numbers that a loop computes for each position and backpropagation keeps: some per unit of width and layer."""
+    """Return the numbers per position and loop that backpropagation keeps: some per unit of width and layer."""
     width = getattr(recipe.model, "width", getattr(recipe.model, "hidden", 64))
     return 16.0 * width * getattr(recipe.model, "layers", 1)
 
 
 @lru_cache(maxsize=64)
 def parameters(recipe: Recipe) -> int:
-    """The number of a model's parameters; a large one is made without memory, where it can be."""
+    """Return a model's number of parameters; large models are built without memory if possible."""
     if is_small(recipe.model):
         with wrap_user_errors(recipe):
             return _count_numbers(recipe)
     spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
-    if layers > 2:  # all alike but for what stands around them
+    if layers > 2:  # layers are equally large
         one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
         return one + (layers - 1) * (two - one)
     with wrap_user_errors(recipe):
@@ -166,7 +166,7 @@ def _count_numbers(recipe: Recipe) -> int:
 
 
 def is_small(spec: Any) -> bool:
-    """Can it be told from its fields alone that any machine holds a model?"""
+    """Return whether its fields alone show that any machine can hold the model."""
     numbers = [*_whole_numbers(spec), 1]
     return math.prod(numbers) * max(numbers) < SMALL_LIMIT  # a width's matrices have its square
 

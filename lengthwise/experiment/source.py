@@ -20,7 +20,7 @@ class Source(Config):
 
     @abstractmethod
     def of(self, part: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
-        """True for the problems that may be used for ``part``."""
+        """Return a mask of the problems that may be used for ``part``."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Finite(Source):
 
 
 def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:
-    """A 63-bit hash of each prompt without its padding: FNV-1a over its symbols, then MurmurHash3's finaliser. Equal on
-    every machine."""
+    """Return a 63-bit hash of each prompt without its padding: FNV-1a over its symbols, then MurmurHash3's finaliser.
+    Equal on every machine."""
     code = torch.full_like(problems.prompt_length, -3750763034362895579, dtype=torch.long)
     for position, symbols in enumerate(problems.prompt.T):
         code = torch.where(position < problems.prompt_length, (code ^ symbols) * 1099511628211, code)
@@ -65,8 +65,7 @@ def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:
 
 
 def describe_repeats(fixed: bool, problems: Problems) -> dict[str, Any]:
-    """Return what a Score says of problems that were drawn several times, of a ``fixed`` set or not; nothing where all
-    differ."""
+    """Return a Score's fields about problems drawn several times, from a ``fixed`` set or not; none if all differ."""
     distinct = len(hash_prompts(problems).unique())
     if distinct == len(problems):
         return {}

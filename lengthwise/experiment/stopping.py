@@ -43,7 +43,7 @@ class Stopping(fields.Config):
     needs_movement: bool = False  # True if it reads ``trace.movement``
     together: int = 1  # rows of a batch for which one choice is made: more than 1, and neighbours decide too
     window: int = 1  # loops that ``done`` sees: the latest one and those before it
-    back: int = 0  # the answer is taken so many loops before the one after which ``done`` is True
+    back: int = 0  # number of loops between the answer's loop and the one after which ``done`` is True
 
     @property
     def name(self) -> str:
@@ -62,15 +62,16 @@ class Stopping(fields.Config):
 
     @abstractmethod
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """The number of loops that each row must run before the choice."""
+        """Return the number of loops that each row must run before the choice."""
 
     def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-        """The rows that stop after the last loop of ``trace``, which holds that loop and up to ``window`` − 1 earlier
-        ones. ``trace.loops`` is the number of loops that were run. A row is not asked again once it has stopped."""
+        """Return the rows that stop after the last loop of ``trace``, which holds that loop and up to ``window`` − 1
+        earlier ones. ``trace.loops`` is the number of loops run. A stopped row is not asked again."""
         raise NotImplementedError
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """The loop, 1 to the limit, whose answer is used, per row; by default the last one, or what ``done`` says."""
+        """Return the loop, 1 to the limit, whose answer is used, per row; by default the last one, or the one chosen by
+        ``done``."""
         return first_done(self, trace, planned)[0] if self.stops else self.limit(planned)
 
 
@@ -95,7 +96,7 @@ class After(Stopping):
 
 
 class OutputRule(Stopping):
-    """Looks at the answers of the first planned + ``extra`` loops, or of ``most`` loops."""
+    """A rule that reads the answers of the first planned + ``extra`` loops, or of ``most`` loops."""
 
     extra: int
     most: int | None = None
@@ -196,7 +197,7 @@ class Settled(Stopping):
 
 
 def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """The loops that a rule has each row run. Raises UsageError unless they are whole numbers from 1 up."""
+    """Return a rule's limit of loops per row. Raises UsageError unless they are whole numbers from 1 up."""
     limit = rule.limit(planned)
     if not isinstance(limit, Tensor) or limit.dtype != torch.long or limit.shape != planned.shape:
         raise UsageError(f"{rule.name}: limit gives a torch.long for each of {len(planned)} rows, not {_quote(limit)}")
@@ -212,7 +213,7 @@ def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
 def choose_loops(
     rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: Int[Tensor, " b"]
 ) -> Int[Tensor, " b"]:
-    """The loops that a rule chooses. Raises UsageError if it names one that was not run."""
+    """Return the loops that a rule chooses. Raises UsageError if it chooses one that was not run."""
     chosen = rule.choose(trace, planned)
     if not isinstance(chosen, Tensor) or chosen.dtype != torch.long or chosen.shape != limit.shape:
         raise UsageError(f"{rule.name}: choose gives a torch.long for each of {len(limit)} rows, not {_quote(chosen)}")
@@ -230,7 +231,8 @@ def _quote(found: object) -> str:
 
 
 def window_of(trace: Trace, end: int, size: int, loop: int) -> Trace:
-    """The last ``size`` of the first ``end`` loops of a trace, or as many as there are; the last one is ``loop``."""
+    """Return the last ``size`` of the first ``end`` loops of a trace, or as many as there are; the last one is
+    ``loop``."""
     part = slice(max(0, end - size), end)
     movement = None if trace.movement is None else trace.movement[part]
     return Trace(
@@ -239,8 +241,8 @@ def window_of(trace: Trace, end: int, size: int, loop: int) -> Trace:
 
 
 def done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-    """The rows that a rule stops after ``loop``, the last one of ``latest``. Raises UsageError if what it says is no
-    mask of rows, or if it stops a row before it has seen the loop whose answer counts."""
+    """Return the rows that a rule stops after ``loop``, the last one of ``latest``. Raises UsageError if the result is
+    no mask of rows, or if a row stops before the loop whose answer counts was seen."""
     done = rule.done(window_of(latest, len(latest.ends), rule.window, loop), planned)
     if not isinstance(done, Tensor) or done.dtype != torch.bool or done.shape != planned.shape:
         raise UsageError(f"{rule.name}: done gives a torch.bool for each of {len(planned)} rows, not {_quote(done)}")
@@ -252,7 +254,7 @@ def done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b
 def first_done(
     rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]
 ) -> tuple[Int[Tensor, " b"], Bool[Tensor, " b"]]:
-    """The loop that answers each row, and the rows that stopped before ``trace.loops``, or there."""
+    """Return the loop that answers each row, and the rows that stopped at or before ``trace.loops``."""
     chosen, stopped = trace.loops.clone(), torch.zeros_like(trace.loops, dtype=torch.bool)
     for loop in range(1, len(trace.ends) + 1):
         ran = (loop <= trace.loops) & ~stopped

@@ -97,7 +97,7 @@ def _advance(
 @cache
 def compile_advance(backend: str) -> Callable[..., Tensor]:
     """Return ``_advance``, compiled when it is first called with a shape."""
-    from torch._dynamo import config  # here because it takes seconds, and nobody else needs it
+    from torch._dynamo import config  # late: importing it takes seconds
 
     config.recompile_limit = config.accumulated_recompile_limit = SHAPES
     return torch.compile(_advance, backend=backend, fullgraph=True, dynamic=False)

@@ -30,7 +30,7 @@ from lengthwise.runners.cpu.softmax import softmax
 from lengthwise.runners.cpu.sparse_keys import SparseKeys
 from lengthwise.runners.plain import first
 
-# At most so many groups, each with at least so many rows, and so many heads summed over its rows.
+# The most groups of a batch; the fewest rows of a group, and the fewest heads summed over its rows.
 MOST_GROUPS, ROWS, HEADS = 4, 8, 512
 DENSE = 0.9  # where more of the positions are real, computing padding costs less than a further group
 

@@ -25,7 +25,7 @@ from lengthwise.runners.cpu.ragged import Ragged
 
 # With wider heads, fewer heads over all rows, or fewer positions, torch is at least as fast.
 LARGEST, LEAST_HEADS, FEWEST = 8, 64, 10
-ONE_STEP_HEADS = 8  # replaces LEAST_HEADS in ``one_step``, which saves more
+ONE_STEP_HEADS = 8  # replaces LEAST_HEADS in ``fused_loops``, which saves more
 LOG2E = 1 / math.log(2)
 SAFE_SUMS = 2.0**-60, 2.0**60  # range of a query's sum of weights in which dividing by it late loses no precision
 

@@ -45,8 +45,8 @@ class Twice(claims.Claiming):
         answers, clock, stay = one.steps(read, loops, at, movement=movement), other.steps(timed, loops, at), None
         while True:
             try:
-                k, rows, said, moved = answers.send(stay)
+                k, rows, answered, moved = answers.send(stay)
                 _, _, done, _ = clock.send(stay)
             except StopIteration:
                 return
-            stay = yield Step(k, rows, self.model.join_logits(said, done, first[rows][at[rows]]), moved)
+            stay = yield Step(k, rows, self.model.join_logits(answered, done, first[rows][at[rows]]), moved)
