@@ -114,9 +114,8 @@ SHARED = {
     "cli.forecast",
     "cli.options",
     "cli.console",
-    "cli.families",
     "cli.completion",
-    "cli.flags",
+    "cli.shared",
     "cli.parser",
 }
 

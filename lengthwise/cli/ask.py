@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from lengthwise.ask.folder import Asked, estimate
 from lengthwise.ask.inquiry import Inquiry, Item, items
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import scores
+from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, say
 from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
+from lengthwise.cli.shared import Argument, Kinds, Printed, Quiet, Words
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.report.tables import language_model_table
@@ -29,7 +31,32 @@ from lengthwise.report.tables import language_model_table
 LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Kinds, Printed, Quiet):
+    """Exact match of a large language model, behind any OpenAI-compatible endpoint, length by length."""
+
+    task: Argument  # TASK: e.g. addition
+    changes: Words = ()  # name=value: the task's fields, e.g. base=2
+    endpoint: str  # URL: its address, e.g. http://localhost:8000/v1
+    model: str  # NAME: the model, as the endpoint calls it
+    key_variable: str | None = None  # NAME: environment variable of the key (default: OPENAI_API_KEY)
+    like: str | None = None  # RECIPE: ask just what models of this recipe, or this run, are measured on
+    lengths: str | None = None  # SIZES: 8,16 or 1-20 or 2x4 (default: 1,2,4,8,16; with --like: as `evaluate`)
+    samples: Size = 100  # N: fresh problems per length (default: 100)
+    seed: Seed | None = None  # N: seed of the problems (default: 0)
+    limit: Whole | None = None  # N: send at most N requests, those sent again included
+    concurrency: Size = 8  # N: requests at a time (default: 8)
+    timeout: Positive = 60.0  # S: seconds for a request (default: 60)
+    backoff: NotNegative = 1.0  # S: seconds before a second try, then doubled (default: 1)
+    dry_run: bool = False  # say how many requests and about how many tokens, and stop
+    max_tokens: Count | None = None  # N: tokens of a reply, at most (default: no limit)
+    no_temperature: bool = False  # send no temperature, for models that refuse 0 (default: 0)
+    examples: Whole = 0  # N: show N short solved problems (default: 0)
+    question: str | None = None  # TEXT: what to ask, instead of the task's own sentence
+    out: str | None = None  # FOLDER: where replies and scores go (default: runs/ask-MODEL-TASK-ID)
+
+
+def run(args: Options) -> int:
     """Ask a model for the answers to fresh problems; return 1 if some prompts have no reply yet, else 0."""
     inquiry, sizes = _inquiry(args)
     key = Key.read(args.key_variable)
@@ -59,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if outcome.left else 0
 
 
-def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
+def _inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     """Return the inquiry and its sizes; with --like, the sizes on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
     choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
@@ -80,7 +107,7 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
     return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
 
 
-def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> int:
+def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
     """Print what the requests would cost. Nothing is sent, no folder is created."""
     asked = Asked.locate(inquiry, Path(args.out) if args.out else None)
     _warn_of_damage(asked)
@@ -102,7 +129,7 @@ def _warn_of_damage(asked: Asked) -> None:
         print(f"lengthwise: {damaged[0]}{others}: set aside, and asked again", file=sys.stderr)
 
 
-def _collect_replies(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
+def _collect_replies(args: Options, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
     """Collect replies, with a progress bar."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     known, prompts = asked.replies(), {item.prompt for item in wanted}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from lengthwise.base.ranges import Count, Positive, Seed
 from lengthwise.base.score_rows import share_text
 from lengthwise.cli.console import doing, say
 from lengthwise.cli.options import only_rule, parse_sizes
+from lengthwise.cli.shared import Argument, Computed, Printed, Texts
 from lengthwise.evaluation.attack import attack
 from lengthwise.report.sheet import Sheet
 from lengthwise.runs.run import choose_device, load
@@ -20,10 +22,24 @@ WIDEST = 34  # maximum characters of a prompt or an answer in the table
 ORIGINS = 8  # maximum number of origins in the table
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Computed, Printed):
+    """Search for problems that a model gets wrong, short ones first."""
+
+    weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
+    seed: Seed | None = None  # N: seed of the problems (default: 0)
+    # SIZES: 8,12,16 or 1-60 or 2x15 (default: half the training length, all of it, and one and a half)
+    lengths: str | None = None
+    seconds: Positive = 30.0  # S: how long to search (default: 30)
+    tries: Count | None = None  # N: end after N problems instead: the same seed then finds the same
+    # RULE: another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
+    stopping: Texts = ()
+
+
+def run(args: Options) -> int:
     """Search for failures; return 0 whether or not there are any."""
     weights = load(args.weights, choose_device(args.device))
-    rule = only_rule(args)
+    rule = only_rule(args.stopping)
     sizes = parse_sizes(args.lengths) if args.lengths else None
     with computing(args.threads), doing(f"{weights.name}: looking for what it gets wrong"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)

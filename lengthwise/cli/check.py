@@ -3,10 +3,9 @@ files of problems."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.text import Text
@@ -14,13 +13,22 @@ from rich.text import Text
 from lengthwise.api.checking import Findings, check, describe_file, find_faults
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import doing, say
+from lengthwise.cli.shared import Arguments, Printed, Quiet
 from lengthwise.cli.verbs import is_problem_file
 from lengthwise.report.sheet import Sheet
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Quiet, Printed):
+    """Hold your own parts, recipes and studies to the laws of their kinds; or check a file of problems."""
+
+    # MODULE: e.g. own_task, for own_task.py in this folder; or problems.jsonl, a CSV file, or a data set's folder
+    import_: Arguments
+
+
+def run(args: Options) -> int:
     """Check all that these modules define, or these files of problems; return 1 if something is wrong."""
-    found, names = Findings(), vars(args)["import"]
+    found, names = Findings(), args.import_
     if files := [name for name in names if is_problem_file(name)]:
         if len(files) < len(names):
             raise UsageError("check files of problems and modules in separate commands")
@@ -34,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if broken else 0
 
 
-def _check_files(args: argparse.Namespace, names: Sequence[str]) -> int:
+def _check_files(args: Options, names: Sequence[str]) -> int:
     """Print the contents of each file of problems, or its invalid lines."""
     result, tables, wrong = [], [], 0
     for name in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.quantities import duration
 from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
+from lengthwise.cli.shared import Printed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +43,7 @@ def doing(what: str, *, quiet: bool = False) -> Iterator[Progress]:
         yield shown
 
 
-def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
+def say(args: Printed, result: Any, *renderables: Any) -> int:
     """Print the result, as JSON or as text."""
     if args.json:
         print(json_text(result), file=results())
@@ -63,11 +63,11 @@ def code_changed(run: Run, model: nn.Module | None = None) -> bool:
     return bool(changed)
 
 
-def say_page(args: argparse.Namespace, page: str, **more: Any) -> int:
-    """Write a page to the path given by ``--html``, and report it; ``more`` is added to the JSON."""
+def say_page(args: Printed, file: str, page: str, **more: Any) -> int:
+    """Write a page to a file, and report it; ``more`` is added to the JSON."""
     from lengthwise.viewer.document import write_page
 
-    path, size = write_page(args.html, page), len(page.encode())
+    path, size = write_page(file, page), len(page.encode())
     written = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
     return say(args, {"file": str(path), "bytes": size, **more}, written)
 

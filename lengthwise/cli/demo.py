@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -13,10 +12,12 @@ from rich.text import Text
 
 from lengthwise.api import catalog
 from lengthwise.base.files import inside, json_text
+from lengthwise.base.ranges import Count, Seed, Size
 from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
 from lengthwise.cli.options import jobs_of
+from lengthwise.cli.shared import Printed, Quiet
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.jobs.live import follow
@@ -46,7 +47,18 @@ NEXT = """\
 docs/how-to shows how to plug in a task or a model of your own, in a short file each."""
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed, Quiet):
+    """Train a looped and a standard model on sums of up to 8 digits; show how far each carries."""
+
+    seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
+    jobs: Size | None = None  # J: processes at a time (default: the cores, at most 2)
+    steps: Count | None = None  # N: train for N steps instead of the recipe's
+    out: str | None = None  # FOLDER: where tables and figures go
+    samples: Size = 400  # N: fresh problems per length (default: 400)
+
+
+def run(args: Options) -> int:
     """Train, measure and print the results. A repeated call resumes, or prints what is there."""
     console = Terminal(stderr=args.json)
     study = catalog.study("pairs")
@@ -64,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             Text.from_markup(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)), ""
         )
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
-    with JobPool(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
+    with JobPool(runs, lambda _: options, jobs=jobs_of(args.jobs)) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
     fleet.check()
     files = publish(runs, folder, title=study.title)

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from lengthwise.api.depth import HEADS, Fates, depth
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.fates import RULE
+from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import doing, say
 from lengthwise.cli.options import parse_sizes
+from lengthwise.cli.shared import Arguments, Computed, Printed
 from lengthwise.report.sheet import Sheet
 from lengthwise.report.style import save
 from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computing
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Computed, Printed):
+    """Run looped weights beyond T(n): do they settle, and is the answer right?"""
+
+    weights: Arguments  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
+    seed: Seed | None = None  # N: seed of the problems (default: 0)
+    lengths: str | None = None  # SIZE: one size, e.g. 20 or 2x11 (default: the largest trained on)
+    out: str | None = None  # FOLDER: where tables and figures go
+    more: Size = 100  # K: loops beyond T(n) (default: 100)
+    samples: Size = 64  # N: fresh problems (default: 64)
+
+
+def run(args: Options) -> int:
     """Run weights beyond T(n); print a line for each, and write table and figure where that is asked for."""
     sizes = list(parse_sizes(args.lengths)) if args.lengths else [None]
     if len(sizes) > 1:

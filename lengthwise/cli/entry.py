@@ -42,7 +42,7 @@ def _assign_words(args: argparse.Namespace, rest: list[str]) -> list[str]:
     """Assign words after an option to the positional argument they belong to; return the words left over."""
     if rest and getattr(args, "prompt", "") is None:  # the verb `rasp`
         args.prompt, *rest = rest
-    modules = ("import",) if args.verb == "check" else ()
+    modules = ("import_",) if args.verb == "check" else ()
     for name in ("prompts", "changes", "words", "runs", *modules):
         if isinstance(getattr(args, name, None), list):
             setattr(args, name, getattr(args, name) + rest)
@@ -133,7 +133,7 @@ def _work(args: argparse.Namespace) -> Callable[[], int]:
         return partial(_print, parser().format_help().rstrip("\n"))
     from lengthwise.cli import verbs
 
-    return partial(verbs.load(args), args)
+    return verbs.load(args)
 
 
 def _print(text: str) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,86 @@ from rich.table import Table
 
 from lengthwise.base.files import check_file, json_text, write
 from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import Seed, Size
+from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, latest
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import code_changed, say
-from lengthwise.cli.families import Work, families_of, family_tables, with_families
 from lengthwise.cli.forecast import foresee_scores
 from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
+from lengthwise.cli.shared import Argument, Computed, Measured, Printed, Quiet
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.answer_rows import answer_rows
 from lengthwise.evaluation.curves import follow_scores, follow_sizes, sizes_without_scores
+from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
 from lengthwise.evaluation.precision import check_precision
 from lengthwise.evaluation.scores import MOST, SAMPLES, evaluate
 from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import Stopping
+from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.hub import PREFIX
-from lengthwise.runs.run import Run, choose_device, load, weights_folder
+from lengthwise.runs.run import Run, Weights, choose_device, load, weights_folder
 from lengthwise.training.arithmetic import computing
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Measured, Computed, Printed, Quiet):
+    """Exact match on fresh problems, length by length."""
+
+    weights: Argument  # RUN: a run's folder, any folder of weights, shipped weights by name, or hf:user/name
+    seed: Seed | None = None  # N: seed of the problems (default: 0)
+    grid: str | None = None  # NxM: every pair of sizes, for a task of two
+    samples: Size | None = None  # N: fresh problems per length (default: 1000)
+    loops: str | None = None  # N,N: stop after so many loops, each in turn: --loops 1,8 is short for After(loops=…)
+    family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
+    uniform_only: bool = False  # leave families of structured problems out
+    precision: float | None = None  # H: end a length as soon as its 95 % interval is ±H, e.g. 0.01
+    # FILE: write each problem, the model's answer, right or wrong, loops and confidence, as JSON Lines
+    rows: str | None = None
+    anatomy: bool = False  # how answers go wrong: where, and on which problems
+
+
+@dataclass(frozen=True)
+class Work:
+    """The task of ``evaluate``: weights, sizes and stopping rules."""
+
+    args: Options
+    weights: Weights
+    own: Run | None  # the run of these weights; scores are saved in its folder
+    sizes: Sequence[AnySize]
+    rules: Sequence[Stopping]
+    progress: Progress
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.weights.recipe
+
+    @property
+    def samples(self) -> int:
+        """The problems per size of families and error analyses, which have no precision."""
+        return self.args.samples or SAMPLES
+
+    @property
+    def seed(self) -> int:
+        """The seed of the problems."""
+        return self.args.seed or 0
+
+    def what(self, measured: str) -> str:
+        """Return the label of a progress line."""
+        return f"{self.weights.name}: {measured}"
+
+    def keep(self, name: str, *rows: Row) -> None:
+        """Save rows in the run's folder, if there is one."""
+        if self.own:
+            self.own.keep(name, *rows)
+
+
+def run(args: Options) -> int:
     """Measure weights on fresh problems."""
     most = args.samples or (MOST if args.precision else SAMPLES)
-    args.samples = args.samples or SAMPLES  # for families and error analyses, which have no precision
     weights = load(args.weights, choose_device(args.device))
     if args.lengths and args.grid:
         raise UsageError("give --lengths or --grid, not both")
@@ -65,9 +123,9 @@ def _measure(work: Work, most: int) -> int:
     args, tops = work.args, work.recipe.tops
     rows = _scores(work, most)
     tables: list[Any] = (_maps(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
-    if with_families(args) and (args.families or work.recipe.task.families):
-        structured = families_of(work)
-        tables += family_tables(rows, structured, tops, whole=args.families)
+    if _with_families(args) and (args.families or work.recipe.task.families):
+        structured = _families(work)
+        tables += _family_tables(rows, structured, tops, whole=args.families)
         rows = rows + structured
     if args.rows:
         found = answer_rows(work.weights, rows, work.rules, seed=work.seed)
@@ -76,6 +134,44 @@ def _measure(work: Work, most: int) -> int:
         return say(args, rows, *tables)
     parts = _anatomies(work)
     return say(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
+
+
+def _with_families(args: Options) -> bool:
+    """Return True if families are to be measured too: on request, or unless other options exclude them."""
+    other = args.uniform_only or args.grid or args.hard or args.natural or args.family
+    return args.families or not other
+
+
+def _families(work: Work) -> list[Row]:
+    """Return a row per size, family and stopping rule; and the scores on all problems of the shortest sizes."""
+    recipe, count = work.recipe, samples_of_family(work.samples)
+    rules = rules_of_families(work.rules)
+    everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
+    scores = partial(evaluate_families, work.weights, everywhere, samples=count, stopping=rules, seed=work.seed)
+    each = {"each": len(recipe.task.families), "rules": len(rules)}
+    found = follow_scores(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
+    rows: list[Row] = []
+    # Saved per complete size, since the worst family needs all families.
+    for _, of_size in groupby(found, key=lambda score: score.sizes):
+        complete = [score.row() | {"seed": work.seed} for score in of_size]
+        work.keep("scores", *complete)
+        rows += complete
+    return rows
+
+
+def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, whole: bool) -> list[Table]:
+    """Return tables for each rule that measured families: uniform problems and the worst family at each size; with
+    ``whole``, all families too."""
+    tables: list[Table] = []
+    rules = list(dict.fromkeys(row["stopping"] for row in rows))
+    for rule in rules:
+        by_rule = [[row for row in found if row["stopping"] == rule] for found in (uniform, rows)]
+        named = whole and any(row["problems"] != "every" for row in by_rule[1])  # a task may have no families
+        both = [worst_table([*by_rule[0], *by_rule[1]], tops), *([family_table(by_rule[1], tops)] if named else [])]
+        for table in both if len(rules) > 1 else ():
+            table.title = rule
+        tables += both
+    return tables
 
 
 def _scores(work: Work, most: int) -> list[Row]:
@@ -95,7 +191,7 @@ def _scores(work: Work, most: int) -> list[Row]:
 def _read_measured(work: Work) -> list[Row]:
     """Return the cells of a grid that an earlier call has measured."""
     names, cells = {rule.name for rule in work.rules}, set(work.sizes)
-    requested = kind_of(work.args), work.args.samples, work.seed
+    requested = kind_of(work.args), work.samples, work.seed
     return [
         row
         for row in latest(work.own.rows("scores") if work.own else [])
@@ -106,7 +202,7 @@ def _read_measured(work: Work) -> list[Row]:
 
 def _anatomies(work: Work) -> list[Row]:
     """Analyse the errors in the same answers, under the first of the requested rules."""
-    options = {"samples": work.args.samples, "kind": kind_of(work.args), "seed": work.seed}
+    options = {"samples": work.samples, "kind": kind_of(work.args), "seed": work.seed}
     rows = []
     for size in follow_sizes(work.progress, work.recipe, work.sizes, what=work.what("how answers go wrong")):
         rows.append(anatomy(work.weights, size, stopping=work.rules[0], **options))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
 from lengthwise.api.export import NAMES, check_exporters, export
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import doing, say
+from lengthwise.cli.shared import Argument, Printed, Quiet
 from lengthwise.runs.run import load
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed, Quiet):
+    """Write trained weights as a graph for other programs: ONNX, torch.export."""
+
+    weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
+    onnx: str | None = None  # FILE: write this ONNX file
+    program: str | None = None  # FILE: write this file of torch.export (.pt2)
+
+
+def run(args: Options) -> int:
     """Write weights as ONNX, as a program of torch.export, or both."""
     files = [file for file in (args.program, args.onnx) if file]
     if not files:

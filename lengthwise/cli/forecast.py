@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.console import foresee, measuring, say
 from lengthwise.cli.options import engine, jobs_of
+from lengthwise.cli.shared import Trained
 from lengthwise.experiment.data import check_problems
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_evaluation
@@ -40,7 +40,7 @@ def foresee_scores(
     foresee(what, demand)
 
 
-def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
+def forecast(args: Trained, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
     """Print the cost of a plan, in which each entry is a recipe with all its seeds. The numbers are stored costs and
     estimates; with ``--measure`` they come from steps run on one thread of this machine, and on its GPU if it has one,
     with batches of ``rows`` if given."""
@@ -96,14 +96,14 @@ def _row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
     }
 
 
-def _engines(args: argparse.Namespace, found: Sequence[Row]) -> list[dict[str, Any]]:
+def _engines(args: Trained, found: Sequence[Row]) -> list[dict[str, Any]]:
     """Return how long the plan takes on the CPUs of each available engine: the requested one first, then the others."""
     asked, rows = engine(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in found)
     longest = max((row["minutes_each"] for row in found if row["missing"]), default=0.0)
     for one in (asked, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(asked, kind))):
         try:
-            at_once = one.at_once(jobs_of(args))
+            at_once = one.at_once(jobs_of(args.jobs))
         except UsageError:
             at_once = 0
         minutes = max(total / at_once, longest) if at_once else None

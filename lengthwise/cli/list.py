@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_text
 from lengthwise.cli.console import columns, out, say
+from lengthwise.cli.shared import Printed, Words
 from lengthwise.registry import sources
 from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped, runs_folder
 
@@ -28,10 +29,17 @@ LATEST = 5  # maximum number of runs named in the overview
 Sections = dict[str, dict[str, str]]
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed):
+    """Recipes, studies, shipped weights, parts and runs."""
+
+    words: Words = ()  # WORD: only what has every word, each with a sentence
+
+
+def run(args: Options) -> int:
     """List recipes, studies, weights, runs and parts; with words, those that match every word."""
     systems, studies = _recipes(), sources.studies()
-    if vars(args)["import"]:
+    if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
         systems.append(sources.System("yours", "Recipes of what was imported", catalog.own_recipes()))

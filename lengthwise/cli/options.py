@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lengthwise.base.extras import library
 from lengthwise.base.files import is_folder, one_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
+from lengthwise.cli.shared import Kinds, Measured, Trained
 from lengthwise.experiment import resources
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import After, Stopping
@@ -77,12 +78,12 @@ def parse_size(text: str, axes: int) -> tuple[int, ...]:
 # Problems
 
 
-def further_kinds(args: argparse.Namespace) -> list[Kind]:
+def further_kinds(args: Kinds) -> list[Kind]:
     """Return the requested kinds of problems that have their own option."""
     return [kind for kind in ("hard", "natural") if getattr(args, kind)]
 
 
-def kind_of(args: argparse.Namespace) -> Kind:
+def kind_of(args: Kinds) -> Kind:
     """Return the requested kind of problems. Raises UsageError if there are two."""
     kinds = further_kinds(args) + ([args.family] if getattr(args, "family", None) else [])
     if len(kinds) > 1:
@@ -171,7 +172,7 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
 # Stopping rules
 
 
-def rules_of(args: argparse.Namespace, recipe: Recipe) -> list[Stopping]:
+def rules_of(args: Measured, recipe: Recipe) -> list[Stopping]:
     """Return the requested stopping rules, or the recipe's own. Raises UsageError if one is invalid or does not fit the
     recipe's layout."""
     rules = stoppings(args.stopping) + _after(getattr(args, "loops", None)) or [recipe.stopping]
@@ -180,11 +181,11 @@ def rules_of(args: argparse.Namespace, recipe: Recipe) -> list[Stopping]:
     return rules
 
 
-def only_rule(args: argparse.Namespace) -> Stopping | None:
+def only_rule(texts: Sequence[str]) -> Stopping | None:
     """Return the requested stopping rule, or None. Raises UsageError if there are several."""
-    if len(args.stopping) > 1:
-        raise UsageError(f"{args.verb} uses a single rule: give --stopping once")
-    return next(iter(stoppings(args.stopping)), None)
+    if len(texts) > 1:
+        raise UsageError("this verb uses a single rule: give --stopping once")
+    return next(iter(stoppings(texts)), None)
 
 
 def stoppings(texts: Sequence[str]) -> list[Stopping]:
@@ -204,18 +205,18 @@ def _after(loops: str | None) -> list[Stopping]:
 # Processes
 
 
-def jobs_of(args: argparse.Namespace) -> int:
+def jobs_of(jobs: int | None) -> int:
     """Return the number of concurrent processes."""
-    return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
+    return min(2, os.cpu_count() or 1) if jobs is None else jobs
 
 
-def check_stack(args: argparse.Namespace) -> None:
+def check_stack(*, stack: bool, compile: bool) -> None:
     """Raise UsageError for options that --stack does not support."""
-    if args.stack and args.compile:
+    if stack and compile:
         raise UsageError("--stack does not support --compile: omit one of them")
 
 
-def engine(args: argparse.Namespace) -> Launcher:
+def engine(args: Trained) -> Launcher:
     """Parse --on: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
     value = literals.parse(args.on, "--on")
     if isinstance(value, str):
@@ -223,7 +224,7 @@ def engine(args: argparse.Namespace) -> Launcher:
     return fields.decode(Launcher, value, "--on")
 
 
-def local_device(args: argparse.Namespace) -> tuple[torch.device, Matmul]:
+def local_device(args: Trained) -> tuple[torch.device, Matmul]:
     """Return the device and the arithmetic for a trial in this process: those requested; but the CPU if other machines
     train, since they may have a GPU that this one lacks. Raises UsageError if the device is invalid, or is missing on
     this machine."""
@@ -238,16 +239,26 @@ def local_device(args: argparse.Namespace) -> tuple[torch.device, Matmul]:
     return torch.device("cpu"), "fp32" if elsewhere else args.matmul
 
 
-def training_options(args: argparse.Namespace) -> list[str]:
+# Options of the call that starts trainings, which its processes do not receive.
+OF_THE_CALL = {"json", "quiet", "seeds", "jobs", "on", "dry_run", "measure"}
+
+
+def training_options(args: Trained) -> list[str]:
     """Return the options that every training process receives too."""
-    allowed = ["--allow-divergence"] * args.allow_divergence
-    return [
-        "--device",
-        args.device,
-        "--matmul",
-        args.matmul,
-        *["--compile"] * args.compile,
-        *["--no-graphs"] * args.no_graphs,
-        *allowed,
-        *(word for name in vars(args)["import"] for word in ("--import", name)),
-    ]
+    passed = {field.name for field in dataclasses.fields(Trained)} - OF_THE_CALL
+    return to_words(args, {field.name for field in dataclasses.fields(args)} - passed)
+
+
+def to_words(args: Any, left_out: Collection[str]) -> list[str]:
+    """Return a verb's options as they are typed, but for those ``left_out`` and those that have their default."""
+    words = []
+    for field in dataclasses.fields(args):
+        value, flag = getattr(args, field.name), f"--{field.name.rstrip('_').replace('_', '-')}"
+        if field.name in left_out or value == field.default or value == []:
+            continue
+        if value is True:
+            words.append(flag)
+        else:
+            words += [word for one in ([value] if isinstance(value, (str, int, float)) else value)
+                      for word in (flag, str(one))]  # fmt: skip
+    return words

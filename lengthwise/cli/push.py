@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import say
+from lengthwise.cli.shared import Argument, Printed, Several
 from lengthwise.evaluation.attack import prompts
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.model_card import model_card
@@ -19,7 +20,19 @@ from lengthwise.runs.hub import place, push
 from lengthwise.runs.run import load, weights_folder
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed):
+    """Send a run's weights to the Hugging Face Hub, with a model card from its data."""
+
+    weights: Argument  # RUN: a finished run, or a folder of weights
+    repository: Argument  # USER/NAME: where to; it is made if it is not there
+    controls: Several = ()  # RUN: runs that the card compares it with
+    license: str = "apache-2.0"  # ID: of the weights (default: apache-2.0)
+    private: bool = False  # if the repository is made: for its owner's eyes only
+    dry_run: bool = False  # print the card, and send nothing
+
+
+def run(args: Options) -> int:
     """Upload weights with a model card; or print the card."""
     where = place(args.repository)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", args.license):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.table import Table
 from rich.text import Text
@@ -14,11 +14,21 @@ from lengthwise.base.errors import clean
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, out, say
+from lengthwise.cli.shared import Argument, Printed, Words
 from lengthwise.rasp.program import answer, execute, format_state, rounds_shown
 from lengthwise.rasp.programs import PUBLISHED, program
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed):
+    """An n-RASP-L program at work: the state after each round, which a looped model has to learn."""
+
+    task: Argument | None = None  # TASK: e.g. parity; left out, the programs there are
+    prompt: Argument | None = None  # PROMPT: e.g. 10110
+    changes: Words = ()  # name=value: the task's fields, e.g. order=least
+
+
+def run(args: Options) -> int:
     """Print a program's state after each round; without a task, list the programs."""
     tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
     if args.task is None:
@@ -48,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
+def _list(args: Options, tasks: dict[str, Task]) -> int:
     known = {name: catalog.summary_of(type(program(task))) for name, task in tasks.items()}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, text in known.items():

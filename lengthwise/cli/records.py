@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from itertools import groupby
 
 from rich.table import Table
 
 from lengthwise.base.score_rows import Row
 from lengthwise.cli.console import say
+from lengthwise.cli.shared import Argument, Printed
 from lengthwise.report.records import describe_ours, read_records
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed):
+    """The best published length generalization of each task, and ours beside it."""
+
+    group: Argument | None = None  # GROUP: e.g. parity; left out, all groups of tasks
+
+
+def run(args: Options) -> int:
     """Print the records of all groups of tasks, or of one."""
     found = read_records(args.group)
     tables = [_table(group, list(rows)) for group, rows in groupby(found, key=lambda record: record["group"])]

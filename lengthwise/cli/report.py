@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base import streams
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import check_file, inside, is_folder
 from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import Size
 from lengthwise.cli import console
 from lengthwise.cli.console import code_changed, doing, foresee, say, say_page
+from lengthwise.cli.shared import Arguments, Printed, Quiet
 from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
@@ -42,23 +44,40 @@ if TYPE_CHECKING:  # modules that need torch are imported late, since a report o
 SAMPLES = 512  # problems per length, with --stopping
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed, Quiet):
+    """Tables, figures and CSV of runs."""
+
+    runs: Arguments  # RUN: run folders, and those of `ask`; or folders of results, to draw again
+    out: str | None = None  # FOLDER: where tables and figures go
+    width: Literal["column", "page"] | None = None  # of figures: a column, or a page (default)
+    formats: str | None = None  # A,B: of figures: png (default), svg, pdf, or several: png,svg
+    table: Literal["latex"] | None = None  # print one table of all recipes, seeds pooled, as LaTeX
+    html: str | None = None  # FILE: write one page instead: all of it, and models that think, in a file
+    matrix: bool = False  # architectures × tasks instead, of runs and published results
+    stopping: bool = False  # accuracy and confidence against loops, a figure per run
+    lengths: str | None = None  # SIZES: with --stopping: at which lengths (default: 1 and 2 times)
+    samples: Size | None = None  # N: with --stopping: problems per length (default: 512)
+    device: str | None = None  # DEVICE: with --stopping: cpu, cuda, mps or auto (default)
+
+
+def run(args: Options) -> int:
     """Write tables and figures of runs; with --stopping, the effect of more loops on them."""
     _check_options(args)
-    args.width, args.formats = args.width or "page", _formats(args.formats)
+    _drawing(args)
     args.runs = _runs_among(args.runs)
     folders = [Path(name) for name in args.runs if is_published(Path(name))]
     if args.matrix:
         return _matrix(args, folders)
     if folders and args.html:
-        return _page_of_results(args, folders)
+        return _page_of_results(args, args.html, folders)
     if folders:
         return _redraw(args, folders)
     found = [_open_inquiry(name) or _run(name) for name in args.runs]
     runs = drop_repeats(one for one in found if isinstance(one, RunFolder))
     asked = drop_repeats(one for one in found if isinstance(one, InquiryFolder))
     if args.html:
-        return _page(args, _open_runs(runs), asked)
+        return _page(args, args.html, _open_runs(runs), asked)
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model has no loops to report")
@@ -67,15 +86,15 @@ def run(args: argparse.Namespace) -> int:
         return _report(args, runs, asked)
 
 
-def _formats(text: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the formats of figures. Raises UsageError if one is unknown."""
-    formats = tuple(dict.fromkeys(text.split(","))) if isinstance(text, str) else text or FORMATS
+def _drawing(args: Options) -> dict[str, Any]:
+    """Return the width and formats of figures. Raises UsageError if a format is unknown."""
+    formats = tuple(dict.fromkeys(args.formats.split(","))) if args.formats else FORMATS
     if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
         raise UsageError(f"--formats: {quote_value(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
-    return formats
+    return {"width": args.width or "page", "formats": formats}
 
 
-def _check_options(args: argparse.Namespace) -> None:
+def _check_options(args: Options) -> None:
     """Raise UsageError for options that would have no effect."""
     measured = {"--lengths": args.lengths, "--samples": args.samples, "--device": args.device}
     drawn = {
@@ -147,12 +166,10 @@ def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
     return [Run.open(one.folder) for one in runs]
 
 
-def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
+def _report(args: Options, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
     price = _operations(args, runs)
     with doing("figures", quiet=args.quiet):
-        files = publish(
-            runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width, formats=args.formats
-        )
+        files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, **_drawing(args))
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
     cards = score_card(runs, price) if runs else []
     lines = all_curves(runs, asked)
@@ -169,7 +186,7 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
     return say(args, result, *shown, "\n".join(map(str, files)))
 
 
-def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str, float]:
+def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
     """Return the operations of a step, by the recipe's id without seeds: stored values, otherwise measured. A recipe
     that cannot be built, such as one with a module passed from Python, is left out, with a note."""
     one_of_each = {one.outline.seedless_id: one for one in runs}
@@ -188,18 +205,18 @@ def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str
     return found
 
 
-def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
+def _page(args: Options, html: str, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
     """Write one page of all results of these runs, with as many runnable models as fit."""
     from lengthwise.viewer.report import exportable_weights, report_page
 
-    check_file("--html", Path(args.html))
+    check_file("--html", Path(html))
     price = _operations(args, runs)
     with doing("a page: examples, and a search for failures", quiet=args.quiet):
-        page = report_page(runs, asked, made=_again(args), operations=price, models=exportable_weights(runs))
-    return say_page(args, page)
+        page = report_page(runs, asked, made=_again(args.runs, html), operations=price, models=exportable_weights(runs))
+    return say_page(args, html, page)
 
 
-def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+def _page_of_results(args: Options, html: str, folders: Sequence[Path]) -> int:
     """Write the page of folders of results, which contain no weights."""
     if len(folders) < len(args.runs):
         raise UsageError("--html takes either folders of results or runs, not both")
@@ -210,39 +227,35 @@ def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     from lengthwise.viewer.report import report_page
 
     title = read_figures_json(folders[0]).get("title") if len(folders) == 1 else None
-    return say_page(args, report_page(runs, asked, title=title, made=_again(args)))
+    return say_page(args, html, report_page(runs, asked, title=title, made=_again(args.runs, html)))
 
 
-def _again(args: argparse.Namespace) -> str:
-    return shlex.join(["lengthwise", "report", *args.runs, "--html", args.html])
+def _again(runs: Sequence[str], html: str) -> str:
+    return shlex.join(["lengthwise", "report", *runs, "--html", html])
 
 
-def _matrix(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+def _matrix(args: Options, folders: Sequence[Path]) -> int:
     """Architectures × tasks, of runs and of the runs in folders of results."""
     runs = [run for folder in folders for run in read_published(folder)]
     runs += [_run(name) for name in args.runs if Path(name) not in folders]
     rows = matrix_rows(drop_repeats(runs))
     with doing("the matrix", quiet=args.quiet):
-        files = publish_matrix(rows, Path(args.out or "figures"), width=args.width, formats=args.formats)
+        files = publish_matrix(rows, Path(args.out or "figures"), **_drawing(args))
     return say(args, {"files": list(map(str, files)), "matrix": rows}, matrix_table(rows), "\n".join(map(str, files)))
 
 
-def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+def _redraw(args: Options, folders: Sequence[Path]) -> int:
     """Redraw the figures of folders of results, in place or into one folder each below ``--out``."""
     if len(folders) < len(args.runs) or args.stopping:
         raise UsageError("a folder of results is only redrawn: name no runs beside it, and omit --stopping")
     targets = [inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
     if len(set(targets)) < len(targets):
         raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
-    files = [
-        file
-        for pair in zip(folders, targets, strict=True)
-        for file in redraw(*pair, width=args.width, formats=args.formats)
-    ]
+    files = [file for pair in zip(folders, targets, strict=True) for file in redraw(*pair, **_drawing(args))]
     return say(args, {"files": list(map(str, files))}, "\n".join(map(str, files)))
 
 
-def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
+def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
     from lengthwise.cli.options import parse_sizes
     from lengthwise.evaluation.depth import depths
     from lengthwise.experiment.resources import estimate_evaluation
@@ -264,7 +277,7 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
         with lock, computing(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
-        files += publish_depth(rows, path, width=args.width, formats=args.formats)
+        files += publish_depth(rows, path, **_drawing(args))
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
     result = {"files": [str(file) for file in files], "loops": found}
     return say(args, result, row_table(found), "\n".join(map(str, files)))

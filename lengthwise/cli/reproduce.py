@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, count, takewhile
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from lengthwise.api import catalog
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.files import inside
 from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import Size
 from lengthwise.base.score_rows import Row
 from lengthwise.cli.console import doing, err, say
 from lengthwise.cli.forecast import forecast
 from lengthwise.cli.options import check_stack, engine, jobs_of, local_device, seeds_of, training_options
+from lengthwise.cli.shared import Argument, Trained
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
 from lengthwise.evaluation.sealed import seal
@@ -41,9 +43,25 @@ from lengthwise.training.stacked import check_seeds, rehearse_stacked
 DEPTH_SAMPLES = 512  # problems for measuring every loop; the batch size of the published code
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Trained):
+    """Train and evaluate all of a study, then write its table and figures."""
+
+    study: Argument  # STUDY: e.g. pairs, or looped
+    stack: bool = False  # train a recipe's seeds together in one process, their weights stacked
+    curve_samples: Size = 128  # N: problems per length there (default: 128)
+    out: str | None = None  # FOLDER: where tables and figures go
+    tasks: str | None = None  # A,B: of the study's tasks only these, or all
+    methods: str | None = None  # A,B: of the study's methods only these, or mixers by class
+    sizes: str | None = None  # A,B: of the study's sizes of models only these, or all
+    scale: str | None = None  # SCALE: cpu (default), half (of the range), or paper
+    samples: Size | None = None  # N: fresh problems per length (default: the study's)
+    publish: bool = False  # final tables: problems of a seed that nothing else uses
+
+
+def run(args: Options) -> int:
     """Train and measure what a study still lacks, then publish it; with --dry-run, print its cost."""
-    check_stack(args)
+    check_stack(stack=args.stack, compile=args.compile)
     options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
     study = catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
     if args.dry_run:
@@ -82,7 +100,7 @@ def _check_stacks(study: Study, seeds: int) -> None:
             rehearse_stacked(recipes, torch.device("cpu"))
 
 
-def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
+def _runs(args: Options, panel: Panel) -> list[Run]:
     """Return the requested seeds, and the seeds after them that are already trained."""
     runs = []
     for recipe in panel.recipes:
@@ -92,7 +110,7 @@ def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
     return runs
 
 
-def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> JobPool:
+def _train(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> JobPool:
     """Train and measure in processes; the returned pool records which runs failed."""
     options = {
         one.folder: [*training_options(args), *_measurement_options(args, panel, one)]
@@ -100,25 +118,25 @@ def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[R
         for one in runs[panel.title]
     }
     together = list(chain(*runs.values()))
-    how = {"jobs": jobs_of(args), "on": engine(args), "stack": args.stack}
+    how = {"jobs": jobs_of(args.jobs), "on": engine(args), "stack": args.stack}
     with JobPool(together, lambda one: options[one.folder], **how) as fleet:
         follow(fleet, together, err, quiet=args.quiet)
     return fleet
 
 
-def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
+def _seal(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
     """Measure every run once on problems of its own sealed seed."""
-    device, _ = local_device(args)
+    (device, _), samples = local_device(args), args.samples or study.samples
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
             what = f"{run.recipe.name}: sealed problems"
             with computing(1), doing(what, quiet=args.quiet), run.locked(wait=True):
-                few, rules = samples_of_family(args.samples), panel.rules(run.recipe)
-                seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds, device=device)
+                few, rules = samples_of_family(samples), panel.rules(run.recipe)
+                seal(run, panel.sizes, samples=samples, structured=few, rules=rules, kinds=kinds, device=device)
 
 
-def _measurement_options(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
+def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
     """Return the options of ``train`` that select a run's measurements."""
     sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
     options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
@@ -137,7 +155,7 @@ def _measurement_options(args: argparse.Namespace, panel: Panel, run: Run) -> li
     )
 
 
-def _dry_run(args: argparse.Namespace, study: Study) -> int:
+def _dry_run(args: Options, study: Study) -> int:
     plan = [seeds_of(recipe, 0, args.seeds) for recipe in study.recipes]
     return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
 
@@ -145,7 +163,7 @@ def _dry_run(args: argparse.Namespace, study: Study) -> int:
 # Publishing
 
 
-def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]], folder: Path) -> int:
+def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], folder: Path) -> int:
     every = list(chain(*runs.values()))
     files: list[Path] = []
     rows: list[Row] = []
@@ -185,7 +203,7 @@ def _published_before(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
 
 
 def _publish_panel(
-    args: argparse.Namespace, panel: Panel, runs: Sequence[RunFolder], folder: Path, prices: Mapping[str, float]
+    args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, prices: Mapping[str, float]
 ) -> list[Path]:
     """Write a panel's scores and figures; accuracy by loops of adaptive recipes; and the lengths in a fixed set."""
     files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lengthwise.api import Task, catalog
 from lengthwise.base import streams
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.types import Problems
 from lengthwise.cli.console import err
 from lengthwise.cli.options import kind_of, parse_size, parse_sizes
+from lengthwise.cli.shared import Argument, Kinds, Printed, Words
 from lengthwise.evaluation.harness import write_harness_task
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
@@ -23,7 +25,23 @@ from lengthwise.experiment.resources import estimate_problems
 CHUNK = 1000  # problems written at a time
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Kinds, Printed):
+    """Problems of a task."""
+
+    task: Argument  # TASK: e.g. addition
+    size: Argument | None = None  # SIZE: e.g. 5, or 5x3 for a task of two sizes
+    changes: Words = ()  # name=value: the task's fields, e.g. base=2
+    seed: Seed | None = None  # N: seed of the problems (default: 0)
+    family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
+    count: Size | None = None  # N: how many (default: 5; with --lm-eval: 500 of each size)
+    lengths: str | None = None  # SIZES: several sizes, each problem of a uniform one: 1-20
+    split: Literal["train", "validation", "test"] | None = None  # of one part of all prompts, which share none
+    jsonl: bool = False  # a line of JSON per problem, as File(path=…) reads it
+    lm_eval: str | None = None  # FOLDER: write tasks for lm-evaluation-harness into a folder
+
+
+def run(args: Options) -> int:
     """Print problems of a task."""
     if args.size and "=" in args.size:  # a field of the task
         args.size, args.changes = None, [args.size, *args.changes]
@@ -42,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     return _of_many_sizes(args, task, sizes)
 
 
-def _of_many_sizes(args: argparse.Namespace, task: Task, sizes: list[tuple[int, ...]]) -> int:
+def _of_many_sizes(args: Options, task: Task, sizes: list[tuple[int, ...]]) -> int:
     """Write problems of several sizes as they are drawn; print their digest to standard error."""
     count, digest, done, out = args.count or 5, hashlib.sha256(), 0, streams.results()
     estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
@@ -61,7 +79,7 @@ def _of_many_sizes(args: argparse.Namespace, task: Task, sizes: list[tuple[int, 
     return 0
 
 
-def _of_one_size(args: argparse.Namespace, task: Task) -> int:
+def _of_one_size(args: Options, task: Task) -> int:
     """Write problems of one size, the ones that models are measured on."""
     if args.split or args.lm_eval or args.size is None:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split and --lm-eval need --lengths")
@@ -80,7 +98,7 @@ def _of_one_size(args: argparse.Namespace, task: Task) -> int:
     return 0
 
 
-def _written(args: argparse.Namespace, task: Task, problems: Problems, *, first: bool) -> str:
+def _written(args: Options, task: Task, problems: Problems, *, first: bool) -> str:
     if args.jsonl:
         return "".join(json_lines(task, problems))
     pairs: Any = problem_texts(task, problems)

@@ -3,9 +3,9 @@ or a page that runs a trained model."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,29 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import check_file
 from lengthwise.base.ranges import describe_type
 from lengthwise.cli.console import columns, doing, say, say_page
+from lengthwise.cli.shared import Argument, Printed, Words
 from lengthwise.registry import sources
 
 EACH = "on 1,000 problems of each default length"
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed):
+    """A recipe with its parameters, operations and an estimate of time; or a part, or a field."""
+
+    # RECIPE: a recipe's name, a recipe in a JSON file, or a run's folder; or a part (Transformer), or a field
+    # (model.positions); with --html, weights
+    recipe: Argument
+    changes: Words = ()  # name=value: changed fields, e.g. model.width=32 steps=500
+    html: str | None = None  # FILE: write a page on which these weights think, loop by loop, in the browser
+    all: bool = False  # every field, with its meaning, not only those set otherwise
+    measure: bool = False  # run some steps of training and evaluation, to time them
+
+
+def run(args: Options) -> int:
     """Show a recipe and its cost; or a part, or a field; or, with ``--html``, write a page of weights."""
     if args.html:
-        return _page(args)
+        return _page(args, args.html)
     if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
         return _part(args)
     if path := _field_path(args.recipe):
@@ -39,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 # Pages
 
 
-def _page(args: argparse.Namespace) -> int:
+def _page(args: Options, html: str) -> int:
     """Write the page that runs weights loop by loop; further weights are shown for comparison."""
     from lengthwise.runs.run import load
     from lengthwise.viewer.viewer import viewer_page
@@ -50,16 +64,16 @@ def _page(args: argparse.Namespace) -> int:
         raise UsageError(f"show --html shows weights as they were trained: remove {fields_given[0]}")
     names = [args.recipe, *args.changes]
     models = [load(name) for name in names]
-    check_file("--html", Path(args.html))
+    check_file("--html", Path(html))
     with doing(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
         page = viewer_page(models)
-    return say_page(args, page, models=names)
+    return say_page(args, html, page, models=names)
 
 
 # Recipes
 
 
-def _recipe(args: argparse.Namespace) -> int:
+def _recipe(args: Options) -> int:
     from lengthwise.api.cost import SOURCES, describe_cost  # late: it imports torch, which parts do not need
     from lengthwise.cli.options import recipe_of
 
@@ -107,13 +121,13 @@ def _find_declared(name: str) -> sources.Declared:
     raise UsageError(f"show: there is no part {name}; `lengthwise list` shows all parts{fields.suggest(name, known)}")
 
 
-def _check_alone(args: argparse.Namespace) -> None:
+def _check_alone(args: Options) -> None:
     """Raise UsageError for options that apply only to recipes."""
     if args.all or args.measure or args.changes:
         raise UsageError(f"show {args.recipe}: --all, --measure and changes apply only to recipes")
 
 
-def _part(args: argparse.Namespace) -> int:
+def _part(args: Options) -> int:
     """Show a part's fields, with their defaults and descriptions."""
     _check_alone(args)
     part = _find_declared(args.recipe)
@@ -169,7 +183,7 @@ def _field_path(name: str) -> list[tuple[sources.Declared, sources.Field]] | Non
     return [(one, field) for one in owners if one for field in one.fields if field.name == last] or None
 
 
-def _field(args: argparse.Namespace, owners: list[tuple[sources.Declared, sources.Field]]) -> int:
+def _field(args: Options, owners: list[tuple[sources.Declared, sources.Field]]) -> int:
     """Show the meaning of a field in every part that has it, and its possible values."""
     _check_alone(args)
     result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from lengthwise.base.files import json_text
 from lengthwise.base.streams import results
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import waiting
 from lengthwise.cli.options import only_rule
+from lengthwise.cli.shared import Argument, Printed, Texts, Words
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.recipe import check_stopping
 from lengthwise.runs.run import choose_device, load
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed):
+    """Answer prompts, from arguments or from standard input, one a line."""
+
+    weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
+    prompts: Words = ()  # PROMPT: e.g. 128+9
+    # RULE: another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
+    stopping: Texts = ()
+    device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
+
+
+def run(args: Options) -> int:
     """Print an answer per prompt; return 1 if some prompts could not be parsed, else 0."""
     solver = Solver(load(args.weights, choose_device(args.device)))
-    if (stopping := only_rule(args)) is not None:
+    if (stopping := only_rule(args.stopping)) is not None:
         check_stopping(solver.weights.recipe.layout, stopping)
     count = bad = 0
     for count, prompt in enumerate(_prompts(args), 1):
@@ -37,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _prompts(args: argparse.Namespace) -> Iterable[str]:
+def _prompts(args: Options) -> Iterable[str]:
     """Return the prompts given as arguments, otherwise the lines of standard input."""
     if args.prompts:
         return args.prompts

@@ -3,7 +3,6 @@ lengths."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import statistics
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from lengthwise.base import fields
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import inside, json_text, read_tree, write, write_json
+from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest, size_text
 from lengthwise.cli.console import err, foresee, measuring, say
@@ -29,6 +29,7 @@ from lengthwise.cli.options import (
     seeds_of,
     training_options,
 )
+from lengthwise.cli.shared import Changed, Trained
 from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
 from lengthwise.experiment.recipe import ChosenOn, Recipe
 from lengthwise.experiment.resources import estimate_evaluation
@@ -62,7 +63,17 @@ class Sweep:
         return values | {"samples": self.samples, "seeds": self.seeds, "search": self.trials is not None}
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Trained, Changed):
+    """Train a recipe with several values of its fields; choose the best near the training lengths."""
+
+    samples: Size = 1000  # N: fresh problems per length (default: 1000)
+    out: str | None = None  # FOLDER: where tables and figures go
+    lengths: str | None = None  # SIZES: where recipes are compared (default: the training length and 1.3 times it)
+    trials: Count | None = None  # N: search with Optuna, N trials in all, instead of a grid
+
+
+def run(args: Options) -> int:
     """Train a recipe over a grid or by a search; report which fields matter, and save the best recipe."""
     sweep = _parse_sweep(args)
     if args.dry_run:
@@ -84,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _parse_sweep(args: argparse.Namespace) -> Sweep:
+def _parse_sweep(args: Options) -> Sweep:
     """Parse the sweep. Raises UsageError for what cannot work, before anything is trained."""
     axes, changes = parse(args.changes)
     recipe = recipe_of(args.recipe, changes)
@@ -100,7 +111,7 @@ def _parse_sweep(args: argparse.Namespace) -> Sweep:
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
 
 
-def _dry_run(args: argparse.Namespace, sweep: Sweep) -> int:
+def _dry_run(args: Options, sweep: Sweep) -> int:
     """Print the cost of a grid; for a search, its maximum if all trials cost the same as the recipe."""
     if sweep.trials is None:
         plan = [_seeds(change_recipe(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
@@ -120,7 +131,7 @@ def _keep(folder: Path, text: str) -> None:
 # Trials
 
 
-def _grid(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
+def _grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     points = list(grid(sweep.axes))
     groups = [_runs(change_recipe(sweep.recipe, point), sweep.seeds) for point in points]
     faults = _train(args, sweep, [one for group in groups for one in group])
@@ -128,7 +139,7 @@ def _grid(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[Ro
     return [row for row in rows if row["seeds"]], faults
 
 
-def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
+def _search(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     """Run as many trials at a time as there are jobs, one seed after another: a trial below the median gets no further
     seed."""
     assert sweep.trials is not None
@@ -137,7 +148,7 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
     again = {trial.number for trial in waiting}
     while waiting or search.count_finished() < sweep.trials:
         left = sweep.trials - search.count_finished() - len(waiting)
-        active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args) - len(waiting))))]
+        active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args.jobs) - len(waiting))))]
         found, lost = _stage(args, sweep, search, active)
         faults, waiting = faults + found, []
         # E.g. a full disk, or a run locked by another process: the next call retries such a trial once.
@@ -151,9 +162,7 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
     return [row for row in rows if row["seeds"]], faults
 
 
-def _stage(
-    args: argparse.Namespace, sweep: Sweep, search: Search, active: Sequence[Any]
-) -> tuple[list[str], list[Any]]:
+def _stage(args: Options, sweep: Sweep, search: Search, active: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Run these trials to their ends; return the errors, and the trials whose training failed."""
     faults: list[str] = []
     lost: list[Any] = []
@@ -195,13 +204,13 @@ def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
         return []
 
 
-def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
+def _train(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     """Train and measure what is missing; return the errors, a line each."""
     # A search may try the same point twice.
     missing = list({one.folder: one for one in runs if _exact(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    with JobPool(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
+    with JobPool(missing, lambda _: options, jobs=jobs_of(args.jobs), on=engine(args)) as fleet:
         follow(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 
@@ -236,7 +245,7 @@ def _row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
 # Results
 
 
-def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
+def _tell(args: Options, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
     ranges = {axis.path: axis.log for axis in sweep.axes if not axis.values}
     best, parts = rank_trials(trials)[0], compute_importances(trials, list(ranges))
     chosen = _best_recipe(sweep, best["values"])

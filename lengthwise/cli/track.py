@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import say
+from lengthwise.cli.shared import Argument, Printed, Texts
 from lengthwise.runs.folder import RunFolder, run_path
 from lengthwise.runs.tracking import send_to_trackers
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Printed):
+    """Send a run to a tracker: what it does not have yet."""
+
+    runs: Argument  # RUN: a run's folder
+    to: Texts  # NAME: tensorboard, trackio or wandb
+
+
+def run(args: Options) -> int:
     """Send the trackers what they lack of a run."""
     folder = RunFolder(run_path(args.runs))
     if not (folder.folder / "config.json").exists():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,13 +14,15 @@ from lengthwise.base.errors import Diverged
 from lengthwise.base.files import is_folder
 from lengthwise.base.progress import Progress
 from lengthwise.base.quantities import duration
+from lengthwise.base.ranges import NotNegative, Seed, Size, Threads
 from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import ALONE, trained_on
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli import console
 from lengthwise.cli.console import say
-from lengthwise.cli.families import after_training
 from lengthwise.cli.forecast import forecast, foresee_scores
 from lengthwise.cli.options import (
+    OF_THE_CALL,
     check_stack,
     engine,
     further_kinds,
@@ -30,9 +32,11 @@ from lengthwise.cli.options import (
     recipe_of,
     rules_of,
     seeds_of,
-    training_options,
+    to_words,
 )
-from lengthwise.evaluation.curves import follow_scores
+from lengthwise.cli.shared import Changed, Measured, Texts, Trained
+from lengthwise.evaluation.curves import follow_scores, follow_sizes
+from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
@@ -53,6 +57,8 @@ from lengthwise.training.processes import is_follower, process_count
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer, rehearse
 
+BEYOND = 2  # times the training length; beyond it, families would dominate the cost
+LISTED = 8  # maximum number of sizes with several axes; more form a map, where families would dominate the cost
 FURTHER = 1000  # maximum problems per size for stopping rules after the first, which may run many more loops
 
 
@@ -65,11 +71,28 @@ class Measurement(NamedTuple):
     rules: Sequence[Stopping]
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Trained, Measured, Changed):
+    """Train a recipe, or go on with a run; then evaluate it."""
+
+    seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
+    stack: bool = False  # train a recipe's seeds together in one process, their weights stacked
+    samples: Size = 1000  # N: fresh problems per length (default: 1000)
+    curve: str | None = None  # SIZES: further lengths, measured on fewer problems
+    curve_samples: Size = 128  # N: problems per length there (default: 128)
+    far_families: bool = False  # with --families: beyond twice the training length too
+    threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
+    save_every: NotNegative = 60.0  # S: seconds between checkpoints (default: 60)
+    keep_state: bool = False  # keep the optimizer's state at the end of training, so that --from can go on to the bit
+    track: Texts = ()  # NAME: send the run to tensorboard, trackio or wandb too; may be given several times
+    from_: str | None = None  # RUN: go on from its weights, with changed fields, e.g. steps=600
+
+
+def run(args: Options) -> int:
     """Train a recipe with one or several seeds; then measure it."""
-    recipe = recipe_of(args.recipe, args.changes) if args.parent is None else _going_on(args)
+    recipe = recipe_of(args.recipe, args.changes) if args.from_ is None else _going_on(args, args.from_)
     check(args.track)
-    check_stack(args)
+    check_stack(stack=args.stack, compile=args.compile)
     on = engine(args)
     plan = _plan(args, recipe)
     recipes = seeds_of(recipe, args.seed, args.seeds)
@@ -91,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     elif own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
         _rehearse(args, recipe)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    if not args.stack and ((len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local)):
+    if not args.stack and ((len(runs) > 1 and jobs_of(args.jobs) > 1) or not isinstance(on, Local)):
         return _train_in_processes(args, runs, on)
     lost = [one for one in runs if args.stack and not one.done]
     for one in runs:
@@ -109,17 +132,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _going_on(args: argparse.Namespace) -> Recipe:
+def _going_on(args: Options, parent: str) -> Recipe:
     """Return the recipe of a training that continues a run: that run's own, unless another is named."""
     if "=" in args.recipe:  # not a name, but a change of the run's own recipe
-        recipe = read_recipe(weights_folder(args.parent)).change([args.recipe, *args.changes])
+        recipe = read_recipe(weights_folder(parent)).change([args.recipe, *args.changes])
     else:
         recipe = recipe_of(args.recipe, args.changes)
-    recipe = continue_from(args.parent, recipe)
+    recipe = continue_from(parent, recipe)
     if recipe.parent and not recipe.parent.state and not args.quiet:
         why = "it kept no state (--keep-state), or its optimizer is another"
         console.err.print(
-            f"lengthwise: goes on from the weights of {args.parent} at step {recipe.start:,}; the optimizer starts "
+            f"lengthwise: goes on from the weights of {parent} at step {recipe.start:,}; the optimizer starts "
             f"anew: {why}",
             highlight=False,
             markup=False,
@@ -147,10 +170,10 @@ def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
     )
 
 
-def _train_in_processes(args: argparse.Namespace, runs: Sequence[Run], on: Launcher) -> int:
+def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int:
     """Train and measure in separate processes, on this machine or elsewhere."""
-    options = [*training_options(args), *_own_options(args)]
-    with JobPool(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
+    options = to_words(args, OF_THE_CALL | {"recipe", "changes", "from_", "seed", "stack"})
+    with JobPool(runs, lambda _: options, jobs=jobs_of(args.jobs), on=on) as fleet:
         follow(fleet, runs, console.err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
     if any(one.done for one in left) or not fleet.failed:
@@ -159,18 +182,18 @@ def _train_in_processes(args: argparse.Namespace, runs: Sequence[Run], on: Launc
     return 0
 
 
-def _here(args: argparse.Namespace, run: Run, plan: Sequence[Measurement]) -> None:
+def _here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
     """Train and measure what is missing, in this process."""
     with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
         _train(args, run, progress)
         with send_to_trackers(run, args.track, progress.note):
             _measure(args, run, plan, progress)
             if args.families:
-                after_training(args, run, plan[0].sizes, plan[0].rules, progress)
+                _measure_families(args, run, plan[0].sizes, plan[0].rules, progress)
         run.forgive()
 
 
-def _say(args: argparse.Namespace, runs: Sequence[Run]) -> None:
+def _say(args: Options, runs: Sequence[Run]) -> None:
     result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
     where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
     say(args, result, score_table(curves(runs)), *where)
@@ -185,7 +208,7 @@ def _time(run: Run) -> str:
     return seconds + ("" if matmul == "fp32" else f", products in {matmul}")
 
 
-def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
+def _plan(args: Options, recipe: Recipe) -> list[Measurement]:
     """Return all measurements. Raises UsageError for invalid options now, not after hours of training."""
     rules = rules_of(args, recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
@@ -199,25 +222,7 @@ def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
     return plan
 
 
-def _own_options(args: argparse.Namespace) -> list[str]:
-    """Return the options of ``train`` that its processes receive too."""
-    options = []
-    for name in ("lengths", "samples", "curve", "curve_samples", "threads", "save_every"):
-        if getattr(args, name) is not None:
-            options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    for name in ("stopping", "track"):
-        options += [word for given in getattr(args, name) for word in (f"--{name}", given)]
-    options += [f"--{kind}" for kind in further_kinds(args)]
-    flags = {
-        "families": args.families,
-        "far-families": args.far_families,
-        "wait": args.wait,
-        "keep-state": args.keep_state,
-    }
-    return options + [f"--{name}" for name, given in flags.items() if given]
-
-
-def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
+def _rehearse(args: Options, recipe: Recipe) -> None:
     """Raise UsageError for what cannot work, before anything is written."""
     device, matmul = local_device(args)
     rehearse(recipe, device, matmul)
@@ -226,12 +231,12 @@ def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
             prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
-def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
+def _train(args: Options, run: Run, progress: Progress) -> None:
     how = _how(args) | {"compile": args.compile, "graphs": not args.no_graphs, "keep_state": args.keep_state}
     train(run.recipe, run.folder, progress=progress, **how)
 
 
-def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Launcher) -> None:
+def _train_stacked(args: Options, recipes: Sequence[Recipe], on: Launcher) -> None:
     if args.keep_state:
         raise UsageError("--stack does not support --keep-state: omit one of them")
     if args.jobs is not None or not isinstance(on, Local):
@@ -240,13 +245,13 @@ def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Laun
         train_stacked(recipes, progress=progress, wait=args.wait, **_how(args))
 
 
-def _how(args: argparse.Namespace) -> dict[str, Any]:
+def _how(args: Options) -> dict[str, Any]:
     """Return the training options that are not part of a recipe."""
     names = ("device", "threads", "save_every", "allow_divergence", "matmul", "track")
     return {name: getattr(args, name) for name in names}
 
 
-def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
+def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
     """Run the measurements that a run still lacks, so that a repeated command resumes where it was interrupted."""
     weights = run.weights(choose_device(args.device))
     for asked in plan:
@@ -273,3 +278,43 @@ def _missing(run: Run, asked: Measurement) -> Iterator[tuple[list[tuple[int, ...
             missing.setdefault((rules, count), []).append(at)
     for (rules, count), sizes in missing.items():
         yield sizes, count, rules
+
+
+def _measure_families(
+    args: Options, run: Run, sizes: Sequence[AnySize], also: Sequence[Stopping], progress: Progress
+) -> None:
+    """Measure what a trained run lacks: families at the shortest sizes, and at the requested sizes up to twice the
+    training length on each axis (with ``--far-families``, at all of them), except those of a map; under the recipe's
+    own rule and the rules ``also``. A size is measured again if more problems of each family are requested than before.
+    """
+    weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
+    rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *also])))
+    known = {
+        (at, stopping)
+        for (at, problems, stopping), done in run.measured().items()
+        if problems not in ALONE and (done >= count or problems == "every")
+    }
+    wanted = [
+        *short_sizes(recipe, count),
+        *(
+            size
+            for size in _outside_map(sizes)
+            if args.far_families or trained_on(recipe.sizes(size), [BEYOND * top for top in recipe.tops])
+        ),
+    ]
+    missing = {
+        at: lacking
+        for at in map(recipe.sizes, wanted)
+        if (lacking := [rule for rule in rules if (at, rule.name) not in known])
+    }
+    with computing(args.threads):
+        # One size at a time, so that a repeated command resumes where it was interrupted.
+        for at in follow_sizes(progress, recipe, list(missing), what=f"{recipe.name}: families"):
+            found = evaluate_families(weights, [at], samples=count, stopping=missing[at])
+            run.append("scores", *(score.row() | {"seed": 0} for score in found))
+
+
+def _outside_map(sizes: Sequence[AnySize]) -> Sequence[AnySize]:
+    """Return the sizes without those of a map."""
+    alone = [size for size in sizes if isinstance(size, int)]
+    return sizes if len(sizes) - len(alone) <= LISTED else alone

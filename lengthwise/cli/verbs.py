@@ -1,4 +1,4 @@
-"""The verbs of the command line: a file each, with a function ``run`` from parsed arguments to an exit status.
+"""The verbs of the command line: a file each, with its ``Options`` and a function ``run`` from them to an exit status.
 
 Shared helpers are in ``options`` (text of options → objects) and ``console`` (output).
 """
@@ -13,51 +13,40 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lengthwise.base.errors import UsageError, message_of
 from lengthwise.base.fields import validate
-from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Seeds, Size, Threads, Whole
-
-NUMBERS: dict[str, Any] = {  # numeric options
-    "backoff": NotNegative,
-    "concurrency": Size,
-    "count": Size,
-    "curve_samples": Size,
-    "examples": Whole,
-    "jobs": Size,
-    "limit": Whole,
-    "max_tokens": Count,
-    "minutes": Positive,
-    "more": Size,
-    "samples": Size,
-    "save_every": NotNegative,
-    "seconds": Positive,
-    "seed": Seed,
-    "seeds": Seeds,
-    "steps": Count,
-    "threads": Threads,
-    "timeout": Positive,
-    "trials": Count,
-    "tries": Count,
-}
-NAMING = ("lengths", "curve", "grid", "family", "sizes", "tasks", "methods")  # options that must not be empty
+from lengthwise.cli.parser import read_options, value_type
+from lengthwise.cli.shared import Trained
+from lengthwise.registry.sources import Field
 
 
-def load(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
-    """Return the verb's function, which takes the arguments and returns the exit status, with its imports done. Raises
-    UsageError if a shared option is invalid."""
-    _check(args)
-    if vars(args)["import"]:
+def load(args: argparse.Namespace) -> Callable[[], int]:
+    """Return the verb as a function without arguments that returns the exit status, with its imports done. Raises
+    UsageError if an option is invalid."""
+    _, declared = read_options(args.verb)
+    _check(args, declared)
+    if args.import_:
         sys.path.append(os.getcwd())  # finds the user's modules; last, so that they shadow no other module
-    for name in vars(args)["import"]:
+    for name in args.import_:
         if args.verb == "check" and is_problem_file(name):
             continue
         _add(name, "check " if args.verb == "check" else "--import ")
     # Imported late: `list` need not wait for matplotlib.
-    return importlib.import_module(f"lengthwise.cli.{args.verb}").run
+    verb = importlib.import_module(f"lengthwise.cli.{args.verb}")
+    options = verb.Options(**{name: getattr(args, name) for name in declared})
+    if isinstance(options, Trained):
+        from lengthwise.cli.options import local_device
+
+        local_device(options)
+    elif getattr(options, "device", None):  # a report without a device needs no torch
+        from lengthwise.runs.run import choose_device
+
+        choose_device(options.device)
+    return partial(verb.run, options)
 
 
 def is_problem_file(name: str) -> bool:
@@ -70,23 +59,15 @@ def is_problem_file(name: str) -> bool:
     )
 
 
-def _check(args: argparse.Namespace) -> None:
-    for name, kind in NUMBERS.items():
-        if getattr(args, name, None) is not None:
-            validate(kind, getattr(args, name), f"--{name.replace('_', '-')}")
-    for name in NAMING:
-        if getattr(args, name, None) == "":
-            raise UsageError(f"--{name}: empty; omit it, or give at least one value")
+def _check(args: argparse.Namespace, declared: Mapping[str, Field]) -> None:
+    for name, field in declared.items():
+        value, flag = getattr(args, name), f"--{name.rstrip('_').replace('_', '-')}"
+        if value == "" and field.type == "str | None":
+            raise UsageError(f"{flag}: empty; omit it, or give at least one value")
+        if isinstance(value, (int, float)) and field.type != "bool":
+            validate(value_type(field), value, flag)
     if getattr(args, "measure", False) and not getattr(args, "dry_run", True):
         raise UsageError("--measure works only with --dry-run: add it, or omit --measure")
-    if hasattr(args, "on"):
-        from lengthwise.cli.options import local_device
-
-        local_device(args)
-    elif getattr(args, "device", None):  # a report without a device needs no torch
-        from lengthwise.runs.run import choose_device
-
-        choose_device(args.device)
 
 
 def _add(name: str, asked: str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,11 @@ from rich.text import Text
 
 from lengthwise.base.files import check_file, write_json
 from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import Positive, Seed, Size
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import say
 from lengthwise.cli.options import parse_sizes
+from lengthwise.cli.shared import Argument, Computed, Printed, Quiet
 from lengthwise.report.families import worst_table
 from lengthwise.report.sheet import Sheet
 from lengthwise.runs.hub import NEEDED
@@ -26,7 +27,22 @@ from lengthwise.verify.verification import compare_retrained, file_digest, has_p
 STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class Options(Computed, Printed, Quiet):
+    """Measure what somebody else's weights are and do; spoofs are exposed."""
+
+    weights: Argument  # WEIGHTS: weights, as for `evaluate`; or FILE.json, a record to check
+    # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)
+    lengths: str | None = None
+    samples: Size = 1000  # N: fresh problems per length (default: 1000)
+    seconds: Positive = 30.0  # S: how long to search (default: 30)
+    seed: Seed | None = None  # N: seed of the problems (default: drawn anew, and recorded)
+    minutes: Positive = 6.0  # M: processor time for scores (default: 6)
+    retrain: bool = False  # train the recipe too, and compare
+    out: str | None = None  # FILE: where the record goes (default: NAME.verified.json)
+
+
+def run(args: Options) -> int:
     """Verify weights, or a record of an earlier verification; return 1 if a check exposed a problem."""
     if args.weights.endswith(".json"):
         return _read(args)
@@ -50,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     return _say(args, record, f"written to {out}")
 
 
-def _read(args: argparse.Namespace) -> int:
+def _read(args: Options) -> int:
     """Read a record and print it."""
     path = Path(args.weights)
     if not path.exists():
@@ -58,7 +74,7 @@ def _read(args: argparse.Namespace) -> int:
     return _say(args, read(path), f"{path}: as it was written")
 
 
-def _say(args: argparse.Namespace, record: dict[str, Any], where: str) -> int:
+def _say(args: Options, record: dict[str, Any], where: str) -> int:
     about = record["about"]
     table = Sheet(title=f"{about['name']}: {about['task']}, trained to {about['trained_to']}")
     for heading in ("check", "verdict", "found"):

@@ -75,8 +75,7 @@ class Declared:
         """The fields, inherited ones first."""
         found: dict[str, Field] = {}
         for one in reversed([self, *ancestors(self)]):
-            nodes = [part for part in one.node.body if isinstance(part, ast.AnnAssign) and one.is_dataclass]
-            own = [_field(node, _comments(one.file)) for node in nodes]
+            own = declared_fields(one.node, one.file) if one.is_dataclass else []
             found |= {field.name: field for field in own if not field.type.startswith("ClassVar")}
         return tuple(found.values())
 
@@ -183,6 +182,12 @@ def _recorded_name(node: ast.ClassDef) -> str:
     return node.name
 
 
+def declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
+    """Return the fields that a class in this file declares itself."""
+    comments = _comments(path, node.lineno, node.end_lineno or node.lineno)
+    return [_field(part, comments) for part in node.body if isinstance(part, ast.AnnAssign)]
+
+
 def _field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -> Field:
     default = node.value
     if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
@@ -201,15 +206,21 @@ def _above(line: int, comments: Mapping[int, tuple[str, bool]]) -> str:
 
 
 @cache
-def _comments(path: Path) -> dict[int, tuple[str, bool]]:
-    """Return comments by line number, and whether each fills its line."""
+def _comments(path: Path, first: int, last: int) -> dict[int, tuple[str, bool]]:
+    """Return the comments from the first to the last line by line number, and whether each fills its line."""
     found = {}
-    with tokenize.open(path) as source:
-        for token in tokenize.generate_tokens(source.readline):
-            if token.type == tokenize.COMMENT:
-                alone = not token.line[: token.start[1]].strip()
-                found[token.start[0]] = token.string.lstrip("# ").strip(), alone
+    lines = iter(_lines(path)[first - 1 : last])
+    for token in tokenize.generate_tokens(lambda: next(lines, "")):
+        if token.type == tokenize.COMMENT:
+            alone = not token.line[: token.start[1]].strip()
+            found[first - 1 + token.start[0]] = token.string.lstrip("# ").strip(), alone
     return found
+
+
+@cache
+def _lines(path: Path) -> list[str]:
+    with tokenize.open(path) as source:
+        return source.readlines()
 
 
 # Fields by common other names

@@ -117,7 +117,7 @@ def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
         train(changed)
     assert train(changed.change(name="another")).done
     words = parse(["evaluate", str(run.folder), "--lengths", "2", "--samples", "2", "--uniform-only"])
-    verb(words)(words)
+    verb(words)()
     assert "my_scaled.Net" in capsys.readouterr().err and not run.rows("scores")
     assert Run.open(run.folder).changed_code(changed.build())
 
@@ -157,13 +157,13 @@ def test_of_other_code_no_loops_are_kept_and_none_of_before_are_shown(write, tmp
     one = recipe(write(SOURCE)).change(layout=lw.FullOutput(), task=lw.find("looped-parity").task)
     run = train(one)
     words = parse(["report", str(run.folder), "--stopping", "--lengths", "2", "--samples", "2", "--out", str(tmp_path)])
-    verb(words)(words)
+    verb(words)()
     (row,) = run.rows("depth")
     (run.folder / "depth.jsonl").write_text(json.dumps(row | {"exact": [0.125] * len(row["exact"])}) + "\n")
-    verb(words)(words)
+    verb(words)()
     assert "0.125" in capsys.readouterr().out
     write(SOURCE.replace(*CHANGES[0]))
-    verb(words)(words)
+    verb(words)()
     told = capsys.readouterr()
     assert "my_scaled.Net" in told.err and "0.125" not in told.out and len(run.rows("depth")) == 1
 

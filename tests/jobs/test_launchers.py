@@ -18,6 +18,7 @@ from rich.console import Console
 import lengthwise as lw
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import entry, options
+from lengthwise.cli.shared import Trained
 from lengthwise.jobs import launchers, live, ray_cluster, slurm
 from lengthwise.jobs.live import overview
 from lengthwise.jobs.pool import JobPool
@@ -273,13 +274,13 @@ def test_the_seeds_of_a_recipe_may_be_one_command():
     ],
 )
 def test_engines_are_named_as_they_are_typed(text, found):
-    assert options.engine(Namespace(on=text)) == found
+    assert options.engine(Trained(on=text)) == found
 
 
 @pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(minutes=4)", "Slurm(nodes=3)", "Oracle"])
 def test_a_wrong_engine_is_refused(text):
     with pytest.raises(UsageError, match=r"--on|minutes"):
-        options.engine(Namespace(on=text))
+        options.engine(Trained(on=text))
 
 
 def test_a_wrong_engine_leaves_no_folder(runs):

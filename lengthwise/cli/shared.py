@@ -1,0 +1,93 @@
+"""Options that several verbs share, as base classes of their ``Options``.
+
+``cli.parser`` reads all of them from the source, without importing a verb: a field's type and default say what may be
+typed, and the comment beside or above it is its help, with the placeholder of the value before a colon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lengthwise.base.ranges import Seeds, Size, Threads
+
+Argument = str  # a word without an option in front
+Arguments = Sequence[str]  # one or more of them
+Words = Sequence[str]  # zero or more of them
+Texts = Sequence[str]  # an option that may be given several times
+Several = Sequence[str]  # an option that takes one or more words
+
+
+@dataclass(kw_only=True)
+class Printed:
+    """Options of every verb."""
+
+    json: bool = False  # the result as JSON on standard output
+    # MODULE: import a module of your own first: its classes and recipes are then known by name
+    import_: Texts = ()
+
+
+@dataclass(kw_only=True)
+class Quiet:
+    """An option of verbs that show progress."""
+
+    quiet: bool = False  # no progress
+
+
+@dataclass(kw_only=True)
+class Changed:
+    """A recipe with changed fields."""
+
+    recipe: Argument  # RECIPE: a recipe's name, a recipe in a JSON file, or a run's folder
+    changes: Words = ()  # name=value: changed fields, e.g. model.width=32 steps=500
+
+
+@dataclass(kw_only=True)
+class Kinds:
+    """Kinds of problems that are measured in addition, or instead."""
+
+    hard: bool = False  # the task's harder set (sums: long carries)
+    # the task's own distribution over sizes, up to each length (beyond training: from where it ends)
+    natural: bool = False
+
+
+@dataclass(kw_only=True)
+class Measured(Kinds):
+    """What is measured of weights."""
+
+    # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)
+    lengths: str | None = None
+    # RULE: e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged; may be given several times
+    stopping: Texts = ()
+    # all families of structured problems too; train: to twice the training length, not on maps
+    families: bool = False
+    wait: bool = False  # where another process works on this run, wait for it
+
+
+@dataclass(kw_only=True)
+class Computed:
+    """Where and how weights compute."""
+
+    device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
+    threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
+
+
+@dataclass(kw_only=True)
+class Trained(Printed, Quiet):
+    """How several trainings run."""
+
+    seeds: Seeds = 1  # K: train K seeds (default: 1)
+    jobs: Size | None = None  # J: processes at a time (default: the cores, at most 2)
+    # ENGINE: where to train: local (default), slurm, ray, or Slurm(partition=main, minutes=60, gpus=1)
+    on: str = "local"
+    dry_run: bool = False  # say what it would take, on each engine at hand, and stop
+    measure: bool = False  # with --dry-run: run some steps of each recipe here (minutes)
+    device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
+    # arithmetic of matrix products in training; all else stays in 32 bits (default: fp32)
+    matmul: Literal["fp32", "tf32", "bf16"] = "fp32"
+    # let torch compile the model's loops, 5 to 50 s for each shape: for GPUs; transformers only
+    compile: bool = False
+    # launch each operation of a training step by itself: no CUDA graphs (GPUs use them by default)
+    no_graphs: bool = False
+    allow_divergence: bool = False  # go on when the loss is no number any more; rows say null

@@ -1,0 +1,59 @@
+"""The options of verbs: declared once, in the verb's file, and passed on to the processes that a verb starts."""
+
+import dataclasses
+import importlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.base.errors import UsageError
+from lengthwise.cli import entry, verbs
+from lengthwise.cli.options import to_words
+from lengthwise.cli.parser import VERBS, parser, read_options, verbs_of
+from lengthwise.cli.train import Options
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_read_from_the_source_is_what_is_declared(verb):
+    _, read = read_options(verb)
+    options = importlib.import_module(f"lengthwise.cli.{verb}").Options
+    declared = {field.name: field for field in dataclasses.fields(options)}
+    actions = {action.dest: action for action in verbs_of(parser())[verb]._actions}
+    assert read.keys() == declared.keys() == actions.keys() - {"help"}
+    for name, field in declared.items():
+        given = None if field.default is dataclasses.MISSING else field.default
+        assert read[name].type == field.type and read[name].about
+        assert (actions[name].default or None) == (given or None)
+
+
+GIVEN = {
+    "samples": st.integers(1, 10**6),
+    "save_every": st.floats(0, 1e6),
+    "curve": st.none() | st.just("1-3"),
+    "stopping": st.lists(st.sampled_from(["Oracle", "After(loops=2)"])),
+    "keep_state": st.booleans(),
+    "matmul": st.sampled_from(["fp32", "bf16"]),
+}
+
+
+@given(st.fixed_dictionaries(GIVEN))
+def test_passed_on_words_are_parsed_as_the_same_options(given):
+    options = Options(recipe="looped-parity", **given)
+    args = entry.parse(["train", options.recipe, *to_words(options, {"recipe", "changes"})])
+    parsed = {field.name: getattr(args, field.name) for field in dataclasses.fields(Options)}
+    lists = {name: [*value] for name, value in vars(options).items() if isinstance(value, tuple)}
+    assert parsed == vars(options) | lists
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train looped-parity --samples 0", "--samples"),
+        ("train looped-parity --curve=", "--curve: empty"),
+        ("attack looped-pairs --seconds 0", "--seconds"),
+    ],
+)
+def test_values_out_of_range_are_refused(words, message):
+    with pytest.raises(UsageError, match=message):
+        verbs.load(entry.parse(words.split()))
