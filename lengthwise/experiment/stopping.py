@@ -199,8 +199,7 @@ class Settled(Stopping):
 def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """Return a rule's limit of loops per row. Raises UsageError unless they are whole numbers from 1 up."""
     limit = rule.limit(planned)
-    if not isinstance(limit, Tensor) or limit.dtype != torch.long or limit.shape != planned.shape:
-        raise UsageError(f"{rule.name}: limit gives a torch.long for each of {len(planned)} rows, not {_quote(limit)}")
+    _check_rows(rule, "limit", limit, torch.long, len(planned))
     if (wrong := limit < 1).any():
         row = int(wrong.long().argmax())
         raise UsageError(
@@ -215,8 +214,7 @@ def choose_loops(
 ) -> Int[Tensor, " b"]:
     """Return the loops that a rule chooses. Raises UsageError if it chooses one that was not run."""
     chosen = rule.choose(trace, planned)
-    if not isinstance(chosen, Tensor) or chosen.dtype != torch.long or chosen.shape != limit.shape:
-        raise UsageError(f"{rule.name}: choose gives a torch.long for each of {len(limit)} rows, not {_quote(chosen)}")
+    _check_rows(rule, "choose", chosen, torch.long, len(limit))
     if (wrong := (chosen < 1) | (chosen > limit)).any():
         row = int(wrong.long().argmax())
         raise UsageError(
@@ -226,8 +224,11 @@ def choose_loops(
     return chosen
 
 
-def _quote(found: object) -> str:
-    return f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+def _check_rows(rule: Stopping, method: str, found: object, dtype: torch.dtype, rows: int) -> None:
+    if not isinstance(found, Tensor) or found.dtype != dtype or found.shape != (rows,):
+        what = f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        wanted = "torch.bool" if dtype == torch.bool else "torch.long"
+        raise UsageError(f"{rule.name}: {method} gives a {wanted} for each of {rows} rows, not {what}")
 
 
 def window_of(trace: Trace, end: int, size: int, loop: int) -> Trace:
@@ -244,8 +245,7 @@ def done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b
     """Return the rows that a rule stops after ``loop``, the last one of ``latest``. Raises UsageError if the result is
     no mask of rows, or if a row stops before the loop whose answer counts was seen."""
     done = rule.done(window_of(latest, len(latest.ends), rule.window, loop), planned)
-    if not isinstance(done, Tensor) or done.dtype != torch.bool or done.shape != planned.shape:
-        raise UsageError(f"{rule.name}: done gives a torch.bool for each of {len(planned)} rows, not {_quote(done)}")
+    _check_rows(rule, "done", done, torch.bool, len(planned))
     if rule.back >= min(loop, rule.window) and done.any():
         raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, with its answer {rule.back} loops before")
     return done

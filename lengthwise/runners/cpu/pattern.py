@@ -26,8 +26,7 @@ from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeads
 from lengthwise.runners.cpu import small, sparse_keys
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.ragged import Packed, Ragged
-from lengthwise.runners.cpu.softmax import softmax
-from lengthwise.runners.cpu.sparse_keys import SparseKeys
+from lengthwise.runners.cpu.sparse_keys import SparseKeys, softmax
 from lengthwise.runners.plain import first
 
 # The most groups of a batch; the fewest rows of a group, and the fewest heads summed over its rows.

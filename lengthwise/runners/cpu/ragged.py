@@ -15,10 +15,30 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lengthwise.base.types import Inputs
+from lengthwise.runners import Logits, Selected
+
 
 def select_unique(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
     """Select positions by index, none twice: then gradients are copied, not accumulated, which would be slow."""
     return _Pick.apply(x.reshape(-1, x.shape[-1]), at)
+
+
+def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
+    """Return row indices in groups of about ``positions`` padded positions, longest rows first. Rows of a group need
+    little padding, and its tensors fit in the cache. One group if the batch has fewer than twice as many positions."""
+    rows, width = inputs.tokens.shape
+    if rows * width < 2 * positions:
+        return [torch.arange(rows)]
+    # A stable sort, so that results do not depend on how ties are broken.
+    order = inputs.padding_mask.sum(1).argsort(descending=True, stable=True)
+    return list(order.split(max(1, positions // width)))
+
+
+def restore_order(found: Logits, rows: Int[Tensor, " b"], at: Selected) -> Logits:
+    """Reorder results at the positions ``at``, row by row, from the order of ``rows`` to that of the batch."""
+    number = (at.flatten().cumsum(0) - 1).view(at.shape)  # index of each result in the batch's order
+    return select_unique(found, number[rows][at[rows]].argsort())
 
 
 class _Pick(torch.autograd.Function):

@@ -18,9 +18,8 @@ from lengthwise.base.types import Inputs
 from lengthwise.models import Model
 from lengthwise.runners import Logits, RowLoops, Selected, Steps
 from lengthwise.runners.cpu import claims
-from lengthwise.runners.cpu.groups import group_by_length, restore_order
 from lengthwise.runners.cpu.packing import Packing
-from lengthwise.runners.cpu.ragged import select_unique
+from lengthwise.runners.cpu.ragged import group_by_length, restore_order, select_unique
 from lengthwise.runners.plain import Plain
 
 CELL = dict.fromkeys(("input", "recurrent", "short", "out"), (nn.Linear,))  # the parts of a cell

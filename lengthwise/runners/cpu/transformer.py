@@ -26,7 +26,6 @@ from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.gelu import gelu
-from lengthwise.runners.cpu.groups import group_by_length, restore_order
 from lengthwise.runners.cpu.pattern import (
     Band,
     Pattern,
@@ -36,7 +35,7 @@ from lengthwise.runners.cpu.pattern import (
     mix_values,
     pattern_of,
 )
-from lengthwise.runners.cpu.ragged import Packed, Ragged, select_unique
+from lengthwise.runners.cpu.ragged import Packed, Ragged, group_by_length, restore_order, select_unique
 from lengthwise.runners.movement import PERIODS, relative_movement
 
 GROUP_POSITIONS = 4096  # the fastest size of a group, about, in positions with padding: it fits in the cache
