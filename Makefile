@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled once, not by each of the processes that tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-long page-test cluster-test share-test site site-test torture check learn bench gpu docs costs format dist clean
+.PHONY: gpu-queue gpu-packages help demo test test-long page-test cluster-test share-test site site-test torture check learn bench gpu docs costs format dist clean
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -82,6 +82,14 @@ learn: $(DEV) ## the slow trainings, hours on two cores: the studies in results/
 gpu: $(DEV) ## what only a GPU can show, in ten minutes; the table is bench/gpu.md
 	$(PIP) -e '.[bench]'
 	$(BIN)/python bench/gpu.py
+
+MINUTES ?= 12
+# Runs where torch finds a GPU: without an environment too, if this Python has the dependencies (see docs/how-to/gpu.md).
+gpu-queue: ## MINUTES=12 of any GPU: a check, then the published trainings that are not done go on, under long/
+	PYTHONPATH=.:$(CURDIR)/build/gpu-packages $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_queue.py --minutes $(MINUTES) $(QUEUE)
+
+gpu-packages: ## what gpu-queue needs beside torch, into build/gpu-packages, for a machine without a network
+	$(PYTHON) -m pip install -q --target build/gpu-packages --no-deps rich safetensors filelock jaxtyping wadler-lindig pytorch-optimizer markdown-it-py mdurl pygments
 
 cluster-test: $(DEV) ## a Slurm and a Ray cluster of two nodes on this machine, and sweeps: set up, used, hurt, taken down (half an hour)
 	$(PIP) -e '.[ray]'

@@ -9,6 +9,9 @@
   batches drawn ahead, and of the plain loop (plain.py); and the share of a step in which the GPU computes.
 - compiled: the same of the compiled runner, in fp32 and bf16, batches drawn ahead; the seconds until it was compiled;
   and how far its loss and gradients are from the plain runner's, as a share of the largest: 1e-3 at most in fp32.
+- captured: the same of recorded steps (runners/graphs.py), beside a plain loop and, on a GPU, that loop under
+  torch.compile in its mode for small steps (reduce-overhead); how far loss and gradients are from the plain
+  runner's: 1e-3 at most in fp32.
 - stacked: a step of 16 seeds of these as one stack takes at most 3 times as long as a step of one by itself.
 
 A part that fails is reported, and stops no other; how long each takes goes to standard error. ``--only PART ...``
@@ -33,6 +36,7 @@ from lengthwise.evaluation import scores
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.source import Fresh
+from lengthwise.models.transformer import Transformer
 from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
@@ -46,7 +50,7 @@ from lengthwise.training.trainer import Trainer
 PUBLISHED = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
 PARITY = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
 ARITHMETIC = ("fp32", "tf32", "bf16")
-PARTS = ("same", "no reads", "resumes", "scores", "learns", "speed", "compiled", "stacked")
+PARTS = ("same", "no reads", "resumes", "scores", "learns", "speed", "compiled", "captured", "stacked")
 CPU = torch.device("cpu")
 Measured = bool | float | dict[str, float | None] | None
 
@@ -205,6 +209,39 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
     return found
 
 
+def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+    """Of recorded steps: milliseconds, seconds until the first was recorded, the distance from the plain runner; and
+    milliseconds of the forward and backward pass of a plain loop, as it is and compiled."""
+    recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
+    step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 20), {}
+    for matmul in ("fp32", "bf16"):
+        with computing(1):
+            trainer = Trainer(recipe, device, matmul=matmul, graphs=True)
+            trainer.step = step
+            plain = Plain(trainer.model) if matmul == "fp32" else Bf16(Plain(trainer.model))
+            exact, start = gradient(recipe, plain, step), waited(device)
+            loss = trainer.backward(*data.batch(recipe, step))
+            recorded = [loss.value.detach().cpu(), *(one.grad.cpu() for one in trainer.model.parameters())]
+            found[f"{matmul}, seconds to record"] = waited(device) - start
+            found[f"{matmul}, apart"] = apart(exact, recorded)
+            trainer.optimizer.zero_grad()
+            with prefetch_batches([trainer], always=True):
+                found[f"{matmul}, ahead"] = step_time(trainer.advance, device, times)
+            if trainer.runners.graphs.reason:
+                raise RuntimeError(trainer.runners.graphs.reason)
+    if not isinstance(recipe.model, Transformer):
+        return found
+    model, (batch, loops) = recipe.build().to(device), data.batch(recipe, step)
+    rows = replace(batch, inputs=batch.inputs.to(device), targets=batch.targets.to(device),
+                   loss_mask=batch.loss_mask.to(device))  # fmt: skip
+    with computing(1):
+        found["plain loop"] = step_time(lambda: final_loss(model, rows, loops).backward(), device, times)
+    if device.type == "cuda":  # a CPU compiles for a minute
+        loop = torch.compile(final_loss, mode="reduce-overhead")
+        found["compiled plain loop"] = step_time(lambda: loop(model, rows, loops).backward(), device, times)
+    return found
+
+
 def stacked(name: str, device: torch.device, *, quick: bool) -> float:
     """How many times as long a step of ``SEEDS`` stacked seeds takes as one of a single seed."""
     recipe, count = plainly(catalog.recipe(name), **({"batch": 2} if quick else {})), 2 if quick else SEEDS
@@ -259,6 +296,10 @@ def measured(device: torch.device, parts: Sequence[str], *, quick: bool) -> dict
         "learns": (("fp32", "bf16"), lambda matmul: learned(device, matmul, quick=quick)),
         "speed": (published, lambda name: speeds(name, device, quick=quick)),
         "compiled": (published, lambda name: compiled(name, device, quick=quick)),
+        "captured": (
+            published if quick else (*published, "paper-retran-small", "paper-lstm-small"),
+            lambda name: captured(name, device, quick=quick),
+        ),
         "stacked": (published, lambda name: stacked(name, device, quick=quick)),
     }
     result: dict[str, dict[str, Measured]] = {}
@@ -275,7 +316,7 @@ def met(result: dict) -> bool:
     found = {what: list(result.get(what, {}).values()) for what in PARTS}
     if any(value is None for values in found.values() for value in values):
         return False
-    compiled = [one["fp32, apart"] for one in found["compiled"]]
+    compiled = [one["fp32, apart"] for one in [*found["compiled"], *found["captured"]]]
     return (
         max([*found["same"], *compiled], default=0) < 1e-3
         and max(found["resumes"], default=0) < 1e-6  # the first steps of a warm-up move some models by 1e-4 only
