@@ -78,7 +78,7 @@ def describe_user_error(error: BaseException) -> str:
 
 
 def is_packaged(path: Path) -> bool:
-    """Whether a file is one of this package, of Python or of an installed library, and not a user's own."""
+    """Return whether a file belongs to this package, to Python or to an installed library."""
     ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
     return ours or "site-packages" in path.parts or not path.is_file()
 

@@ -51,7 +51,7 @@ RECURRENT = (ReTranModel, LSTMModel)  # their linear layers are called once per 
 
 
 class Shape(NamedTuple):
-    """What Python decides about a pass, so that one recording serves all passes with the same."""
+    """The decisions that Python makes about a pass: passes with equal ones share a recording."""
 
     call: int  # the number of the pass within its step: passes of one step must not share memory
     loops: int
@@ -328,7 +328,8 @@ class _Unread(Copied):
 
 
 def pays(device: torch.device) -> bool:
-    """Whether steps are recorded on a device: where it computes beside a host that launches its operations."""
+    """Return whether steps are recorded on this device: only where it computes beside a host that launches
+    operations."""
     return device.type == "cuda"
 
 
@@ -350,7 +351,8 @@ def _is_known(kind: type) -> bool:
 
 
 def _compiles(model: Model) -> bool:
-    """Whether one loop of the model is compiled: where the compiled runner knows all parts, and nothing is dropped."""
+    """Return whether one loop of the model is compiled: the compiled runner must know all parts, and nothing may be
+    dropped."""
     return cpu.claims.why_declined(model, Compiled.parts, ("cuda",)) is None and not drops(model)
 
 

@@ -1,4 +1,4 @@
-"""Which runner takes the steps of a training."""
+"""The choice of the runner for a training's steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lengthwise.training.processes import Divided, Processes
 
 
 class RunnerChoice:
-    """Chooses at every step: hooks may have been set since the last one, and memory may hold no whole batch."""
+    """Chooses a runner at every step: hooks may have been set, and memory may require smaller parts."""
 
     def __init__(self, model: Model, processes: Processes, *, matmul: Matmul, compile: bool, graphs: bool) -> None:
         self.model, self.processes, self.matmul, self.compile = model, processes, matmul, compile
         self.graphs = Graphs(self._unrecorded(), bf16=matmul == "bf16") if graphs else None
 
     def choose(self, parts: int) -> Runner:
-        """The runner of a step whose batch runs in parts."""
+        """Return the runner of a step whose batch runs in ``parts``."""
         if graphs := self.replaying(parts):
             graphs.begin()
             return graphs
@@ -29,19 +29,19 @@ class RunnerChoice:
         return Divided(runner, self.processes) if self.processes.divides else runner
 
     def replaying(self, parts: int) -> Graphs | None:
-        """The runner of recorded steps; None where steps are not recorded."""
+        """Return the runner of recorded steps; None if steps are not recorded."""
         if self.graphs is None or parts > 1 or self.processes.divides or cpu.only_plain():
             return None
         return None if self.graphs.declines() else self.graphs
 
     def describe(self, parts: int) -> str:
-        """The runner's name, and for the plain runner the reason."""
+        """Return the runner's name and, for the plain runner, the reason."""
         name = "Graphs" if self.replaying(parts) else cpu.describe_choice(self.model, self._kinds())
         return name if self.matmul != "bf16" else f"Bf16, {name}" if name in ("Compiled", "Graphs") else "Bf16"
 
     @property
     def compiles(self) -> bool:
-        """Whether a compiled runner is asked for and claims the model."""
+        """Return whether a compiled runner is requested and claims the model."""
         return self.compile and cpu.why_not_compiled(self.model) is None
 
     def _unrecorded(self) -> Runner:
@@ -49,5 +49,5 @@ class RunnerChoice:
         return Bf16(runner) if self.matmul == "bf16" else runner
 
     def _kinds(self) -> Sequence[cpu.RunnerType]:
-        """The runners that may be chosen: the faster ones for a CPU know no bfloat16."""
+        """Return the runners that may be chosen; the faster CPU runners do not support bfloat16."""
         return (cpu.Compiled,) * self.compile + (() if self.matmul == "bf16" else cpu.RUNNERS)

@@ -1,5 +1,7 @@
-"""The change of the weights by their gradients: clipping, the optimizer's step, the moving average. On a GPU it is
-captured as one CUDA graph, as asking for its operations takes the host longer than the GPU takes to do them."""
+"""The update of the weights by their gradients: clipping, the optimizer's step, the moving average.
+
+On a GPU it is captured as one CUDA graph, because launching its operations takes longer than computing them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from lengthwise.training.ema import EMA
 
 
 class Descent:
-    """Changes a model's weights. Calls return what is logged."""
+    """Updates a model's weights. Calls return the values to log."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, clip: float | None) -> None:
         self.optimizer, self.clip = optimizer, clip
@@ -22,7 +24,7 @@ class Descent:
         self.model = model
 
     def __call__(self, rate: float | Tensor, average: EMA | None) -> dict[str, Tensor]:
-        """Take a step at a learning rate, and take its weights into the average, if there is one."""
+        """Take a step at a learning rate, and update the average, if there is one."""
         norm = {"gradient_norm": clip_grad_norm_(self.weights, self.clip)} if self.clip else {}
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -45,7 +47,7 @@ class ReplayedDescent:
         self.captured: dict[tuple[bool, ...], tuple[Callable[[], None], dict[str, Tensor]]] = {}
 
     def __call__(self, descent: Descent, rate: float, average: EMA | None, graphs: Graphs) -> dict[str, Tensor]:
-        """As the descent itself, whose gradients ``graphs`` has computed."""
+        """Take a step like ``descent``, with the gradients that ``graphs`` has computed."""
         changing = [weight for weight in descent.weights if weight.grad is not None]
         begun = all(weight in descent.optimizer.state for weight in changing)
         begun = begun and (average is None or bool(average.n_averaged))
@@ -78,7 +80,7 @@ class ReplayedDescent:
 
 
 def _repeats(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer's operations are the same at every step."""
+    """Return whether an optimizer's operations are the same at every step."""
     groups = optimizer.param_groups
     if type(optimizer).__name__ == "Lamb":
         return all(group.get("adam_debias") for group in groups)

@@ -122,7 +122,7 @@ def join_processes(device: torch.device) -> Iterator[Processes]:
 
 
 def process_count() -> int:
-    """How many processes torchrun has started; 1 without it."""
+    """Return the number of processes that torchrun has started; 1 without it."""
     return int(os.environ["WORLD_SIZE"]) if from_torchrun() else 1
 
 

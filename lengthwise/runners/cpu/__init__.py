@@ -45,7 +45,7 @@ def plain() -> Iterator[None]:
 
 
 def only_plain() -> bool:
-    """Whether all runners but the plain one are turned off."""
+    """Return whether all runners but the plain one are turned off."""
     return _OFF.get()
 
 
