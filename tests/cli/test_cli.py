@@ -230,7 +230,7 @@ def test_a_study_refuses_a_choice_that_it_does_not_have():
         (["rasp", "addition", "--json", "1+1", "order=least"], "changes", ["order=least"]),
         (["list", "parity", "--json", "looped"], "words", ["parity", "looped"]),
         (["report", "a", "--quiet", "b"], "runs", ["a", "b"]),
-        (["check", "one", "--quiet", "two"], "import", ["one", "two"]),
+        (["check", "one", "--quiet", "two"], "import_", ["one", "two"]),
     ],
 )
 def test_words_may_stand_behind_options(words, name, value):
