@@ -9,9 +9,9 @@
   batches drawn ahead, and of the plain loop (plain.py); and the share of a step in which the GPU computes.
 - compiled: the same of the compiled runner, in fp32 and bf16, batches drawn ahead; the seconds until it was compiled;
   and how far its loss and gradients are from the plain runner's, as a share of the largest: 1e-3 at most in fp32.
-- captured: the same of recorded steps (runners/graphs.py), beside a plain loop and, on a GPU, that loop under
-  torch.compile in its mode for small steps (reduce-overhead); how far loss and gradients are from the plain
-  runner's: 1e-3 at most in fp32.
+- captured: the same of recorded steps (runners/graphs.py): 1e-3 at most in fp32. Beside them the forward and backward
+  pass of a plain loop, of layers of other libraries and, on a GPU, of the plain loop under torch.compile in its mode
+  for small steps (reduce-overhead).
 - stacked: a step of 16 seeds of these as one stack takes at most 3 times as long as a step of one by itself.
 
 A part that fails is reported, and stops no other; how long each takes goes to standard error. ``--only PART ...``
@@ -19,6 +19,7 @@ measures these parts alone, and writes no table. ``--quick`` tries the script it
 """
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,9 +30,11 @@ from tempfile import TemporaryDirectory
 import torch
 from common import QUICK, print_result
 from plain import final_loss
+from torch import nn
 
 from lengthwise.api import catalog
 from lengthwise.base.rng import stream
+from lengthwise.base.types import Batch
 from lengthwise.evaluation import scores
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe, Watch
@@ -211,7 +214,7 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
 
 def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Of recorded steps: milliseconds, seconds until the first was recorded, the distance from the plain runner; and
-    milliseconds of the forward and backward pass of a plain loop, as it is and compiled."""
+    milliseconds of the forward and backward pass of a plain loop, as it is and compiled, and of other libraries'."""
     recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 20), {}
     for matmul in ("fp32", "bf16"):
@@ -236,10 +239,37 @@ def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float
                    loss_mask=batch.loss_mask.to(device))  # fmt: skip
     with computing(1):
         found["plain loop"] = step_time(lambda: final_loss(model, rows, loops).backward(), device, times)
+    found |= peers(recipe, rows, int(loops.max()), device, times)
     if device.type == "cuda":  # a CPU compiles for a minute
         loop = torch.compile(final_loss, mode="reduce-overhead")
         found["compiled plain loop"] = step_time(lambda: loop(model, rows, loops).backward(), device, times)
     return found
+
+
+def peers(recipe: Recipe, rows: Batch, loops: int, device: torch.device, times: int) -> dict[str, float]:
+    """Milliseconds of the forward and backward pass of layers of other libraries, of the same width and as many loops
+    with the input added in each; the fused attention that they choose."""
+    spec = recipe.model
+    known = {"batch_first": True, "norm_first": True, "dropout": 0.0, "activation": "gelu", "device": device}
+    layers = {"nn.TransformerEncoder": nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(spec.width, spec.heads, spec.mlp * spec.width, **known), spec.layers,
+        enable_nested_tensor=False)}  # fmt: skip
+    with contextlib.suppress(ImportError):
+        from x_transformers import Encoder
+
+        size = {"dim": spec.width, "depth": spec.layers, "heads": spec.heads}
+        layers["x-transformers"] = Encoder(**size, attn_dim_head=spec.width // spec.heads, attn_flash=True).to(device)
+    table = nn.Embedding(100, spec.width, device=device)
+
+    def step(layer: nn.Module) -> None:
+        x = table(rows.inputs.tokens)
+        state = torch.zeros_like(x)
+        for _ in range(loops):
+            state = layer(state + x)
+        state.square().mean().backward()
+
+    with computing(1):
+        return {name: step_time(lambda layer=layer: step(layer), device, times) for name, layer in layers.items()}
 
 
 def stacked(name: str, device: torch.device, *, quick: bool) -> float:
