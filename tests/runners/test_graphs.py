@@ -20,8 +20,8 @@ from trainings import stop_at
 import lengthwise as lw
 from lengthwise.base.progress import Progress
 from lengthwise.base.rng import stream
-from lengthwise.cli.entry import parse
 from lengthwise.cli.options import training_options
+from lengthwise.cli.shared import Trained
 from lengthwise.experiment.data import batch
 from lengthwise.models import SinglePass
 from lengthwise.models.transformer import TransformerModel
@@ -244,7 +244,8 @@ def test_a_gpu_records_unless_told_otherwise(monkeypatch, tmp_path):
     assert train(recipe, tmp_path / "without", graphs=False).about()["runner"] == "PackedTransformer"
     with lw.plain():
         assert train(recipe, tmp_path / "plain").about()["runner"].startswith("Plain")
-    assert "--no-graphs" in training_options(parse(["train", "looped-parity", "--no-graphs"]))
+    trained = Trained(no_graphs=True)
+    assert "--no-graphs" in training_options(trained)
 
 
 def test_what_is_not_recorded_is_said(monkeypatch):
