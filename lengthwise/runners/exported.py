@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 from unittest.mock import patch
 
@@ -24,15 +25,16 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Model
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import Layer, ReTranModel
+from lengthwise.models.scan import ScanModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.position import Encoding
 
-NAMES = ("tokens", "position", "digit_position", "padding_mask", "loops")  # the graph's inputs, in their order
+NAMES = (*(one.name for one in fields(Inputs)), "loops")  # the graph's inputs, in their order
 
 
 class Exported(nn.Module):
-    """Maps ``tokens``, ``position``, ``digit_position`` and ``padding_mask`` "b t" and ``loops`` "b" (at least 1) to
-    logits "b t v", each row's after its own loops."""
+    """Maps the fields of ``Inputs``, "b t", and ``loops`` "b" (at least 1) to logits "b t v", each row's after its own
+    loops."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -47,10 +49,11 @@ class Exported(nn.Module):
         position: Int[Tensor, "b t"],
         digit_position: Int[Tensor, "b t"],
         padding_mask: Bool[Tensor, "b t"],
+        line: Int[Tensor, "b t"],
         loops: Int[Tensor, " b"],
     ) -> Float[Tensor, "b t v"]:
         model = self.model
-        context = model.embed(Inputs(tokens, position, digit_position, padding_mask))
+        context = model.embed(Inputs(tokens, position, digit_position, padding_mask, line=line))
         if isinstance(model, (LSTMModel, ReTranModel)):
             return model.read(_lstm(model, context) if isinstance(model, LSTMModel) else _retran(model, context))
         leaves, form = tree_flatten((context, model.start(context)))
@@ -66,7 +69,8 @@ class Exported(nn.Module):
 
         def loop(k: Tensor, loops: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
             context, state = whole(given)
-            changed = tree_flatten(model.advance(state, context))[0]
+            scan = isinstance(model, ScanModel)
+            changed = tree_flatten(_scan(model, state, k) if scan else model.advance(state, context))[0]
             both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], given[constant:], strict=True)
             # A row whose loops are over keeps its state.
             kept = [_where((k < loops).view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in both]
@@ -81,15 +85,21 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
     least two, of at least three positions. Raises UsageError for a model that torch cannot trace."""
     rows, positions = torch.export.Dim("rows"), torch.export.Dim("positions")
     shapes = (*({0: rows, 1: positions} for _ in NAMES[:-1]), {0: rows})
-    given = inputs.tokens, inputs.position.contiguous(), inputs.digit_position, inputs.padding_mask, loops
     try:
         with torch.no_grad(), _explicit_attention():
-            return torch.export.export(Exported(model), given, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(
+                Exported(model), graph_inputs(inputs, loops), dynamic_shapes=shapes, strict=False
+            )
     except UsageError:
         raise
     except Exception as error:
         kind = type(model).__name__
         raise UsageError(f"{kind}: torch.export cannot trace this model ({type(error).__name__})") from error
+
+
+def graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]:
+    """Return the graph's inputs for these rows, in the order of ``NAMES``."""
+    return *(getattr(inputs, one.name).contiguous() for one in fields(Inputs)), loops
 
 
 def _where(first: Tensor, one: Tensor, other: Tensor) -> Tensor:
@@ -144,6 +154,15 @@ def _over_positions(
 
 def _at(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Tensor, "b d"]:
     return x.index_select(1, t.view(1)).squeeze(1)
+
+
+def _scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
+    """``ScanModel.advance`` after ``k`` loops."""
+    h, loops = state
+    index, back = torch.arange(h.shape[1]), 2 ** k.clamp(max=40)
+    pair = torch.cat([h.index_select(1, (index - back).clamp(min=0)), h], -1)
+    combined = model.norm(model.narrow(model.widen(pair).relu()))
+    return torch.where((index >= back)[:, None], combined, h), loops
 
 
 def _lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
