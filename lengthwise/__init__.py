@@ -67,6 +67,7 @@ __all__ = [
     "NextToken",
     "NoPE",
     "Objective",
+    "OneOf",
     "Optimizer",
     "Oracle",
     "Pairs",

@@ -52,7 +52,7 @@ from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.experiment.data import check_problems, default_sizes
 from lengthwise.experiment.layout import FullOutput, Labelled, Layout, NextToken, Pairs, Tagged
-from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
+from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, OneOf, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.experiment.problem_set import ProblemSet

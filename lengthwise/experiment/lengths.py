@@ -73,16 +73,48 @@ def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) ->
 
 @dataclass(frozen=True)
 class Uniform(Drawn):
-    """Uniform from ``bottom`` to ``top``; a fraction ``longest`` of the rows has size ``top`` instead."""
+    """Uniform from ``bottom`` to ``top``, in steps of ``step``; a fraction ``longest`` of the rows has size ``top``
+    instead."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest
     longest: Fraction = 0.0  # fraction of the rows that have the largest size
+    step: Size = 1  # between one size and the next
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.top - self.bottom) % self.step:
+            raise UsageError(f"lengths: steps of {self.step} from bottom={self.bottom} do not reach top={self.top}")
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        sizes = _uniform(self.bottom, self.top, rows, axes, generator)
+        steps = _uniform(0, (self.top - self.bottom) // self.step, rows, axes, generator)
+        sizes = self.bottom + self.step * steps
         sizes[: round(self.longest * rows)] = self.top
         return sizes
+
+
+@dataclass(frozen=True)
+class OneOf(Drawn):
+    """Each of the ``sizes`` with the same probability, e.g. OneOf(sizes=(4,8,16)); a size that is named twice is twice
+    as frequent."""
+
+    sizes: tuple[Size, ...]  # the training sizes
+
+    def __post_init__(self) -> None:
+        if not self.sizes:
+            raise UsageError("lengths: OneOf needs a size or several, e.g. OneOf(sizes=(4,8,16))")
+        super().__post_init__()
+
+    @property
+    def top(self) -> int:  # type: ignore[override]
+        return max(self.sizes)
+
+    @property
+    def bottom(self) -> int:  # type: ignore[override]
+        return min(self.sizes)
+
+    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
+        return torch.tensor(self.sizes)[_uniform(0, len(self.sizes) - 1, rows, axes, generator)]
 
 
 @dataclass(frozen=True)

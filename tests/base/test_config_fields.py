@@ -206,7 +206,7 @@ WRONG = [
     ("model=Transfomer", r"model: 'Transfomer' is not one of: .*Transformer.*did you mean Transformer\?"),
     ("task=Uniform(top=3)", "task: 'Uniform' is not one of: .*Addition.*Copy.*Parity"),
     ("layout=_Row", "layout: '_Row' is not one of: .*FullOutput, .*Labelled, NextToken, Pairs, .*Tagged"),
-    ("lengths=Lengths", "lengths: 'Lengths' is not one of: .*Curriculum, LogUniform, Mastery, Natural, Uniform"),
+    ("lengths=Lengths", "lengths: 'Lengths' is not one of: .*Curriculum, LogUniform, Mastery, Natural, OneOf, Uniform"),
     ("lengths=Curriculum(top=20)", "lengths: Curriculum needs every"),
     ("lengths=Curriculum", "lengths: Curriculum needs top, every"),
     ("task.order=middle", "task.order: 'middle' is not one of: least, most"),

@@ -65,6 +65,7 @@ def refused(done, *parts):
 VALID = {
     "Uniform": "Uniform(top=3)", "Curriculum": "Curriculum(top=3,every=2)", "Mastery": "Mastery(top=3,every=1)",
     "LogUniform": "LogUniform(top=3)", "Natural": "Natural(top=3)",
+    "OneOf": "OneOf(sizes=3)",
     "Finite": "Finite(rows=8)", "After": "After(loops=2)",
     "LocalHeads": "LocalHeads(count=1)", "CoupledHeads": "CoupledHeads(count=1)",
     "EarlierHeads": "EarlierHeads(count=1)", "Randomized": "Randomized(of=NoPE)",

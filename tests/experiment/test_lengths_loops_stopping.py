@@ -12,7 +12,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, Uniform
+from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, OneOf, Uniform
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
@@ -43,6 +43,22 @@ def test_uniform_reaches_both_bounds_and_never_passes_them(bottom, more, axes):
     sizes = Uniform(bottom + more, bottom).draw(0, 400, axes, stream(0, "x"))
     assert sizes.shape == (400, axes)
     assert sorted(sizes.unique().tolist()) == list(range(bottom, bottom + more + 1))
+
+
+@given(st.integers(1, 9), st.integers(0, 4), st.integers(1, 4))
+def test_sizes_in_steps_are_those_between_the_bounds(bottom, count, step):
+    lengths = Uniform(bottom + count * step, bottom, step=step)
+    found = lengths.draw(0, 400, 2, stream(0, "x"))
+    assert found.unique().tolist() == list(range(bottom, lengths.top + 1, step))
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
+def test_one_of_several_sizes_is_as_frequent_as_it_is_named(sizes):
+    lengths = OneOf(tuple(sizes))
+    assert (lengths.bottom, lengths.top) == (min(sizes), max(sizes))
+    share = torch.tensor(counts(lengths.draw(0, 8000, 1, stream(0, "x")), 50)) / 8000
+    wanted = torch.tensor(counts(torch.tensor(sizes), 50)) / len(sizes)
+    assert torch.allclose(share, wanted, atol=0.04)
 
 
 def test_uniform_is_uniform_and_its_axes_independent():
@@ -136,6 +152,8 @@ def test_most_names_every_axis(most, axes):
     "make",
     [
         lambda: Uniform(3, 4),
+        lambda: Uniform(9, 2, step=3),
+        lambda: OneOf(()),
         lambda: LogUniform(3, 4),
         lambda: Curriculum(3, 1, start=4),
         lambda: Curriculum(3, 1, start=1, bottom=2),

@@ -24,7 +24,7 @@ from lengthwise.testing import laws_of_models
 BASE, some, logits = laws_of_models.SMALL, laws_of_models.rows, laws_of_models.logits_of
 READS, WRITES = laws_of_models.READS, laws_of_models.WRITES
 LENGTHS, LOOPS = list(laws_of_models.LENGTHS), list(laws_of_models.LOOPS)
-MADE = {int: 1, str: "x", Position: RoPE()}  # what a field without a default is given
+MADE = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # what a field without a default is given
 
 
 def shipped(kind):
