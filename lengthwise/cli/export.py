@@ -1,33 +1,63 @@
-"""The command ``export``: write weights as a graph for other programs."""
+"""The command ``export``: write weights as a graph for other programs, or a task for lm-evaluation-harness."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from lengthwise.api import catalog
 from lengthwise.api.export import NAMES, check_exporters, export
+from lengthwise.base.ranges import Size
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import doing, say
-from lengthwise.cli.shared import Argument, Printed, Quiet
+from lengthwise.cli.options import task_sizes
+from lengthwise.cli.shared import Argument, Printed, Quiet, Words
+from lengthwise.evaluation.harness import write_harness_task
+from lengthwise.experiment.resources import estimate_problems
 from lengthwise.runs.run import load
 
 
 @dataclass(kw_only=True)
 class Options(Printed, Quiet):
-    """Write trained weights as a graph for other programs: ONNX, torch.export."""
+    """Write weights as a graph (ONNX, torch.export), or a task for lm-evaluation-harness."""
 
-    weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
+    weights: Argument | None = None  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
+    changes: Words = ()  # name=value: with --lm-eval: the task's fields, e.g. base=2
     onnx: str | None = None  # FILE: write this ONNX file
     program: str | None = None  # FILE: write this file of torch.export (.pt2)
+    lm_eval: str | None = None  # TASK: write this task, e.g. addition, for lm-evaluation-harness
+    lengths: str | None = None  # SIZES: with --lm-eval: sizes, e.g. 4,8,16
+    count: Size = 500  # N: with --lm-eval: problems of each size (default: 500)
+    out: str | None = None  # FOLDER: with --lm-eval: the folder to write to (default: lengthwise_TASK)
 
 
 def run(args: Options) -> int:
-    """Write weights as ONNX, as a program of torch.export, or both."""
+    """Write weights as ONNX, as a program of torch.export, or both; or a task for lm-evaluation-harness."""
+    if args.lm_eval:
+        return _write_task(args)
     files = [file for file in (args.program, args.onnx) if file]
-    if not files:
-        raise UsageError("export: name a file to write: --onnx FILE.onnx, --program FILE.pt2, or both")
+    if not args.weights or args.changes or not files:
+        raise UsageError(
+            "export: name weights, and a file to write: --onnx FILE.onnx, --program FILE.pt2, or both; or a task: "
+            "--lm-eval addition --lengths 4,8,16"
+        )
     if args.onnx:
         check_exporters()
     weights = load(args.weights)
     with doing(f"{weights.name}: exported", quiet=args.quiet):
         export(weights, onnx=args.onnx, program=args.program)
     return say(args, {"files": files, "inputs": NAMES, "outputs": ["logits"]}, *files)
+
+
+def _write_task(args: Options) -> int:
+    changes = [*([args.weights] if args.weights else []), *args.changes]
+    if args.onnx or args.program or not args.lengths or any("=" not in change for change in changes):
+        raise UsageError(
+            "export --lm-eval: name a task, its fields, and sizes: --lm-eval addition base=2 --lengths 4,8"
+        )
+    task = catalog.task(args.lm_eval or "", changes)
+    sizes = task_sizes(task, args.lengths)
+    estimate_problems(args.count, max(sizes, key=sum)).check(f"{args.count} problems of a size")
+    folder = Path(args.out or f"lengthwise_{task.name.replace('-', '_')}")
+    files = [*map(str, write_harness_task(folder, task, sizes, args.count))]
+    return say(args, {"files": files}, *files)

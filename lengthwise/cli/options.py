@@ -30,6 +30,7 @@ from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
+from lengthwise.tasks import Task
 from lengthwise.training.arithmetic import Matmul
 
 # Sizes
@@ -46,6 +47,11 @@ def parse_sizes(text: str) -> list[AnySize]:
     return list(
         dict.fromkeys(size for spans in parts for size in (itertools.product(*spans) if spans[1:] else spans[0]))
     )
+
+
+def task_sizes(task: Task, text: str) -> list[tuple[int, ...]]:
+    """Parse sizes for a task: a bare number is taken on all of its axes."""
+    return [size if isinstance(size, tuple) else (size,) * len(task.axes) for size in parse_sizes(text)]
 
 
 def parse_grid(text: str) -> list[AnySize]:

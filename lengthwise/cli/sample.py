@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from lengthwise.api import Task, catalog
@@ -15,9 +14,8 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.types import Problems
 from lengthwise.cli.console import err
-from lengthwise.cli.options import kind_of, parse_size, parse_sizes
+from lengthwise.cli.options import kind_of, parse_size, task_sizes
 from lengthwise.cli.shared import Argument, Kinds, Printed, Words
-from lengthwise.evaluation.harness import write_harness_task
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
 from lengthwise.experiment.resources import estimate_problems
@@ -34,11 +32,10 @@ class Options(Kinds, Printed):
     changes: Words = ()  # name=value: the task's fields, e.g. base=2
     seed: Seed | None = None  # N: seed of the problems (default: 0)
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
-    count: Size | None = None  # N: how many (default: 5; with --lm-eval: 500 of each size)
+    count: Size | None = None  # N: how many (default: 5)
     lengths: str | None = None  # SIZES: several sizes, each problem of a uniform one: 1-20
     split: Literal["train", "validation", "test"] | None = None  # of one part of all prompts, which share none
     jsonl: bool = False  # a line of JSON per problem, as File(path=…) reads it
-    lm_eval: str | None = None  # FOLDER: write tasks for lm-evaluation-harness into a folder
 
 
 def run(args: Options) -> int:
@@ -50,14 +47,7 @@ def run(args: Options) -> int:
         raise UsageError("give a size, or --lengths, not both")
     if not args.lengths:
         return _of_one_size(args, task)
-    sizes = [size if isinstance(size, tuple) else (size,) * len(task.axes) for size in parse_sizes(args.lengths)]
-    if args.lm_eval:
-        count = args.count or 500
-        estimate_problems(count, max(sizes, key=sum)).check(f"{count} problems of a size")
-        files = write_harness_task(Path(args.lm_eval), task, sizes, count, seed=args.seed or 0)
-        streams.results().write("".join(f"{file}\n" for file in files))
-        return 0
-    return _of_many_sizes(args, task, sizes)
+    return _of_many_sizes(args, task, task_sizes(task, args.lengths))
 
 
 def _of_many_sizes(args: Options, task: Task, sizes: list[tuple[int, ...]]) -> int:
@@ -81,8 +71,8 @@ def _of_many_sizes(args: Options, task: Task, sizes: list[tuple[int, ...]]) -> i
 
 def _of_one_size(args: Options, task: Task) -> int:
     """Write problems of one size, the ones that models are measured on."""
-    if args.split or args.lm_eval or args.size is None:
-        raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split and --lm-eval need --lengths")
+    if args.split or args.size is None:
+        raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
     size, count = parse_size(args.size, len(task.axes)), args.count or 5
     estimate_problems(count, size).check(f"{count} problems of size {args.size}")
     problems = fresh_problems(task, size, count, seed=args.seed or 0, kind=kind_of(args))

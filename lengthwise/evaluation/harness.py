@@ -12,8 +12,6 @@ from lengthwise.base.score_rows import size_text
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.tasks import Task, texts_of
 
-STRIP = [{"function": "remove_whitespace"}, {"function": "take_first"}]
-
 
 def write_harness_task(
     folder: Path, task: Task, sizes: Sequence[tuple[int, ...]], samples: int, *, seed: int = 0
@@ -44,7 +42,9 @@ def write_harness_task(
             "target_delimiter": "",
             "num_fewshot": 0,
             "generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": room},
-            "filter_list": [{"name": "strip", "filter": STRIP}],
+            "filter_list": [
+                {"name": "strip", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}
+            ],
             "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
             "metadata": {"version": 1, "size": list(size), "seed": seed},
         }
