@@ -1,5 +1,6 @@
 """Models that see the whole row: they train on every task, and have nothing to copy."""
 
+import warnings
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,6 +13,10 @@ from lengthwise.experiment.data import batch
 from lengthwise.models.timed import Timed
 from lengthwise.runners.cpu import choose
 from lengthwise.runners.plain import Plain
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it warns of torch's own plans when it is imported
+    from transformers import BertConfig, BertForMaskedLM
 
 WHOLE = lw.FullOutput(causal=False)
 
@@ -32,6 +37,13 @@ class Encoder(nn.Module):
         return self.head(self.layers(x, src_key_padding_mask=~padding_mask))
 
 
+def bert(reads, writes):
+    """A small BERT of transformers, as it is: its vocabulary is of what is read and what is predicted."""
+    assert reads == writes
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return BertForMaskedLM(BertConfig(vocab_size=reads, max_position_embeddings=1024, pad_token_id=None, **sizes))
+
+
 class Copying(nn.Module):
     """Says what stands one position on."""
 
@@ -44,12 +56,14 @@ class Copying(nn.Module):
         return self.scale * 9 * nn.functional.one_hot(following, self.count).float()
 
 
+@pytest.mark.filterwarnings("ignore")  # torch and transformers warn of their own plans
+@pytest.mark.parametrize("build", [Encoder, bert])
 @pytest.mark.parametrize("task", [one for one in shipped("tasks") if WHOLE.accepts(one)], ids=lambda task: task.name)
-def test_torch_s_encoder_trains_on_every_task(task, runs):
+def test_an_encoder_of_torch_and_one_of_transformers_train_on_every_task(task, build, runs):
     reads, writes = WHOLE.vocabs(task)
     sizes = lw.Uniform(top=task.smallest + 4, bottom=task.smallest)
     options = {"task": task, "layout": WHOLE, "lengths": sizes, "steps": 3, "batch": 4, "quiet": True}
-    run = lw.train(Encoder(len(reads), len(writes)), **options)
+    run = lw.train(build(len(reads), len(writes)), **options)
     (score,) = lw.evaluate(run, [task.smallest + 6], samples=8, quiet=True)
     assert score.count == 8
 

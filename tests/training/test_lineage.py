@@ -1,6 +1,9 @@
 """Training that goes on from another run, ends early, or accumulates gradients."""
 
 import json
+import os
+import signal
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -66,6 +69,35 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
     assert on.about()["parent"] | {"run": ""} == {
         "kind": "Parent", "digest": rest.parent.digest, "step": 7, "state": True, "run": ""}  # fmt: skip
     assert (on.folder / FINAL).exists() and not (whole.folder / FINAL).exists()
+
+
+def test_a_second_half_that_is_killed_ends_as_an_unbroken_training():
+    """By SIGKILL, right after it put its first, third, fifth or eighth file in place."""
+    half = train(BASE, device="cpu", keep_state=True)
+    whole = train(replace(BASE, steps=15), device="cpu")
+    rest = continue_from(half.folder, replace(BASE, steps=15))
+    kills = 0
+    for files in (1, 3, 5, 8):
+        with warnings.catch_warnings(action="ignore"):  # of other threads, which the fork does not need
+            child = os.fork()
+        if not child:
+            _kill_after(files)
+            train(rest, device="cpu", save_every=0)
+            os._exit(0)
+        kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert kills == 4
+    assert same(train(rest, device="cpu").model, whole.model)
+
+
+def _kill_after(files):
+    put, left = os.replace, iter(range(files - 1))
+
+    def replaced(source, target):
+        put(source, target)
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.replace = replaced
 
 
 def _stop_after(monkeypatch, steps):
