@@ -29,6 +29,37 @@ def test_a_notebook_runs(name, monkeypatch):
     assert sum(hasattr(one, "savefig") for one in shown) >= 2  # pictures
 
 
+def _colab(steps, samples):
+    """The notebook for Colab and Kaggle, with fewer steps and problems."""
+    nbformat = pytest.importorskip("nbformat")
+    book = nbformat.read(NOTEBOOKS / "colab.ipynb", as_version=4)
+    nbformat.validate(book)
+    for cell in book.cells:
+        cell.source = cell.source.replace("steps, samples = 300, 300", f"steps, samples = {steps}, {samples}")
+    assert not any(cell.get("outputs") for cell in book.cells)
+    return book
+
+
+def test_the_cells_of_the_notebook_for_colab_run_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for cell in _colab(4, 8).cells:
+        if cell.cell_type == "code":
+            exec(cell.source.replace("%pip", "# %pip"), names)
+    assert [score.sizes for score in names["scores"]] == [(10,), (20,), (40,), (60,)]
+    assert names["mine"].digest
+
+
+@pytest.mark.skipif(not LONG, reason="a kernel takes half a minute: make test-long")
+def test_the_notebook_for_colab_runs_in_a_kernel(tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient")
+    book = _colab(20, 20)
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
+    nbclient.NotebookClient(book, timeout=240, kernel_name="python3").execute(cwd=str(tmp_path))
+    shown = [output.get("data", {}) for cell in book.cells for output in cell.get("outputs", [])]
+    assert sum("image/png" in data for data in shown) >= 1 and sum("text/html" in data for data in shown) >= 3
+
+
 @pytest.mark.skipif(not LONG, reason="a kernel takes half a minute: make test-long")
 def test_a_notebook_shows_progress_and_pictures_in_jupyter(tmp_path, monkeypatch):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
