@@ -54,6 +54,7 @@ class Score:
         None  # fraction of problems stopped only by the rule's limit; None: the rule stops nowhere else
     )
     ran: float | None = None  # loops run to choose ``loops``, mean over problems; None: the rule reads no outputs
+    final: float | None = None  # fraction whose final part (``Task.final_after``) is right; None: answers have none
     outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: unknown
 
     @property
@@ -64,8 +65,10 @@ class Score:
     @property
     def scaled(self) -> float | None:
         """Accuracy per symbol, scaled so that guessing is 0 and all correct is 1; negative if worse than guessing. None
-        without ``chance``."""
-        return None if self.chance is None else (self.token_accuracy - self.chance) / (1 - self.chance)
+        without ``chance``, or if guessing is always right."""
+        return (
+            None if self.chance is None or self.chance == 1 else (self.token_accuracy - self.chance) / (1 - self.chance)
+        )
 
     def row(self) -> dict[str, Any]:
         """Return plain values for JSON and CSV."""

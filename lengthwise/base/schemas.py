@@ -59,6 +59,7 @@ class Measured(TypedDict):
     family: NotRequired[Literal["alone"]]  # a family requested by name: the others may not be measured
     chance: NotRequired[Fraction]  # per-symbol accuracy of guessing
     scaled: NotRequired[Real]  # per-symbol accuracy, from guessing (0) to all correct (1)
+    final: NotRequired[Fraction]  # exact match of the answer's final part alone
     ran: NotRequired[NotNegative]  # loops run to choose ``loops``
     at_limit: NotRequired[Fraction]  # fraction of problems that ran to the rule's limit
     together: NotRequired[Count]  # batch size of a rule that chooses one loop per batch

@@ -32,15 +32,24 @@ class Vocab:
         """Return the id of one symbol. Raises ValueError if it is not in the vocabulary."""
         return self.symbols.index(symbol)
 
+    @property
+    def separator(self) -> str:
+        """What stands between symbols in a text: a space if some symbol has several letters, else nothing."""
+        return " " * any(len(symbol) > 1 for symbol in self.symbols)
+
+    def split(self, text: str) -> list[str]:
+        """Return the symbols of a text: its words, if some symbol has several letters, else its characters."""
+        return text.split() if self.separator else list(text)
+
     def encode(self, text: Iterable[str]) -> Int[Tensor, " n"]:
         """Return the ids of a text's symbols. Raises UsageError with the position (from 1) of an unknown one."""
         ids = {symbol: i for i, symbol in enumerate(self.symbols)}
-        symbols = list(text)
+        symbols = self.split(text) if isinstance(text, str) else list(text)
         for position, symbol in enumerate(symbols, 1):
             if symbol not in ids:
                 raise UsageError(f"{symbol!r} at position {position} is not one of: {' '.join(self.symbols)}")
         return torch.tensor([ids[symbol] for symbol in symbols], dtype=torch.long)
 
     def decode(self, ids: Int[Tensor, " n"]) -> str:
-        """Return the symbols with these ids as one string; ``UNKNOWN`` replaces ids without a symbol."""
-        return "".join(self.symbols[i] if i < len(self) else UNKNOWN for i in ids.tolist())
+        """Return the symbols with these ids as one text; ``UNKNOWN`` replaces ids without a symbol."""
+        return self.separator.join(self.symbols[i] if i < len(self) else UNKNOWN for i in ids.tolist())

@@ -12,12 +12,15 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base.results import AnySize, Outcomes, problems_counted
+from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError
 from lengthwise.evaluation.answers import Predictions, answer_mask, answers, filled_slots, slots, trace
 from lengthwise.evaluation.causality import check
+from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.precision import check_precision, first_count, next_count
 from lengthwise.experiment.data import evaluation_problems
+from lengthwise.experiment.layout import until_end
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.source import describe_repeats, hash_prompts
 from lengthwise.experiment.stopping import Stopping
@@ -30,7 +33,7 @@ MOST = 10_000  # problems per length with a precision: enough for ±0.01
 Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, and the share that is done
 Report = Callable[[float], None] | None  # takes the share that is done
 CACHED = 8_192  # positions per forward pass that fit the processor's cache, if rules do not look at rows together
-Counts = Int[Tensor, "b 7"]  # the columns of ``row_counts``
+Counts = Int[Tensor, "b 8"]  # the columns of ``row_counts``
 
 
 def evaluate(
@@ -121,7 +124,7 @@ def score_of(
     family: str | None = None,
 ) -> Score:
     """Return the Score of ``problems`` by one rule from their ``row_counts``."""
-    exact, whole_row, tokens, total, loops, at_limit, ran = rows.sum(0).tolist()
+    exact, whole_row, tokens, total, loops, at_limit, ran, final = rows.sum(0).tolist()
     digest = hashlib.blake2b(hash_prompts(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
         weights.recipe.task.name,
@@ -139,6 +142,7 @@ def score_of(
         precision=precision,
         family=family,
         chance=weights.recipe.layout.chance(weights.recipe.task),
+        final=final / count if weights.recipe.task.final_after else None,
         together=rule.together if rule.together > 1 else None,
         **describe_repeats(weights.recipe.has_fixed_problems, problems),
         outcomes=Outcomes(digest, bytes(rows[:, 0].tolist())),
@@ -227,8 +231,11 @@ def _counts_of_batches(
     positions = min(CACHED, TOKENS) if cached else TOKENS
     together = max(rule.together for rule in rules)
     for rows, batch in split_batches(recipe, problems, positions, together=together):
-        for parts, predicted in zip(counts, answers(model, recipe, batch, rules), strict=True):
-            parts.append(row_counts(recipe, batch, predicted))
+        for rule, parts, predicted in zip(rules, counts, answers(model, recipe, batch, rules), strict=True):
+            columns = row_counts(recipe, batch, predicted)
+            if recipe.task.final_after:
+                columns[:, -1] = _final_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
+            parts.append(columns)
         if report:
             report(min(1.0, rows.stop / len(problems)))
     return [torch.cat(parts) for parts in counts]
@@ -236,7 +243,8 @@ def _counts_of_batches(
 
 def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Counts:
     """Return the columns of each row: 1 if the answer is right, 1 if all slots are right, right tokens, tokens, the
-    chosen loop, 1 if the rule's limit ended it, loops that were run."""
+    chosen loop, 1 if the rule's limit ended it, loops that were run, and 1 if the answer's final part is
+    right, here its whole."""
     wanted, filled = slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
     same = (predicted.symbols == wanted) & filled
@@ -249,7 +257,28 @@ def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Counts:
         torch.zeros_like(predicted.loops) if predicted.stopped is None else ~predicted.stopped,
         predicted.loops if predicted.ran is None else predicted.ran,
     ]
-    return torch.stack([column.long() for column in columns], 1)
+    return torch.stack([column.long() for column in (*columns, columns[0])], 1)
+
+
+def _final_right(
+    model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predicted: Predictions, right: Bool[Tensor, " b"]
+) -> Bool[Tensor, " b"]:
+    """Return where the answer's final part, after the last ``Task.final_after``, is right. Where answer tokens are
+    inputs, wrong rows are decoded, because ``predicted`` was given the right scratchpad."""
+    symbols, wrong = predicted.symbols, (~right).nonzero()[:, 0]
+    if recipe.layout.decodes and len(wrong):
+        symbols = symbols.clone()
+        part = batch.take(wrong)
+        said = decode(model, recipe, part, rule).symbols
+        symbols[wrong, : said.shape[1]] = said
+    both = torch.cat([symbols, slots(batch.targets, batch.answer_slots)])
+    end, mark = recipe.layout.end(recipe.task), recipe.layout.vocabs(recipe.task)[1].id(recipe.task.final_after)
+    counted = until_end(both, end) & filled_slots(batch.answer_slots).repeat(2, 1)
+    at = torch.arange(1, both.shape[1] + 1)
+    first = ((both == mark) & counted).mul(at).amax(1)  # where the final part begins; 0: there is no mark
+    said, wanted = zero_after(shift_right(both + 1, -first, both.shape[1]), counted.sum(1) - first).chunk(2)
+    same = (said == wanted).all(1)
+    return same if end is None else same & ((symbols == end) & filled_slots(batch.answer_slots)).any(1)
 
 
 def right(recipe: Recipe, batch: Batch, predicted: Predictions) -> Bool[Tensor, " b"]:

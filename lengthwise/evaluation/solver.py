@@ -12,7 +12,7 @@ from torch import Tensor
 from lengthwise.base.fields import validate
 from lengthwise.base.formatting import as_html
 from lengthwise.base.score_rows import share_text
-from lengthwise.base.types import Batch, UsageError
+from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.experiment.layout import up_to_end
@@ -22,6 +22,7 @@ from lengthwise.models import Model
 from lengthwise.runners.cpu import choose
 from lengthwise.runs.run import Run, Weights
 from lengthwise.runs.run import load as load_weights
+from lengthwise.tasks import NoReference, Task
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,21 @@ class Answer:
 
     prompt: str
     text: str
-    right: str  # the correct answer, from the task's reference algorithm
-    correct: bool  # True if every symbol is correct, the end included
+    right: str | None  # the correct answer, from the task's reference algorithm; None: it is not known
+    correct: bool | None  # True if every symbol is correct, the end included
     loops: int  # loops used
     confidence: float  # geometric mean of the probabilities of the predicted symbols
-    perplexity: float  # of the correct answer
+    perplexity: float | None  # of the correct answer
     slot_confidence: tuple[float, ...] = ()  # probability of each predicted symbol; (): the layout has an end symbol
 
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        rows = [("answer", self.text), ("right answer", self.right), ("loops", str(self.loops)),
-                ("confidence", share_text(self.confidence, 3)),
-                ("its perplexity", f"{self.perplexity:.3f}")]  # fmt: skip
+        rows = [("answer", self.text), ("loops", str(self.loops)), ("confidence", share_text(self.confidence, 3))]
+        if self.right is None or self.perplexity is None:
+            return as_html(self.prompt, rows)
+        rows = [rows[0], ("right answer", self.right), *rows[1:], ("its perplexity", f"{self.perplexity:.3f}")]
         return as_html(f"{self.prompt}: {'right' if self.correct else 'wrong'}", rows)
 
 
@@ -60,35 +62,37 @@ class Solver:
         """Return the resources for an answer. Raises UsageError if the task cannot parse the prompt, or memory is too
         small."""
         recipe = self.weights.recipe
-        size = recipe.task.parse(prompt.strip()).sizes[0].tolist()
+        size = _parse(recipe.task, prompt.strip())[0].sizes[0].tolist()
         estimate = estimate_evaluation(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
         estimate.check(f"{recipe.task.name}: a prompt of size {'x'.join(map(str, size))}")
         return estimate
 
     def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
-        """Answer a prompt, by ``stopping`` or the recipe's own rule. Raises UsageError if the task cannot parse it."""
+        """Answer a prompt, by ``stopping`` or the recipe's own rule. If the right answer is not known, as for prompts
+        that a file of problems lacks, ``right``, ``correct`` and ``perplexity`` are None. Raises UsageError if the task
+        cannot parse the prompt."""
         if not isinstance(prompt, str):
             raise UsageError(
                 f"solve takes one prompt as text, not a {type(prompt).__name__}; call it for each of several"
             )
-        recipe, prompt = self.weights.recipe, prompt.strip()
-        problems = recipe.task.parse(prompt)
+        recipe, model, prompt = self.weights.recipe, self.weights.model, prompt.strip()
+        problems, known = _parse(recipe.task, prompt)
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
-        predicted = respond(self.weights.model, recipe, problems, rule)
-        row = recipe.layout.write(problems, recipe.task)
+        predicted = respond(model, recipe, problems, rule)
+        row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end(recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         wanted = row.targets[row.answer_slots]
-        correct = (symbols == wanted) | ~up_to_end(wanted, recipe.layout.end(recipe.task))
+        correct = (symbols == wanted) | ~up_to_end(wanted, end)
         is_graded = recipe.layout.chance(recipe.task) is not None
         return Answer(
             prompt=prompt,
             text=self._text(symbols),
-            right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]),
-            correct=bool(correct.all()),
+            right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]) if known else None,
+            correct=bool(correct.all()) if known else None,
             loops=int(predicted.loops[0]),
             confidence=float(predicted.confidence[0].exp()),
-            perplexity=float(perplexity(self.weights.model, row, predicted.loops, recipe.layout.end(recipe.task))),
-            slot_confidence=_slot_confidence(self.weights.model, row, predicted.loops) if is_graded else (),
+            perplexity=float(perplexity(model, row, predicted.loops, end)) if known else None,
+            slot_confidence=_slot_confidence(model, row, predicted.loops) if is_graded else (),
         )
 
     def _text(self, symbols: Int[Tensor, " a"]) -> str:
@@ -98,6 +102,14 @@ class Solver:
         if len(answer) and int(answer.max()) < len(recipe.task.symbols):
             return recipe.task.format(answer)
         return recipe.layout.vocabs(recipe.task)[1].decode(answer)
+
+
+def _parse(task: Task, prompt: str) -> tuple[Problems, bool]:
+    """Return a typed prompt as a problem, and whether its answer is known."""
+    try:
+        return task.parse(prompt), True
+    except NoReference as error:
+        return error.problem, False
 
 
 @torch.no_grad()

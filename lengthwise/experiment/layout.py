@@ -329,7 +329,7 @@ class Labelled(_Classes):
 
     def accepts(self, task: Task) -> bool:
         sizes = torch.full((2, len(task.axes)), task.smallest)
-        sizes[1] += 8
+        sizes[1] = task.largest or task.smallest + 8
         return EQUALS not in task.symbols and task.answer_slots(sizes).tolist() == [1, 1]
 
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
@@ -338,6 +338,8 @@ class Labelled(_Classes):
 
     def write(self, problems: Problems, task: Task) -> Batch:
         self.check(task)
+        if (problems.answer_length != 1).any():
+            raise UsageError(f"{task.name}: Labelled needs an answer of one symbol for every prompt")
         length = problems.prompt_length
         width = int(length.max()) + 1
         reads, writes = self.vocabs(task)

@@ -127,8 +127,8 @@ def _quoted(text: str) -> str:
 def _texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
     """Convert rows of symbols to texts, a million in seconds."""
     symbols, lengths = task.symbols, length.tolist()
-    if any(len(symbol) != 1 for symbol in symbols):
-        return ["".join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]
+    if between := task.vocab.separator:
+        return [between.join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]
     codes = np.array([ord(symbol) for symbol in symbols], dtype=np.uint32)[ids.numpy()]
     whole, width = codes.tobytes().decode("utf-32-le"), ids.shape[1]
     return [whole[at * width : at * width + end] for at, end in enumerate(lengths)]

@@ -72,13 +72,15 @@ class Scores(Grid, list[Score]):
         return list(dict.fromkeys(score.stopping for score in self))
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        several, scaled = len(self.rules) > 1, any(score.scaled is not None for score in self)
+        several = len(self.rules) > 1
+        scaled, final = (any(getattr(score, name) is not None for score in self) for name in ("scaled", "final"))
         rows = [
             [size_text(s.sizes), s.problems, *[s.stopping] * several, share_text(s.exact, 3),
-             "–".join(share_text(end, 3) for end in s.interval), *[scaled_text(s.scaled)] * scaled, loops_text(s.row()),
-             count_text(s.count, s.distinct)] for s in self
+             "–".join(share_text(end, 3) for end in s.interval), *[scaled_text(s.final)] * final,
+             *[scaled_text(s.scaled)] * scaled, loops_text(s.row()), count_text(s.count, s.distinct)] for s in self
         ]  # fmt: skip
-        return [*HEADS[:2], *[RULE] * several, *HEADS[2:4], *["scaled"] * scaled, *HEADS[4:]], rows
+        further = [*["final part"] * final, *["scaled"] * scaled]
+        return [*HEADS[:2], *[RULE] * several, *HEADS[2:4], *further, *HEADS[4:]], rows
 
     def title(self) -> str:
         """Return the recipe's name, its training length if known, and notes on intervals and loops."""

@@ -71,11 +71,13 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     # Values that all rows share go into the caption, so that the table fits 80 characters.
     own = [name for name in ("problems", "stopping") if len({row[name] for row in rows}) > 1]
-    scaled = ["scaled"] * any("scaled" in row for row in rows)
-    fixed = ["exact match", "95 % interval", "per token", *scaled, "loops", "count"]
+    further = {"final": "final part", "scaled": "scaled"}
+    further = {name: heading for name, heading in further.items() if any(name in row for row in rows)}
+    fixed = ["exact match", "95 % interval", "per token", *further.values(), "loops", "count"]
     notes = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     notes += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
-    notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] if scaled else []
+    notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] * ("scaled" in further)
+    notes += ["final part: exact match of the answer's final part alone"] * ("final" in further)
     notes += loops_notes(rows)
     notes += ["count: in brackets how many problems differ"] * any("distinct" in row for row in rows)
     early = sorted({row["precision"] for row in rows if "precision" in row})
@@ -90,8 +92,8 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     )
     for row in rows:
         size, *rest, loops, count = _details(row, trained=tops is not None and trained_on(row["sizes"], tops))
-        above_chance = [scaled_text(row.get("scaled"))] if scaled else []
-        table.add_row(size, *(row[name] for name in own), *rest, *above_chance, loops, count)
+        cells = (scaled_text(row.get(name)) for name in further)
+        table.add_row(size, *(row[name] for name in own), *rest, *cells, loops, count)
     return table
 
 

@@ -23,6 +23,14 @@ from lengthwise.tasks.patterns import Pattern, every_row, suitable_patterns
 FORMER_NAMES = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
 
 
+class NoReference(UsageError):
+    """A prompt whose right answer is not known. ``problem`` has the prompt and a placeholder as its answer."""
+
+    def __init__(self, message: str, problem: Problems) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
 class Task(Config):
     """A kind of problem, of every size. Subclasses are frozen dataclasses whose fields are their configuration.
 
@@ -41,6 +49,7 @@ class Task(Config):
     reads: tuple[str, ...] = ()  # symbols of prompts, if answers have others; (): all symbols
     writes: tuple[str, ...] = ()  # symbols of answers, if prompts have others; (): all symbols
     answers_each_symbol: bool = False  # an answer has one symbol for each symbol of its prompt, in the same order
+    final_after: str = ""  # the symbol after whose last place an answer's final part begins; "": no final part
     answers_numbers: bool = False  # answers are numbers as people write them: leading zeros change nothing
     patterns: tuple[Callable[..., Any], ...] = ()  # families, each drawn by ``draw_pattern``
 
@@ -221,13 +230,15 @@ class TwoOperandTask(Task):
 
 
 def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:
-    """Return typed text as ids. Raises UsageError with the task's name and the first unknown symbol."""
-    text, known = "".join(text.split()), Vocab(task.reads or task.symbols)
-    if not text:
+    """Return typed text as ids: of its words if some symbol has several letters, else of its characters. Raises
+    UsageError with the task's name and the first unknown symbol."""
+    symbols = task.vocab.split(text if task.vocab.separator else "".join(text.split()))
+    known = Vocab(task.reads or task.symbols)
+    if not symbols:
         raise UsageError(f"{task.name}: the prompt is empty; its symbols are: {' '.join(known.symbols)}")
     try:
-        known.encode(text)
-        return task.vocab.encode(text)
+        known.encode(symbols)
+        return task.vocab.encode(symbols)
     except UsageError as error:
         raise UsageError(f"{task.name}: {error}") from None
 

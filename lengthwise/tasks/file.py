@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from lengthwise.base.files import path_of, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
-from lengthwise.tasks import Task
+from lengthwise.tasks import NoReference, Task, symbols_of
 from lengthwise.tasks.problem_file import PARTS, Collection, read_collection, to_symbols, to_text
 
 
@@ -27,13 +27,16 @@ class File(Task):
 
     Optional columns: ``size``, by default the number of symbols of the prompt; ``rounds``, T(n) for looped models, by
     default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Every character
-    is a symbol. In training, a size that the file lacks is replaced by a random size of the file, up to the largest
-    requested; in evaluation it is refused. The digest is part of a recipe's id, the path is not.
+    is a symbol, or every word with ``words``. In training, a size that the file lacks is replaced by a random size of
+    the file, up to the largest requested; in evaluation it is refused. The digest is part of a recipe's id, the path is
+    not.
     """
 
     path: OneLine = field(metadata={"identity": False})  # of the file, or of a folder that save_to_disk wrote
     digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # of its content; empty: as it is
     shares: tuple[Size, Size, Size] = (10, 2, 1)  # of training, validation and test, without a column ``split``
+    words: bool = False  # symbols are words, separated by spaces, not characters
+    final_after: OneLine = ""  # the symbol after whose last place an answer's final part begins
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,6 +53,9 @@ class File(Task):
                 "use the new one: task=File(path=…)"
             )
         object.__setattr__(self, "digest", digest)
+        object.__setattr__(self, "final_after", to_symbols(self.final_after))
+        if self.final_after and self.final_after not in self.writes:
+            raise UsageError(f"task: {path}: final_after={to_text(self.final_after)} is a symbol of no answer")
 
     @staticmethod
     def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:
@@ -62,7 +68,7 @@ class File(Task):
     @cached_property
     def collection(self) -> Collection:
         """All problems of the file."""
-        return read_collection(Path(self.path), self.shares)
+        return read_collection(Path(self.path), self.shares, self.words)
 
     @property
     def name(self) -> str:
@@ -72,6 +78,31 @@ class File(Task):
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.collection.symbols
+
+    @cached_property
+    def _counts(self) -> Int[Tensor, "2 s"]:
+        """Return how often each symbol occurs in prompts, and how often in answers."""
+        length, ids = self.collection.length.flatten(), self.collection.ids
+        is_answer = torch.arange(2).repeat(len(length) // 2).repeat_interleave(length).bool()
+        ids = ids[: len(is_answer)].long()
+        return torch.stack([ids[part].bincount(minlength=len(self.symbols)) for part in (~is_answer, is_answer)])
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self.symbols[i] for i in self._counts[0].nonzero()[:, 0].tolist())
+
+    @cached_property
+    def writes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self.symbols[i] for i in self._counts[1].nonzero()[:, 0].tolist())
+
+    @property
+    def chance(self) -> float:
+        """The fraction of answer symbols that are the commonest one."""
+        return float(self._counts[1].max() / max(1, int(self._counts[1].sum())))
+
+    @cached_property
+    def answers_each_symbol(self) -> bool:  # type: ignore[override]
+        return bool((self.collection.length[:, 0] == self.collection.length[:, 1]).all())
 
     @property
     def listed_sizes(self) -> Sequence[int]:
@@ -126,16 +157,31 @@ class File(Task):
         return self.collection.problems(rows) if len(rows) <= most else None
 
     def parse(self, text: str) -> Problems:
-        row = self.collection.row.get(to_symbols(text))
+        typed = to_symbols(text, self.words)
+        row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
         if row is None or not bool((self._rows() == row).any()):
-            raise UsageError(f"{self.name}: {text[:60]!r} is no prompt of the file, so its answer is not known")
+            raise self._unanswered(symbols_of(self, typed), text)
         return self.collection.problems(torch.tensor([row]))
 
+    def _unanswered(self, prompt: Int[Tensor, " p"], text: str) -> UsageError:
+        """Return the error for a prompt that is not in the file."""
+        told = f"{self.name}: {text[:60]!r} is no prompt of the file, so its answer is not known"
+        known = self.collection
+        if not torch.equal(known.size, known.length[:, 0]) or not torch.equal(known.size, known.rounds):
+            return UsageError(f"{told}; nor are its size and rounds, which the file gives in columns")
+        size = torch.tensor([len(prompt)])
+        count = size if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
+        answer = torch.zeros(1, int(count), dtype=torch.long)
+        return NoReference(told, Problems(size[:, None], prompt[None], size, answer, count, size))
+
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        return to_text(super().format(answer))
+        return self._as_written(answer)
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        return to_text(super().to_text(prompt))
+        return self._as_written(prompt)
+
+    def _as_written(self, ids: Int[Tensor, " n"]) -> str:
+        return to_text((" " if self.words else "").join(self.symbols[i] for i in ids.tolist()))
 
     @property
     def question(self) -> str:

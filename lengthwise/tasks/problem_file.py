@@ -22,6 +22,7 @@ from lengthwise.base.extras import library
 from lengthwise.base.files import is_folder, one_line, read_bytes
 from lengthwise.base.rows import windows, zero_after
 from lengthwise.base.types import Problems, Purpose, integer_type
+from lengthwise.base.vocab import Vocab
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
 MAX_SIZE = 10**6
@@ -69,9 +70,9 @@ class Collection:
         return zero_after(windows(self.ids, start, int(length.amax())), length)
 
 
-def to_symbols(text: str) -> str:
-    """Convert a text of a file to the task's symbols."""
-    return text.translate(_TO_SYMBOLS)
+def to_symbols(text: str, words: bool = False) -> str:
+    """Convert a text of a file to the task's symbols: one for each character, or words separated by single spaces."""
+    return " ".join(word.translate(_TO_SYMBOLS) for word in text.split()) if words else text.translate(_TO_SYMBOLS)
 
 
 def to_text(symbols: str) -> str:
@@ -79,17 +80,18 @@ def to_text(symbols: str) -> str:
     return symbols.translate(_TO_TEXT)
 
 
-def read_collection(path: Path, shares: tuple[int, int, int]) -> Collection:
+def read_collection(path: Path, shares: tuple[int, int, int], words: bool = False) -> Collection:
     """Read a file's problems and split them by a hash of the prompt, ``shares`` for training, validation and test.
-    Raises UsageError, with the line's number, for the first fault."""
-    return _cached(path, _state(path), shares)
+    With ``words`` a symbol is a word, else a character. Raises UsageError, with the line's number, for the first
+    fault."""
+    return _cached(path, _state(path), shares, words)
 
 
 def list_faults(path: Path) -> list[str]:
     """Return the faults of a file with their line numbers, at most ``MAX_FAULTS``. Raises UsageError if the file cannot
     be read."""
     faults: list[str] = []
-    _entries(path, faults)
+    _entries(path, faults, words=False)
     return faults
 
 
@@ -103,17 +105,23 @@ def _state(path: Path) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=8)
-def _cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int]) -> Collection:
-    entries, digest = _entries(path, None)
+def _cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], words: bool) -> Collection:
+    entries, digest = _entries(path, None, words)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
-    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
-    known, ids = np.unique(codes, return_inverse=True)
+    if words:
+        split = [text.split() for text in texts]
+        known, ids = np.unique([word for text in split for word in text], return_inverse=True)
+        symbols, length = tuple(known.tolist()), torch.tensor([len(text) for text in split]).view(-1, 2)
+    else:
+        codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+        known, ids = np.unique(codes, return_inverse=True)
+        symbols, length = tuple(map(chr, known.tolist())), torch.tensor([len(text) for text in texts]).view(-1, 2)
+    between = Vocab(symbols).separator
     small = torch.from_numpy(ids.reshape(-1)).to(integer_type(len(known)))
-    length = torch.tensor([len(text) for text in texts]).view(-1, 2)
     start = (length.flatten().cumsum(0) - length.flatten()).view(-1, 2)
     return Collection(
-        symbols=tuple(map(chr, known.tolist())),
+        symbols=symbols,
         digest=digest,
         repeated=len(entries) - len(distinct),
         ids=torch.nn.functional.pad(small, (0, int(length.max()))),
@@ -122,7 +130,7 @@ def _cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int]) ->
         size=torch.tensor([entry.size for entry in distinct]),
         rounds=torch.tensor([entry.rounds for entry in distinct]),
         part=torch.tensor([_part_of(entry, shares) for entry in distinct]),
-        row={entry.prompt: number for number, entry in enumerate(distinct)},
+        row={entry.prompt.replace(" ", between): number for number, entry in enumerate(distinct)},
     )
 
 
@@ -137,7 +145,7 @@ def _part_of(entry: Entry, shares: tuple[int, int, int]) -> int:
 # Rows
 
 
-def _entries(path: Path, faults: list[str] | None) -> tuple[list[Entry], str]:
+def _entries(path: Path, faults: list[str] | None, words: bool) -> tuple[list[Entry], str]:
     """Return a file's problems in their order, and its digest. Faults raise UsageError, or are appended to
     ``faults``."""
     known: dict[str, tuple[Entry, int]] = {}
@@ -148,7 +156,7 @@ def _entries(path: Path, faults: list[str] | None) -> tuple[list[Entry], str]:
         if is_folder(path):
             digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         try:
-            entry = _entry(row)
+            entry = _entry(row, words)
             first, line = known.setdefault(entry.prompt, (entry, number))
             if first != entry:
                 raise UsageError(f"this prompt has another answer, size, rounds or split in line {line}")
@@ -213,28 +221,29 @@ def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
     return ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
 
 
-def _entry(row: Any) -> Entry:
+def _entry(row: Any, words: bool) -> Entry:
     if isinstance(row, UsageError):
         raise row
     if not isinstance(row, Mapping):
         raise UsageError('not an object; write {"prompt": "12+3", "answer": "15"}')
-    prompt, answer = (_text(row, name) for name in ("prompt", "answer"))
-    size = _whole(row, "size", len(prompt))
+    prompt, answer = _text(row, "prompt", words), _text(row, "answer", words)
+    if not prompt:
+        raise UsageError("prompt must be text of one symbol or more")
+    size = _whole(row, "size", len(prompt.split() if words else prompt))
     part = row.get("split") or None
     if part is not None and part not in PARTS:
         raise UsageError(f"split must be one of {', '.join(PARTS)}, not {quote_value(part)}")
     return Entry(prompt, answer, size, _whole(row, "rounds", size), part)
 
 
-def _text(row: Mapping[str, Any], name: str) -> str:
+def _text(row: Mapping[str, Any], name: str, words: bool) -> str:
     value = row.get(name)
     if type(value) is int:
         value = str(value)
-    if not isinstance(value, str) or not value:
-        fault = "is missing" if value is None else f"must be text of one symbol or more, not {quote_value(value)}"
-        raise UsageError(f"{name} {fault}")
-    symbols = to_symbols(value)
-    if to_text(symbols) != value or not symbols.isprintable():
+    if not isinstance(value, str):
+        raise UsageError(f"{name} " + ("is missing" if value is None else f"must be text, not {quote_value(value)}"))
+    symbols = to_symbols(value, words)
+    if to_text(symbols) != (" ".join(value.split()) if words else value) or not symbols.isprintable():
         wrong = next(mark for mark in value if mark in STAND_INS.values() or not to_symbols(mark).isprintable())
         raise UsageError(f"{name} holds {wrong!r}, which has no place in a row; write another character")
     return symbols

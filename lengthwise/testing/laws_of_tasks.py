@@ -45,29 +45,32 @@ def symbols_are_those_it_reads_and_writes(task: Task) -> None:
     ``answers_each_symbol``, answers are as long as their prompts."""
     for name, problems in _draw_all(task):
         for prompt, answer in texts(task, problems):
-            for what, row, known in (("reads", prompt, task.reads), ("writes", answer, task.writes)):
+            read, written = map(task.vocab.split, (prompt, answer))
+            for what, row, known in (("reads", read, task.reads), ("writes", written, task.writes)):
                 if known and (other := {*row} - {*known}):
                     raise Broken(f"{name} problem {prompt!r} → {answer!r} holds {min(other)!r}, which is not in {what}")
-            if task.answers_each_symbol and len(prompt) != len(answer):
+            if task.answers_each_symbol and len(read) != len(written):
                 raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, is not as long")
 
 
 def rows_are_padded_with_zeros(task: Task) -> None:
-    """Prompts and answers have one symbol or more, ids of ``symbols``, and zeros after their ends; the longest fills
-    the last column."""
+    """Prompts have one symbol or more, answers any number; both are ids of ``symbols``, and zeros after their ends; the
+    longest fills the last column."""
     for name, problems in _draw_all(task):
+        if int(shortest := problems.prompt_length.min()) < 1:
+            raise Broken(f"{name} prompts have lengths from {shortest}: each must hold one symbol or more")
+        if name == "uniform" and not problems.answer_length.any():
+            raise Broken("uniform answers are all empty")
         for what, row, length in (
             ("prompts", problems.prompt, problems.prompt_length),
             ("answers", problems.answer, problems.answer_length),
         ):
-            if int(length.min()) < 1:
-                raise Broken(f"{name} {what} have lengths from {length.min()}: each must hold one symbol or more")
             if int(length.max()) != row.shape[1]:
                 columns = f"{name} {what} of {row.shape[1]} columns have lengths {length.min()} to {length.max()}"
                 raise Broken(f"{columns}: the longest must fill the last column, so cut columns that none reaches")
             if row[torch.arange(row.shape[1]) >= length[:, None]].any():
                 raise Broken(f"{name} {what} hold other ids than 0 after their ends")
-            if int(row.min()) < 0 or int(row.max()) >= len(task.symbols):
+            if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < len(task.symbols):
                 raise Broken(f"{name} {what} hold ids from {row.min()} to {row.max()} of {len(task.symbols)} symbols")
 
 
@@ -187,11 +190,11 @@ def every_problem_is_there_once(task: Task) -> None:
 
 def texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
     """Return prompts and answers in the task's own symbols and order."""
-    symbols = task.symbols
+    symbols, between = task.symbols, task.vocab.separator
 
     def read(rows: Tensor, lengths: Tensor) -> list[str]:
         both = zip(rows.tolist(), lengths.tolist(), strict=True)
-        return ["".join(symbols[i] for i in row[:length]) for row, length in both]
+        return [between.join(symbols[i] for i in row[:length]) for row, length in both]
 
     prompts = read(problems.prompt, problems.prompt_length)
     return list(zip(prompts, read(problems.answer, problems.answer_length), strict=True))

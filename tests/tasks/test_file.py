@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from lengthwise.api.catalog import recipe as find
 from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
+from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import entry
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.scores import evaluate
+from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.layout import FullOutput, Labelled, NextToken, Tagged
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Watch
 from lengthwise.experiment.source import Finite
@@ -190,6 +192,90 @@ def test_symbols_of_layouts_and_spaces_stand_in_rows_as_others_and_are_read_as_w
         assert task.to_text(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
     with pytest.raises(UsageError, match="no prompt of the file"):
         task.parse("aaa")
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory):
+    """Walks of words; each is answered by the direction after every step. Words of one letter stand among them."""
+    order, rows = ("north", "east", "south", "west"), []
+    for length in range(1, 8):
+        for number in range(3**length):
+            words = [("left", "right", "u")[number // 3**i % 3] for i in range(length)]
+            steps = [{"left": 3, "right": 1, "u": 2}[word] for word in words]
+            heads = [order[sum(steps[: i + 1]) % 4] for i in range(length)]
+            rows.append({"prompt": " ".join(words), "answer": " ".join(heads)})
+    path = written(tmp_path_factory.mktemp("turns") / "turns.jsonl", rows)
+    return File(str(path), words=True)
+
+
+@pytest.mark.parametrize("law", laws_of(Task), ids=lambda law: law.__name__)
+def test_words_as_symbols_keep_the_laws_of_tasks(turns, law):
+    law(turns)
+
+
+def test_words_are_typed_and_answered_with_spaces(turns):
+    assert turns.reads == ("left", "right", "u") and turns.writes == ("east", "north", "south", "west")
+    problem = turns.parse("  left   left u ")
+    assert problem.prompt_length.tolist() == problem.sizes[:, 0].tolist() == [3]
+    assert turns.to_text(problem.prompt[0]) == "left left u"
+    assert turns.format(problem.answer[0]) == "west south north" == turns.reference("left left u")
+    with pytest.raises(UsageError, match="'lift' at position 2 is not one of: left right u"):
+        turns.parse("left lift")
+    recipe = small(turns, layout=Tagged())
+    answer = Solver(Weights("own", recipe, recipe.build())).solve("left u")
+    assert answer.right == "west east" and set(answer.text.split()) <= set(turns.writes)
+
+
+def test_words_of_one_letter_are_words_too(tmp_path):
+    task = File.of([{"prompt": "a b", "answer": "b a"}, {"prompt": "b", "answer": "b"}], tmp_path / "letters.jsonl")
+    task = replace(task, words=True)
+    assert task.symbols == ("a", "b") and task.format(task.parse("a b").answer[0]) == "b a"
+
+
+def test_a_file_is_tagged_or_labelled_where_its_answers_are(turns, bits):
+    """The layouts' vocabularies are what the file's prompts and answers hold; guessing is its commonest symbol."""
+    assert turns.answers_each_symbol and not bits.answers_each_symbol
+    assert [vocab.symbols for vocab in Tagged().vocabs(turns)] == [turns.reads, turns.writes]
+    assert Labelled().accepts(bits) and not Labelled().accepts(turns) and not Tagged().accepts(bits)
+    answers = "".join(row["answer"] for row in parities(range(1, 11)))
+    assert Labelled().chance(bits) == pytest.approx(max(answers.count("0"), answers.count("1")) / len(answers))
+    for task, layout in ((turns, Tagged()), (bits, Labelled())):
+        recipe = small(task, layout=layout, lengths=Uniform(top=5))
+        (score,) = evaluate(Weights("own", recipe, rehearse(recipe, CPU).model), [6], samples=20)
+        assert score.scaled == pytest.approx((score.token_accuracy - score.chance) / (1 - score.chance))
+
+
+@pytest.mark.parametrize("layout", [FullOutput(), FullOutput(causal=False), NextToken()], ids=repr)
+def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
+    """An answer without symbols is its end alone. A layout without an end has no place for it."""
+    rows = [{"prompt": f"{number:06b}", "answer": "1" * f"{number:06b}".count("11")} for number in range(64)]
+    task = File.of(rows, tmp_path / "counts.jsonl")
+    assert task.parse("000000").answer_length.tolist() == [0] and task.format(task.parse("000000").answer[0]) == ""
+    recipe = small(task, layout=layout, lengths=Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
+    batch = layout.write(Problems.join([task.parse("000000"), task.parse("110000")]), task)
+    end = layout.end(task)
+    assert [row[mask].tolist() for row, mask in zip(batch.targets, batch.loss_mask, strict=True)] == [[end], [1, end]]
+    model = rehearse(recipe, CPU).model
+    (score,) = evaluate(Weights("own", recipe, model), [6], samples=10)
+    assert score.count == 10
+    assert Solver(Weights("own", recipe, model)).solve("000000").right == ""
+    mixed = File.of([{"prompt": "0", "answer": ""}, {"prompt": "1", "answer": "1"}], tmp_path / "mixed.jsonl")
+    with pytest.raises(UsageError, match="an answer of one symbol"):
+        Labelled().write(mixed.enumerate([1], 5), mixed)
+
+
+@pytest.mark.parametrize("layout", [FullOutput(), NextToken(), Tagged(), Labelled()], ids=repr)
+def test_a_prompt_that_is_not_in_the_file_is_answered_without_a_right_answer(tmp_path, turns, layout):
+    bits = File.of(parities(range(1, 6)), tmp_path / "few.jsonl")
+    task, prompt = (turns, "left u u u u u u u left u") if isinstance(layout, Tagged) else (bits, "0110110")
+    recipe = small(task, layout=layout)
+    answer = Solver(Weights("own", recipe, recipe.build())).solve(prompt)
+    assert (answer.right, answer.correct, answer.perplexity) == (None, None, None)
+    size = 10 if task is turns else 7
+    assert "right" not in answer._repr_html_() and answer.loops == int(recipe.loops.planned(torch.tensor([size])))
+    sized = File.of([row | {"size": 2} for row in parities([3])], tmp_path / "sized.jsonl")
+    with pytest.raises(UsageError, match="nor are its size and rounds"):
+        Solver(Weights("own", small(sized), small(sized).build())).solve("01")
 
 
 @pytest.mark.parametrize("count", [128, 200, 40_000])
