@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lengthwise.api import catalog
+from lengthwise.api import Task, catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import NotImported, quote_value
 from lengthwise.base.extras import library
@@ -30,7 +30,6 @@ from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
-from lengthwise.tasks import Task
 from lengthwise.training.arithmetic import Matmul
 
 # Sizes
