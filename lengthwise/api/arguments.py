@@ -37,7 +37,7 @@ MOST_SIZES = 10_000
 
 
 def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
-    """The recipe that is meant, before anything is changed."""
+    """Return the recipe that an argument names, without changes."""
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, str):

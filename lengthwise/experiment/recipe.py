@@ -116,7 +116,7 @@ class Recipe(fields.Config):
         if self.patience and self.keep == "last":
             raise UsageError("patience needs keep=best or keep=lowest-loss, to know which weights are better")
         if self.accumulate > self.batch:
-            raise UsageError(f"accumulate={self.accumulate}: a batch of {self.batch} rows has no more parts than rows")
+            raise UsageError(f"accumulate={self.accumulate}: a batch has at most {self.batch} parts")
         if self.start >= self.steps:
             raise UsageError(
                 f"steps={self.steps}: the run that it continues took {self.start} steps, which count: write "
@@ -155,7 +155,7 @@ class Recipe(fields.Config):
                 "source: a fixed set is drawn first: lengths must not grow, hard must be 0, families must be 0"
             )
         if self.source.rows < self.batch:
-            raise UsageError(f"source: a set of {self.source.rows} rows has no whole batch of {self.batch}")
+            raise UsageError(f"source: a set of {self.source.rows} rows is smaller than a batch of {self.batch}")
 
     @property
     def start(self) -> int:

@@ -105,7 +105,7 @@ def _list_digests(hub: Any, where: Place) -> dict[str, str]:
             raise UsageError(f"{where}: there is no {name}, so these are not weights of Lengthwise")
     for name, one in files.items():
         if (one.size or 0) > MOST:
-            raise UsageError(f"{where}: its {name} has {one.size / 1e9:,.0f} GB; at most {MOST / 1e9:.0f} GB are taken")
+            raise UsageError(f"{where}: its {name} has {one.size / 1e9:,.0f} GB; the limit is {MOST / 1e9:.0f} GB")
     return {name: one.lfs.sha256 if one.lfs else one.blob_id for name, one in files.items()}
 
 

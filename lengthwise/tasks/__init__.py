@@ -128,7 +128,7 @@ class Task(Config):
 
     @abstractmethod
     def parse(self, text: str) -> Problems:
-        """Read one problem from typed text. Raises UsageError, in one line, if it is none."""
+        """Read one problem from typed text. Raises UsageError, in one line, if the text is no problem."""
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         """Return an answer as people read it: by default, its symbols."""

@@ -298,7 +298,7 @@ def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
     monkeypatch.delattr(evaluate, "_measure")
     done = command("evaluate", "retran-small", "--lengths", "30,200", "--uniform-only", "--samples", "4")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "lengthwise: expression: those that are drawn have at most 128 characters, not 200\n"
+    assert done.stderr == "lengthwise: expression: at most 128 characters can be drawn, not 200\n"
 
 
 def test_a_size_that_no_machine_holds_is_refused_wherever_it_stands():

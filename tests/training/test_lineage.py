@@ -198,7 +198,7 @@ def test_patience_ends_training_after_so_many_measurements_without_a_better_one(
 def test_patience_needs_something_to_compare():
     with pytest.raises(UsageError, match="patience needs keep=best"):
         replace(BASE, patience=3)
-    with pytest.raises(UsageError, match="no more parts than rows"):
+    with pytest.raises(UsageError, match="a batch has at most 6 parts"):
         replace(BASE, accumulate=7)
 
 

@@ -142,7 +142,7 @@ class _Tables:
 def tables(longest: int) -> _Tables:
     """Return the tables for expressions of up to ``longest`` symbols. Raises UsageError above ``LONGEST``."""
     if longest > LONGEST:
-        raise UsageError(f"expression: those that are drawn have at most {LONGEST} characters, not {longest}")
+        raise UsageError(f"expression: at most {LONGEST} characters can be drawn, not {longest}")
     return _tables(-(-longest // 8) * 8)
 
 
