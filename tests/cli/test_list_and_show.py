@@ -12,6 +12,7 @@ from conftest import forked
 
 import lengthwise as lw
 from lengthwise.api import catalog
+from lengthwise.base.fields import recorded_name
 from lengthwise.base.ranges import describe_type
 from lengthwise.cli import console, entry
 from lengthwise.cli.completion import add_completers
@@ -43,7 +44,7 @@ def test_sources_and_imported_code_agree():
         for kind, found in sources.parts().items()
     }
     ours = {
-        kind: [cls.__name__ for cls in found.values() if cls.__module__.startswith("lengthwise")]
+        kind: [recorded_name(cls) for cls in found.values() if cls.__module__.startswith("lengthwise")]
         for kind, found in catalog.parts().items()
     }
     assert parts == ours
@@ -58,7 +59,7 @@ def test_sources_and_imported_code_agree():
 def test_every_field_has_its_type_its_default_and_a_comment():
     classes = [cls for kinds in catalog.parts().values() for cls in kinds.values()]
     for cls in [Recipe, *(cls for cls in classes if cls.__module__.startswith("lengthwise"))]:
-        declared = {field.name: field for field in sources.find(cls.__name__).fields}
+        declared = {field.name: field for field in sources.find(recorded_name(cls)).fields}
         assert list(declared) == [field.name for field in dataclasses.fields(cls)]
         for field in dataclasses.fields(cls):
             told = declared[field.name]
