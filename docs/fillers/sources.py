@@ -50,17 +50,23 @@ def headline(name: str, system: str) -> str:
 def standings(name: str) -> str:
     """Write each claim with a verdict, and each main result of a paper without one, under what became of it."""
     told = tomllib.loads((ROOT / name).read_text())["claim"]
-    found: dict[str, list[str]] = {"Reproduced": [], "Contradicted": [], "Open": []}
+    found: dict[str, dict[str, list[str]]] = {
+        group: defaultdict(list) for group in ("Reproduced", "Contradicted", "Open")
+    }
     for claim in told:
         says, at, here, result = _line(claim)
-        text = f"- {says} ({claim['source']}). At {at.strip('*')}: {here.split(' (before')[0]}"
-        if result.startswith("undecided"):
-            if "headline" in claim:
-                found["Open"].append(f"{text}; {result.removeprefix('undecided (').removesuffix(')')}.\n")
-        else:
-            group = "Contradicted" if result.startswith("disagrees") else "Reproduced"
-            found[group].append(f"{text}{'; ' + result if result.startswith('better') else ''}.\n")
-    return "\n".join(f"## {group}\n\n{''.join(lines)}" for group, lines in found.items())
+        text = f"- {says}. At {at.strip('*')}: {re.sub(r'; claimed [^;]*', '', here.split(' (before')[0])}"
+        if result.startswith("agrees"):
+            found["Reproduced"][claim["source"]].append(f"{text}.\n")
+        elif result.startswith("disagrees"):
+            found["Contradicted"][claim["source"]].append(f"{text}.\n")
+        elif "headline" in claim:
+            reason = result.removeprefix("undecided (").removesuffix(")")
+            found["Open"][claim["source"]].append(f"{text}; {reason}.\n")
+    parts = []
+    for group, sources in found.items():
+        parts += [f"## {group}\n", *(f"{source}:\n\n{''.join(lines)}" for source, lines in sources.items())]
+    return "\n".join(parts)
 
 
 def tally(verdicts: Iterable[str]) -> str:
