@@ -91,10 +91,10 @@ def here(tmp_path, monkeypatch):
 def test_quoted_commands_can_be_given(page, words, here):
     """Every `lengthwise …` line is a command that exists; recipes and studies that it names, and their changes, too."""
     args = entry.parse([word for word in words if word not in ("...", "…")])
-    for name in vars(args)["import"]:
+    for name in args.import_:
         if not is_problem_file(name):
             catalog.add(importlib.import_module(name))
-    from_run = getattr(args, "parent", None)  # of whose recipe these are changes
+    from_run = getattr(args, "from_", None)  # of whose recipe these are changes
     if args.verb in ("train", "show") and not getattr(args, "html", None) and not from_run:
         recipe = catalog.recipe(args.recipe, args.changes)
         if getattr(recipe.model, "width", 0) <= 256:
