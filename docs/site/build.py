@@ -58,7 +58,7 @@ HOW_TO = [
     "recipe",
     "figure",
 ]
-HOW_TO += ["export", "page", "compare", "continue", "files", "problems", "many", "verify", "hub", "tracking"]
+HOW_TO += ["export", "page", "compare", "continue", "files", "problems", "many", "gpu", "verify", "hub", "tracking"]
 INSIDE = ["docs/architecture.md", "docs/decisions.md", "docs/releasing.md", "bench/README.md"]
 INSIDE += ["CONTRIBUTING.md", "CHANGELOG.md"]
 INSIDE += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "lab").glob("*.md"))]

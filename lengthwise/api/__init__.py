@@ -169,7 +169,7 @@ def train(
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
     is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` compiles a transformer's
-    loops, for GPUs; ``graphs=False`` turns CUDA graphs off; ``track`` names trackers: "tensorboard", "trackio",
+    loops, for GPUs; ``graphs``: record CUDA graphs of the steps; ``track`` names trackers: "tensorboard", "trackio",
     "wandb", or several; ``threads`` are those of the CPU; ``save_every`` is in seconds; ``quiet`` shows no progress;
     ``wait`` waits for another process that trains this run, which is else an error. ``parent`` is a run, or weights,
     whose training goes on, up to ``steps`` in all, by its recipe unless another is given; kept with ``keep_state``, its

@@ -29,8 +29,8 @@ from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.source import Finite
 from lengthwise.experiment.stopping import MaxConfidence
-from lengthwise.jobs import pool
 from lengthwise.jobs.axes import Axis
+from lengthwise.jobs.pool import JobPool
 from lengthwise.runs.run import Weights, load
 from lengthwise.training.arithmetic import Clock
 from lengthwise.training.loop import train
@@ -60,7 +60,7 @@ def test_natural_problems_have_one_range_on_all_axes():
 
 
 def test_no_problems_are_no_question():
-    with pytest.raises(UsageError, match="one problem or more"):
+    with pytest.raises(UsageError, match="count must be 1 or more"):
         data.evaluation_problems(catalog.recipe("looped-parity"), 4, 0, seed=0)
 
 
@@ -264,11 +264,12 @@ def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatc
     def held(*_, **__):
         raise UsageError("process 1 on a machine works on this run")
 
+    pool = JobPool([run], lambda _: [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "locked", held)
-        pool._keep(run, "it was locked")
+        pool._fail([run], "it was locked")
     assert not (run.folder / "failed.json").exists()
-    pool._keep(run, "it was lost")
+    pool._fail([run], "it was lost")
     assert (run.folder / "failed.json").exists()
 
 

@@ -17,7 +17,8 @@ def test_decode_undoes_encode(symbols, data):
     text = data.draw(st.lists(st.sampled_from(symbols), max_size=10))
     ids = vocab.encode(text)
     assert ids.dtype == torch.long
-    assert vocab.decode(ids) == "".join(text)
+    assert vocab.decode(ids) == vocab.separator.join(text)
+    assert vocab.encode(vocab.decode(ids)).equal(ids)
     assert [vocab.symbols[i] for i in ids] == text
     assert [vocab.id(symbol) for symbol in text] == ids.tolist()
     assert len(vocab) == len(symbols)

@@ -204,7 +204,7 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
         ({"lengths": Curriculum(4, 10)}, "lengths must not grow"),
         ({"hard": 0.5}, "hard must be 0"),
         ({"source": Fresh(), "hard": 0.5, "lengths": Natural(4)}, "hard must be 0 with Natural"),
-        ({"source": Finite(63)}, "no whole batch"),
+        ({"source": Finite(63)}, "is smaller than a batch"),
         ({"keep": "lowest-loss"}, "needs watch.every and watch.validation"),
         ({"keep": "best", "watch": Watch(every=5, validation=10)}, "needs watch.every and watch.sizes"),
     ],

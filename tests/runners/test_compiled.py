@@ -21,7 +21,7 @@ from trainings import PLAIN, outcome, stop_at
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
-from lengthwise.cli import entry
+from lengthwise.cli import entry, verbs
 from lengthwise.cli.options import training_options
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.transformer import Transformer
@@ -225,8 +225,8 @@ def test_who_compiles_on_a_cpu_is_told_that_it_does_not_pay(uncompiled):
 
 def test_processes_are_told_to_compile_too():
     for words in (["train", "looped-parity"], ["reproduce", "pairs"], ["sweep", "looped-parity", "model.width=8,16"]):
-        assert "--compile" not in training_options(entry.parse(words))
-        assert "--compile" in training_options(entry.parse([*words, "--compile"]))
+        plain, compiling = (verbs.load(entry.parse(given)).args[0] for given in (words, [*words, "--compile"]))
+        assert "--compile" not in training_options(plain) and "--compile" in training_options(compiling)
 
 
 @pytest.mark.parametrize("words", [WORDS, *[["reproduce", "pairs", "--compile"]] * LONG])

@@ -459,7 +459,7 @@ def test_there_are_no_expressions_of_less_than_three_characters(size):
 
 
 def test_expressions_that_are_drawn_have_a_largest_length():
-    with pytest.raises(UsageError, match=f"at most {LONGEST} characters, not {LONGEST + 1}"):
+    with pytest.raises(UsageError, match=f"at most {LONGEST} characters can be drawn, not {LONGEST + 1}"):
         TASK.sample(torch.tensor([[LONGEST + 1]]), stream(0))
 
 
