@@ -33,7 +33,7 @@ from lengthwise.api.checking import check
 from lengthwise.api.depth import depth
 from lengthwise.api.listing import list_models, list_recipes, list_tasks
 from lengthwise.api.problem_sets import problems
-from lengthwise.api.replicates import Factory, compare_pooled, pools, train_seeds
+from lengthwise.api.replicates import Factory, compare_pooled, is_pooled, train_seeds
 from lengthwise.api.runs import Run
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
@@ -318,7 +318,7 @@ def compare(
     Raises UsageError where they share no size, are of different tasks, or were not measured.
     """
     things = [first, *others]
-    if any(pools(one) for one in things):
+    if any(is_pooled(one) for one in things):
         return compare_pooled(things)
     return Comparison([scores_from(one) for one in things])
 

@@ -198,7 +198,7 @@ def training_recipe(
 def run_to_save_in(weights: object) -> Run:
     """The run whose folder keeps scores. UsageError where there is none."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
-    if run is None or not run.trained_here:
+    if run is None or not run.is_run:
         raise UsageError(f"save: scores are kept in a run's folder, and {_quote(weights)} is no run")
     return run
 

@@ -80,14 +80,14 @@ def train_seeds(
     return runs if seeds is not None else runs[0]
 
 
-def pools(thing: object) -> bool:
-    """Is it several runs, or the name of shipped weights?"""
+def is_pooled(thing: object) -> bool:
+    """Return True for several runs, or for the name of shipped weights."""
     several = isinstance(thing, list | tuple) and not isinstance(thing, Scores)
     return several or (isinstance(thing, str) and thing in list_shipped() and not is_folder(runs_folder() / thing))
 
 
 def compare_pooled(things: Iterable[object]) -> PooledComparison:
-    """Runs, lists of runs, and names of shipped weights, pooled by recipe."""
+    """Pool runs, lists of runs and names of shipped weights by recipe."""
     found: list[RunFolder] = []
     for one in things:
         found += [_folder(part) for part in (one if isinstance(one, list | tuple) else [one])]

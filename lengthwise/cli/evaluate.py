@@ -105,7 +105,7 @@ def run(args: Options) -> int:
     sizes = given or default_sizes(weights.recipe)
     # Scores of weights from the Hub are not saved, since they belong to no run.
     folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
-    own = Run.open(folder) if folder and RunFolder(folder).trained_here else None
+    own = Run.open(folder) if folder and RunFolder(folder).is_run else None
     if own and code_changed(own, weights.model):
         own = None
     rules = rules_of(args, weights.recipe)

@@ -273,7 +273,7 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
         samples = SAMPLES if args.samples is None else args.samples
         foresee(f"{one.recipe.name}: every loop", estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()]))
         code_changed(one)
-        lock = one.locked(wait=True) if one.trained_here else nullcontext()
+        lock = one.locked(wait=True) if one.is_run else nullcontext()
         with lock, computing(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{one.folder.name}"

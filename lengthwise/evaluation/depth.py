@@ -82,7 +82,7 @@ def depths(
         weights, shown = run.weights(device), progress or Progress(quiet=True)
         for size in follow_sizes(shown, run.recipe, missing, what=f"{run.recipe.name}: every loop"):
             known[size] = depth(weights, size, samples=samples)
-            if run.trained_here and not changed:
+            if run.is_run and not changed:
                 run.append("depth", known[size])
     return [known[size] for size in wanted]
 

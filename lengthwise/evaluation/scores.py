@@ -57,7 +57,7 @@ def evaluate(
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     if precision is not None:
-        yield from _precise(weights, sizes, rules, samples, precision, kind=kind, seed=seed, watch=watch)
+        yield from _evaluate_to_precision(weights, sizes, rules, samples, precision, kind=kind, seed=seed, watch=watch)
         return
     for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
         inside = partial(watch, [size for size, _ in group]) if watch else None
@@ -68,7 +68,7 @@ def evaluate(
                 yield score_of(weights, rule, kind, size, problems, parts[number], family=_mark_alone(kind))
 
 
-def _precise(
+def _evaluate_to_precision(
     weights: Weights,
     sizes: Iterable[AnySize],
     rules: Sequence[Stopping],

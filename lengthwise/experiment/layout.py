@@ -88,7 +88,7 @@ class _Row(Layout):
 
     def write(self, problems: Problems, task: Task) -> Batch:
         self.check(task)
-        ids = _ids(self.vocabs(task)[0], tuple(task.signs), self.pauses, self.framed)
+        ids = _token_ids(self.vocabs(task)[0], tuple(task.signs), self.pauses, self.framed)
         end, small = ids.around[-1], ids.dtype
         first = problems.prompt_length + (self.framed + self.pauses)  # position that predicts the first answer symbol
         over = first + problems.answer_length + 1  # one after the position that predicts the end
@@ -148,7 +148,7 @@ class _Ids(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) -> _Ids:
+def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) -> _Ids:
     between = [EQUALS, *[PAUSE] * pauses, END]
     # The end and padding symbols count as signs too; their digit positions are not used.
     known = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]

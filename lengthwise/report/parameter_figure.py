@@ -52,8 +52,8 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
                 "model": run.outline.model,
                 "parameters": about["parameters"],
                 "validation_loss": min(losses),
-                "within": _of_the_longest(row for row in natural if max(row["sizes"]) <= top),
-                "beyond": _of_the_longest(row for row in natural if max(row["sizes"]) > top),
+                "within": _exact_at_longest(row for row in natural if max(row["sizes"]) <= top),
+                "beyond": _exact_at_longest(row for row in natural if max(row["sizes"]) > top),
                 "cpu_s": about["cpu_s"],
                 "wall_s": about["wall_s"],
             }
@@ -61,7 +61,7 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
     return found
 
 
-def _of_the_longest(rows: Iterable[Row]) -> float | None:
+def _exact_at_longest(rows: Iterable[Row]) -> float | None:
     """Return exact match of the row with the largest size: natural problems have all lengths up to it."""
     longest = max(rows, key=lambda row: max(row["sizes"]), default=None)
     return None if longest is None else longest["exact"]

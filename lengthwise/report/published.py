@@ -65,7 +65,7 @@ class PublishedInquiry(InquiryFolder):
         """Return all published rows of this kind; empty if there are none."""
         return self._scores if name == "scores" else []
 
-    def _asked(self) -> Row:
+    def _inquiry_fields(self) -> Row:
         if "outline" not in self._entry:
             raise UsageError(f"{self.folder.parent / 'inquiries.json'}: {self.folder.name} has no outline")
         return self._entry

@@ -104,7 +104,7 @@ class Comparison(Grid):
     def __init__(self, scores: Sequence[Scores]) -> None:
         if len(scores) < 2:
             raise UsageError("compare takes two or more runs or scores")
-        scores = [_by_one_rule(one) for one in scores]
+        scores = [_keep_own_rule(one) for one in scores]
         self.scores = list(scores)
         if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
@@ -204,7 +204,7 @@ def _least_correlation(first: Score, second: Score) -> float:
     return max(-1.0, (max(0.0, p + q - 1) - p * q) / spread) if spread else 0.0
 
 
-def _by_one_rule(scores: Scores) -> Scores:
+def _keep_own_rule(scores: Scores) -> Scores:
     """Return the scores under the recipe's own rule, if there are several rules."""
     if len(scores.rules) <= 1:
         return scores

@@ -275,7 +275,7 @@ class RunFolder(Folder):
         return bool(self._about().get("diverged") or (failed.exists() and read_tree(failed).get("verdict") == DIVERGED))
 
     @property
-    def trained_here(self) -> bool:
+    def is_run(self) -> bool:
         """True if the folder is a run, in which scores are saved; a folder of weights alone, as shipped, is left
         unchanged."""
         return (self.folder / "metrics.jsonl").exists()
@@ -330,14 +330,16 @@ class InquiryFolder(Folder):
 
     def config(self) -> dict[str, Any]:
         """Return the inquiry as plain values. Raises UsageError if it cannot be read."""
-        return {name: value for name, value in self._asked().items() if name != "outline"}
+        return {name: value for name, value in self._inquiry_fields().items() if name != "outline"}
 
     @cached_property
     def outline(self) -> InquiryOutline:
         """The facts of the inquiry that a report shows. Raises UsageError if an earlier version wrote the folder."""
-        return fields.decode(InquiryOutline, self._asked().get("outline"), f"{self.folder / 'asked.json'}: outline")
+        return fields.decode(
+            InquiryOutline, self._inquiry_fields().get("outline"), f"{self.folder / 'asked.json'}: outline"
+        )
 
-    def _asked(self) -> dict[str, Any]:
+    def _inquiry_fields(self) -> dict[str, Any]:
         return read_tree(self.folder / "asked.json")
 
     def damaged_replies(self) -> Sequence[UsageError]:

@@ -49,7 +49,7 @@ def fetch(text: str) -> Path:
     """Download a repository's weights, or find them in the cache without a network, and return their folder. Raises
     UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
     where, hub = place(text), library("huggingface_hub", "hub")
-    with _quiet(), _translate_errors(where):
+    with _silence_progress(), _translate_errors(where):
         listed = _list_digests(hub, where)
         options = {"revision": where.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
         folder = Path(hub.snapshot_download(where.repository, **options, local_files_only=not listed))
@@ -74,7 +74,7 @@ def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
         raise UsageError(f"{where}: an upload becomes the newest revision; leave @{where.revision} out")
     hub = library("huggingface_hub", "hub")
     api = hub.HfApi(endpoint=_endpoint())
-    with tempfile.TemporaryDirectory() as place_, _quiet(), _translate_errors(where):
+    with tempfile.TemporaryDirectory() as place_, _silence_progress(), _translate_errors(where):
         for name in FILES:
             if (folder / name).exists():
                 write(Path(place_) / name, read_bytes(folder / name, MOST))
@@ -117,7 +117,7 @@ def _is(path: Path, digest: str) -> bool:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_progress() -> Iterator[None]:
     """A context without the library's progress bars and warnings."""
     utils = library("huggingface_hub.utils", "hub")
     bars, level = utils.are_progress_bars_disabled(), utils.logging.get_verbosity()

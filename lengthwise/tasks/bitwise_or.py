@@ -18,12 +18,12 @@ OR = 2  # the id of the sign between the vectors
 
 def one_at_the_start(pair: Pair) -> Digits:
     """A single 1, in the first position of the shorter vector."""
-    return _single(pair, torch.zeros_like(pair.shorter))
+    return _single(pair, torch.zeros_like(pair.shorter_length))
 
 
 def one_at_the_end(pair: Pair) -> Digits:
     """A single 1, in the last position of the shorter vector."""
-    return _single(pair, pair.shorter - 1)
+    return _single(pair, pair.shorter_length - 1)
 
 
 def one_in_the_longer(pair: Pair) -> Digits:

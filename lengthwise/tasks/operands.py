@@ -55,7 +55,7 @@ class Pair:
         return self.lengths.amax(1, keepdim=True)
 
     @property
-    def shorter(self) -> Int[Tensor, "b 1"]:
+    def shorter_length(self) -> Int[Tensor, "b 1"]:
         """Digits of the shorter number."""
         return self.lengths.amin(1, keepdim=True)
 
@@ -110,7 +110,7 @@ def interrupted_carry(pair: Pair) -> Digits:
     """As complement-and-one, with one less in some column: 372+618. The carry ends there; if it is the lowest column,
     there is none."""
     first, second = complement_and_one(pair).unbind(1)
-    chosen = pair.place == pair.position(pair.shorter)
+    chosen = pair.place == pair.position(pair.shorter_length)
     from_first = chosen & (first > 0)
     return torch.stack([first - from_first.long(), second - (chosen & ~from_first & (second > 0)).long()], 1)
 
@@ -146,7 +146,7 @@ def twice(pair: Pair) -> Digits:
 def mirrored(pair: Pair) -> Digits:
     """A number and its reverse or, if lengths differ, the reverse of its lowest digits: 372+273."""
     digits = pair.digits()
-    return torch.stack([digits, digits.gather(1, (pair.shorter - 1 - pair.place).clamp(min=0))], 1)
+    return torch.stack([digits, digits.gather(1, (pair.shorter_length - 1 - pair.place).clamp(min=0))], 1)
 
 
 def powers(pair: Pair) -> Digits:
@@ -168,7 +168,7 @@ def one_and_any(pair: Pair) -> Digits:
 
 def small_and_large(pair: Pair) -> Digits:
     """A number with zeros in all but its lowest positions, and one without a zero: 006+372."""
-    small = pair.digits() * (pair.place < 1 + pair.position((pair.shorter // 2).clamp(min=1)))
+    small = pair.digits() * (pair.place < 1 + pair.position((pair.shorter_length // 2).clamp(min=1)))
     return pair.order(pair.digits(low=1), small)
 
 
@@ -176,7 +176,7 @@ def carry_chain(pair: Pair, *, always: bool = False) -> Digits:
     """A chain of columns that add up to the largest digit; in half of the rows a carry enters it: 1372+0628. The other
     columns are uniform."""
     # With ``always``, a carry enters in all rows: the harder set of addition.
-    longer, shorter, place = pair.longer, pair.shorter, pair.place
+    longer, shorter, place = pair.longer, pair.shorter_length, pair.place
     carries = None if always else pair.chance() < 0.5
     start = pair.position(shorter)
     end = start + 1 + pair.position(longer - start)
@@ -339,8 +339,8 @@ def _passing_digits(pair: Pair) -> Int[Tensor, "b n"]:
     digits = pair.digits()
     if not pair.leading_zeros and pair.base > 2:
         between = torch.randint(1, pair.base - 1, digits.shape, generator=pair.generator)
-        digits = torch.where(pair.place == pair.shorter - 1, between, digits)
-    return torch.where(pair.place >= pair.shorter, pair.top, digits)
+        digits = torch.where(pair.place == pair.shorter_length - 1, between, digits)
+    return torch.where(pair.place >= pair.shorter_length, pair.top, digits)
 
 
 def _power(pair: Pair, axis: int) -> Int[Tensor, "b n"]:

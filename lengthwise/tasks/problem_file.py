@@ -229,11 +229,11 @@ def _entry(row: Any, words: bool) -> Entry:
     prompt, answer = _text(row, "prompt", words), _text(row, "answer", words)
     if not prompt:
         raise UsageError("prompt must be text of one symbol or more")
-    size = _whole(row, "size", len(prompt.split() if words else prompt))
+    size = _read_whole_number(row, "size", len(prompt.split() if words else prompt))
     part = row.get("split") or None
     if part is not None and part not in PARTS:
         raise UsageError(f"split must be one of {', '.join(PARTS)}, not {quote_value(part)}")
-    return Entry(prompt, answer, size, _whole(row, "rounds", size), part)
+    return Entry(prompt, answer, size, _read_whole_number(row, "rounds", size), part)
 
 
 def _text(row: Mapping[str, Any], name: str, words: bool) -> str:
@@ -249,7 +249,7 @@ def _text(row: Mapping[str, Any], name: str, words: bool) -> str:
     return symbols
 
 
-def _whole(row: Mapping[str, Any], name: str, default: int) -> int:
+def _read_whole_number(row: Mapping[str, Any], name: str, default: int) -> int:
     value = row.get(name)
     if value in (None, ""):
         return default

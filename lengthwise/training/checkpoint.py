@@ -26,23 +26,23 @@ def validate_state(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     if not isinstance(state.get("surroundings", {}), dict) or not isinstance(state.get("resumed", []), list):
         raise ValueError("what it resumed from")
     for name in ("wall_s", "cpu_s"):
-        validate(NotNegative, _dict(state, "spent").get(name), name)
-    _check_tensors(_dict(state, "model"), known["model"], "model")
+        validate(NotNegative, _require_dict(state, "spent").get(name), name)
+    _check_tensors(_require_dict(state, "model"), known["model"], "model")
     if (state.get("average") is None) != (known["average"] is None):
         raise ValueError("its moving average")
     if known["average"] is not None:
-        _check_tensors(_dict(state, "average"), known["average"], "average")
-    for name, value in _dict(state, "sums").items():
+        _check_tensors(_require_dict(state, "average"), known["average"], "average")
+    for name, value in _require_dict(state, "sums").items():
         like = known["sums"].get(name, torch.zeros(()))  # not logged at every step
         if not _is_same(value, like):
             raise ValueError(f"sums: {name}")
-    best = _dict(state, "best")
+    best = _require_dict(state, "best")
     validate(Whole, best.get("step"), "best step")
     if type(best.get("merit")) is not float:
         raise ValueError("best merit")
-    if _dict(best, "weights"):
+    if _require_dict(best, "weights"):
         _check_tensors(best["weights"], known["model"], "best")
-    _check_optimizer(_dict(state, "optimizer"), known["optimizer"])
+    _check_optimizer(_require_dict(state, "optimizer"), known["optimizer"])
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ def _copy(value: Any) -> Any:
     return value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
 
 
-def _dict(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
+def _require_dict(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
     if not isinstance(tree.get(name), dict):
         raise ValueError(f"it has no {name}")
     return tree[name]
@@ -89,7 +89,7 @@ def _check_tensors(found: Mapping[str, Any], known: Mapping[str, Tensor], where:
 
 def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Validate its state of each parameter: numbers, and tensors of the parameter's shape."""
-    groups, kept = found.get("param_groups"), _dict(found, "state")
+    groups, kept = found.get("param_groups"), _require_dict(found, "state")
     if not isinstance(groups, list) or len(groups) != len(known["param_groups"]):
         raise ValueError("the optimizer's groups")
     for group in groups:
