@@ -15,6 +15,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import entry
 from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.families import all_problems
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
@@ -83,6 +84,7 @@ def test_training_validation_and_tests_share_no_prompt(bits, source):
     validation |= {p for p, _ in texts(bits, data.evaluation_problems(recipe, 8, 100, seed=0, step=3))}
     test = {p for size in (7, 8, 10) for p, _ in texts(bits, data.evaluation_problems(recipe, size, 100, seed=0))}
     test |= {p for p, _ in texts(bits, data.evaluation_problems(recipe, 9, 100, seed=0, kind="natural"))}
+    test |= {p for p, _ in texts(bits, all_problems(recipe, (8,)))}  # as families measure short sizes
     assert len(train) > 200 and len(validation) > 50 and len(test) > 50
     assert not train & validation and not train & test and not validation & test
 
