@@ -92,7 +92,8 @@ class PlainMixer(Mixer):
         self.masked = "padding_mask" in inspect.signature(module.forward).parameters
         if not (causal or self.masked):
             raise UsageError(
-                f"{type(module).__name__}.forward takes no padding_mask: it fits a causal layout, e.g. NextToken"
+                f"{type(module).__name__}.forward takes no padding_mask: it fits a causal layout, e.g. NextToken; "
+                "elsewhere write forward(self, x, padding_mask)"
             )
 
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
