@@ -21,6 +21,7 @@ from lengthwise.base.extras import library
 from lengthwise.base.files import is_folder, one_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
+from lengthwise.cli.parser import flag_of
 from lengthwise.cli.shared import Kinds, Measured, Trained
 from lengthwise.experiment import resources
 from lengthwise.experiment.recipe import Recipe, check_stopping
@@ -258,7 +259,7 @@ def to_words(args: Any, left_out: Collection[str]) -> list[str]:
     """Return a verb's options as they are typed, but for those ``left_out`` and those that have their default."""
     words = []
     for field in dataclasses.fields(args):
-        value, flag = getattr(args, field.name), f"--{field.name.rstrip('_').replace('_', '-')}"
+        value, flag = getattr(args, field.name), flag_of(field.name)
         if field.name in left_out or value == field.default or value == []:
             continue
         if value is True:

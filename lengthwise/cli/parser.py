@@ -110,6 +110,11 @@ def _classes(file: str) -> dict[str, tuple[ast.ClassDef, list[Field]]]:
     return {node.name: (node, declared_fields(node, path)) for node in kept}
 
 
+def flag_of(name: str) -> str:
+    """Return the option of a field: ``no_graphs`` → ``--no-graphs``, ``import_`` → ``--import``."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
 def value_type(field: Field) -> Any:
     """Return the type of an option's value, with its range: ``Seed | None`` → ``ranges.Seed``."""
     name = field.type.removesuffix(" | None")
@@ -120,7 +125,7 @@ def _add(sub: argparse.ArgumentParser, field: Field) -> None:
     """Add an option, or a positional argument, to the parser of a verb."""
     name, kind = field.name, field.type.removesuffix(" | None")
     metavar, colon, about = field.about.partition(": ")
-    flag = f"--{name.rstrip('_').replace('_', '-')}"
+    flag = flag_of(name)
     if kind == "bool":
         sub.add_argument(flag, dest=name, action="store_true", help=field.about.replace("%", "%%"))
         return

@@ -66,15 +66,21 @@ class Measured(Kinds):
 
 
 @dataclass(kw_only=True)
-class Computed:
-    """Where and how weights compute."""
+class Placed:
+    """Where weights compute."""
 
     device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
+
+
+@dataclass(kw_only=True)
+class Computed(Placed):
+    """Where and how weights compute."""
+
     threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
 
 
 @dataclass(kw_only=True)
-class Trained(Printed, Quiet):
+class Trained(Placed, Printed, Quiet):
     """How several trainings run."""
 
     seeds: Seeds = 1  # K: train K seeds (default: 1)
@@ -83,7 +89,6 @@ class Trained(Printed, Quiet):
     on: str = "local"
     dry_run: bool = False  # say what it would take, on each engine at hand, and stop
     measure: bool = False  # with --dry-run: run some steps of each recipe here (minutes)
-    device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
     # arithmetic of matrix products in training; all else stays in 32 bits (default: fp32)
     matmul: Literal["fp32", "tf32", "bf16"] = "fp32"
     # let torch compile the model's loops, 5 to 50 s for each shape: for GPUs; transformers only

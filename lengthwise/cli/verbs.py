@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lengthwise.base.errors import UsageError, message_of
 from lengthwise.base.fields import validate
-from lengthwise.cli.parser import read_options, value_type
+from lengthwise.cli.parser import flag_of, read_options, value_type
 from lengthwise.cli.shared import Trained
 from lengthwise.registry.sources import Field
 
@@ -61,7 +61,7 @@ def is_problem_file(name: str) -> bool:
 
 def _check(args: argparse.Namespace, declared: Mapping[str, Field]) -> None:
     for name, field in declared.items():
-        value, flag = getattr(args, name), f"--{name.rstrip('_').replace('_', '-')}"
+        value, flag = getattr(args, name), flag_of(name)
         if value == "" and field.type == "str | None":
             raise UsageError(f"{flag}: empty; omit it, or give at least one value")
         if isinstance(value, (int, float)) and field.type != "bool":
