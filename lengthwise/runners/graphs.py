@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import Encoding
 from lengthwise.runners import Runner, cpu
+from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, compile_advance, drops, pad_to_bucket
 from lengthwise.runners.gathered import gather_weight_gradients
 from lengthwise.runners.plain import pick
@@ -217,12 +218,7 @@ class Recording:
         """Run both passes. Raises ValueError for what a replay would not repeat."""
         buffers, drawn = [*self.owner.model.buffers()], random.getstate()
         versions = [buffer._version for buffer in buffers]
-        with ExitStack() as stack:
-            if self.owner.device.type == "cuda":  # a capture needs what ran before on another stream than the default
-                current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-                side.wait_stream(current)
-                stack.callback(current.wait_stream, side)
-                stack.enter_context(torch.cuda.stream(side))
+        with side_stream() if self.owner.device.type == "cuda" else nullcontext():
             for _ in range(times):
                 self._forward()
                 self._backward()
@@ -331,15 +327,6 @@ def pays(device: torch.device) -> bool:
     """Return whether steps are recorded on this device: only where it computes beside a host that launches
     operations."""
     return device.type == "cuda"
-
-
-def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None]:
-    """Capture what a function does on the GPU, and return what does it again."""
-    graph = torch.cuda.CUDAGraph()
-    # Other threads, as the one that draws batches, may go on meanwhile.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        function()
-    return graph.replay
 
 
 def _tensors(inputs: Inputs) -> dict[str, Tensor]:

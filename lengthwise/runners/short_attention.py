@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_tree, write_json
+from lengthwise.runners.capture import capture, side_stream
 
 ON_CPU = 16  # positions: fixed, so that results do not depend on the machine
 WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # positions that are measured
@@ -85,17 +86,13 @@ def _milliseconds(device: torch.device, kind: torch.dtype, positions: int, head_
                 found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
                 torch.autograd.grad(found, (query, key, value), found.detach())
 
-    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
+    with side_stream():
         passes(3)
-    current.wait_stream(side)
-    graph, start, end = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        passes(20)
-    graph.replay()
+    replay = capture(partial(passes, 20))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    replay()
     start.record()
-    graph.replay()
+    replay()
     end.record()
     end.synchronize()
     return start.elapsed_time(end)

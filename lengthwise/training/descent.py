@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from lengthwise.runners.graphs import Graphs, capture
+from lengthwise.runners.capture import capture
+from lengthwise.runners.graphs import Graphs
 from lengthwise.training.ema import EMA
 
 
@@ -20,8 +21,7 @@ class Descent:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, clip: float | None) -> None:
         self.optimizer, self.clip = optimizer, clip
-        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self.model = model
+        self.model, self.weights = model, [*model.parameters()]
 
     def __call__(self, rate: float | Tensor, average: EMA | None) -> dict[str, Tensor]:
         """Take a step at a learning rate, and update the average, if there is one."""

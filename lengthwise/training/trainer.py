@@ -71,6 +71,7 @@ class Trainer:
             raise UsageError(f"{recipe.name}: there is nothing to train: the model has no trainable weights")
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
+        self.descent = Descent(self.model, self.optimizer, recipe.clip)
         how: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs}
         self.runners, self.replayed = RunnerChoice(self.model, self.processes, **how), ReplayedDescent(device)
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
@@ -137,7 +138,7 @@ class Trainer:
         recipe, step = self.recipe, self.step
         rate = recipe.optimizer.rate * recipe.schedule.factor(step - recipe.start, recipe.steps - recipe.start)
         average = self.average if step >= recipe.ema_start else None
-        descent, graphs = Descent(self.model, self.optimizer, recipe.clip), self.runners.replaying(self.parts)
+        graphs, descent = self.runners.replaying(self.parts), self.descent
         logs = loss.logs | (self.replayed(descent, rate, average, graphs) if graphs else descent(rate, average))
         self.optimizer.zero_grad()
         if average:

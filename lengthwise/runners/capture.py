@@ -1,0 +1,31 @@
+"""CUDA graphs: what a GPU does, captured once and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def side_stream() -> Iterator[None]:
+    """A context on another stream than the current one, as what runs before a capture needs; both wait for each
+    other."""
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    try:
+        with torch.cuda.stream(side):
+            yield
+    finally:
+        current.wait_stream(side)
+
+
+def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None]:
+    """Capture what a function does on the GPU, and return a function that does it again."""
+    graph = torch.cuda.CUDAGraph()
+    # Other threads, such as the one that draws batches, may continue meanwhile.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        function()
+    return graph.replay
