@@ -58,17 +58,14 @@ def queue(*, quick: bool) -> Iterator[Entry]:
     yield from (Entry(catalog.recipe(name), "bf16") for name in ("paper-abacus-8x2", "blog-abacus-addition"))
 
 
-def convert_moments(folder: Path, kind: torch.dtype) -> None:
-    """Store the optimizer's means in a checkpoint as numbers of this type."""
-    path = folder / "state.pt"
-    if not path.exists():
+def convert_moments(run: Run, kind: torch.dtype) -> None:
+    """Store the optimizer's moments in a run's checkpoint as numbers of this type."""
+    if (state := run.state()) is None:
         return
-    state = torch.load(path, weights_only=True, map_location="cpu")
-    for kept in state["optimizer"]["state"].values():
+    for moments in state["optimizer"]["state"].values():
         for name in ("exp_avg", "exp_avg_sq"):
-            kept[name] = kept[name].to(kind)
-    torch.save(state, part := path.with_suffix(".part"))
-    os.replace(part, path)
+            moments[name] = moments[name].to(kind)
+    run.save_state(state)
 
 
 def interrupt(*_: object) -> None:
@@ -86,7 +83,8 @@ def stop_after(seconds: float) -> threading.Timer:
 
 def go_on(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
     """Train until the time is over or the training done."""
-    convert_moments(folder, torch.float32)
+    run = Run(folder, entry.recipe)
+    convert_moments(run, torch.float32)
     before = signal.signal(signal.SIGTERM, interrupt)
     start, timer, said = time.monotonic(), stop_after(seconds), ""
     try:
@@ -99,11 +97,10 @@ def go_on(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
     finally:
         timer.cancel()
         signal.signal(signal.SIGTERM, before)
-        convert_moments(folder, torch.bfloat16)
-    state = folder / "state.pt"
-    unsaved = entry.recipe.steps if Run(folder, entry.recipe).done else 0
-    step = torch.load(state, weights_only=True)["step"] if state.exists() else unsaved
-    megabytes = round(state.stat().st_size / 1e6, 1) if state.exists() else 0.0
+        convert_moments(run, torch.bfloat16)
+    state, path = run.state(), folder / "state.pt"
+    step = state["step"] if state else entry.recipe.steps if run.done else 0
+    megabytes = round(path.stat().st_size / 1e6, 1) if state else 0.0
     return {"step": step, "of": entry.recipe.steps, "seconds": round(time.monotonic() - start, 1),
             "checkpoint_mb": megabytes, **({"error": said} if said else {})}  # fmt: skip
 
