@@ -32,7 +32,7 @@ def early(weights: Weights, batch: Batch) -> Predictions:
 
 @torch.no_grad()
 def traced(weights: Weights, batch: Batch) -> Predictions:
-    """As before: the trace of all loops, then the choice."""
+    """Answer as before: trace all loops, then choose one."""
     model, recipe, rule = weights.model, weights.recipe, weights.recipe.stopping
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     limit = limit_of(rule, planned)

@@ -213,8 +213,8 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
 
 
 def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Of recorded steps: milliseconds, seconds until the first was recorded, the distance from the plain runner; and
-    milliseconds of the forward and backward pass of a plain loop, as it is and compiled, and of other libraries'."""
+    """Measure recorded steps: milliseconds, seconds of the first recording, distance from the plain runner. Beside
+    them, milliseconds of a plain loop's passes, compiled and not, and of other libraries'."""
     recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 20), {}
     for matmul in ("fp32", "bf16"):

@@ -1,4 +1,4 @@
-"""What is most wanted of any quarter of an hour of any GPU: ``make gpu-queue MINUTES=12``.
+"""Continue published trainings on any GPU, those most wanted first: ``make gpu-queue MINUTES=12``.
 
 First a check of two minutes at most (``gpu.py --only captured``): recorded steps equal plain ones, and milliseconds.
 Then the published trainings that are not done, in order, each from its checkpoint under ``--to`` (by default
@@ -106,7 +106,7 @@ def go_on(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
 
 
 def check(device: str, seconds: float, *, quick: bool) -> str:
-    """What ``gpu.py --only captured`` prints: its line, or why there is none."""
+    """Run ``gpu.py --only captured``; return the line that it prints, or why there is none."""
     code = [sys.executable, str(HERE / "gpu.py"), "--only", "captured", "--device", device, *["--quick"] * quick]
     try:
         done = subprocess.run(code, capture_output=True, text=True, timeout=seconds)

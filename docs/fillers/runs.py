@@ -1,4 +1,4 @@
-"""What runs were chosen on, what weights score, how figures were made; code."""
+"""Fill in sizes that recipes were chosen on, scores of weights, commands of figures, costs and code."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str
 
 
 def time(folder: str) -> str:
-    """What the runs cost, from runs.json."""
+    """Write the cost of a folder's runs, from runs.json."""
     runs = json.loads((ROOT / folder / "runs.json").read_text())
     by_name = defaultdict(list)
     for run in runs:

@@ -24,7 +24,7 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
     padding, and so on. ``lengthwise check MODULE`` does the same.
 
     ``things`` are parts, recipes or studies, classes of parts, or modules with all that these define. The result prints
-    as a table; its ``broken`` are the laws that do not hold. UsageError where a thing is none of these::
+    as a table; its ``broken`` are the laws that do not hold. Raises UsageError for any other thing::
 
         def test_my_task():
             assert not lw.check(MyTask()).broken

@@ -1,4 +1,4 @@
-"""What training and measuring a recipe costs."""
+"""The cost of training and measuring a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What more loops do to looped weights, from Python."""
+"""The fate of looped weights in further loops: the Python interface."""
 
 from __future__ import annotations
 

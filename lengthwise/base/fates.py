@@ -1,4 +1,4 @@
-"""What becomes of looped weights when their loops go on."""
+"""The fates of looped weights: answers and states in loops after T(n)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULE = (
 
 @dataclass(frozen=True)
 class Fate:
-    """What one set of weights does after each loop; ``after`` counts loops from each problem's own T(n)."""
+    """The course of one set of weights, loop by loop; ``after`` counts loops from each problem's own T(n)."""
 
     weights: str
     task: str
@@ -37,7 +37,7 @@ class Fate:
     map_planned: int = 0  # T(n) of that problem
 
     def at(self, after: int) -> float:
-        """Exact match so many loops after T(n)."""
+        """Return exact match ``after`` loops beyond T(n)."""
         return self.exact[self.after.index(after)] or 0.0
 
     @property

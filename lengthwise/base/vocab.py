@@ -34,7 +34,7 @@ class Vocab:
 
     @property
     def separator(self) -> str:
-        """What stands between symbols in a text: a space if some symbol has several letters, else nothing."""
+        """The separator of symbols in a text: a space if any symbol has several letters, else empty."""
         return " " * any(len(symbol) > 1 for symbol in self.symbols)
 
     def split(self, text: str) -> list[str]:

@@ -110,7 +110,7 @@ def pictures(runs: Sequence[Run]) -> RenderableType:
 
 
 def length_plot(runs: Sequence[Run]) -> RenderableType:
-    """Plot exact match against digits, as far as it is measured."""
+    """Plot exact match against digits, for the digits that were measured."""
     measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST)]
     called = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST}" for curve in measured]
     points = [[(point.length, point.mean) for point in curve.diagonal()] for curve in measured]

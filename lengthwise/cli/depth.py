@@ -1,4 +1,4 @@
-"""What more loops do to looped weights."""
+"""Show what more loops do to looped weights."""
 
 from __future__ import annotations
 

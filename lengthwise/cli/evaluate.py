@@ -47,7 +47,7 @@ class Options(Measured, Computed, Printed, Quiet):
     seed: Seed | None = None  # N: seed of the problems (default: 0)
     grid: str | None = None  # NxM: every pair of sizes, for a task of two
     samples: Size | None = None  # N: fresh problems per length (default: 1000)
-    loops: str | None = None  # N,N: stop after so many loops, each in turn: --loops 1,8 is short for After(loops=…)
+    loops: str | None = None  # N,N: loops after which to measure: --loops 1,8 is short for After(loops=…)
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
     uniform_only: bool = False  # leave families of structured problems out
     precision: float | None = None  # H: end a length as soon as its 95 % interval is ±H, e.g. 0.01

@@ -256,7 +256,7 @@ def training_options(args: Trained) -> list[str]:
 
 
 def to_words(args: Any, left_out: Collection[str]) -> list[str]:
-    """Return a verb's options as they are typed, but for those ``left_out`` and those that have their default."""
+    """Return a verb's options as they are typed, except those in ``left_out`` and those at their default."""
     words = []
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), flag_of(field.name)

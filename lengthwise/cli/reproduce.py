@@ -219,7 +219,7 @@ def _publish_panel(
 
 
 def _publish_set(recipe: Recipe, path: Path, *, quiet: bool) -> list[Path]:
-    """Write the distribution of lengths in a fixed set; nothing if there is none."""
+    """Write the distribution of lengths in a fixed set; nothing if there is no fixed set."""
     if not isinstance(recipe.source, Finite):
         return []
     with doing(f"{recipe.name}: its set", quiet=quiet):

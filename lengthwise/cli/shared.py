@@ -54,7 +54,7 @@ class Kinds:
 
 @dataclass(kw_only=True)
 class Measured(Kinds):
-    """What is measured of weights."""
+    """Which problems weights are measured on, and by which rules."""
 
     # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)
     lengths: str | None = None
@@ -87,7 +87,7 @@ class Trained(Placed, Printed, Quiet):
     jobs: Size | None = None  # J: processes at a time (default: the cores, at most 2)
     # ENGINE: where to train: local (default), slurm, ray, or Slurm(partition=main, minutes=60, gpus=1)
     on: str = "local"
-    dry_run: bool = False  # say what it would take, on each engine at hand, and stop
+    dry_run: bool = False  # print the cost on each available engine, and stop
     measure: bool = False  # with --dry-run: run some steps of each recipe here (minutes)
     # arithmetic of matrix products in training; all else stays in 32 bits (default: fp32)
     matmul: Literal["fp32", "tf32", "bf16"] = "fp32"
