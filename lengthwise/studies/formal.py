@@ -7,12 +7,15 @@ from lengthwise.experiment.study import Panel, Study, check_once
 from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, formal_recipe
 
 TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
+FAMILIES = "-families"  # suffix of a method that trains with half of each batch from families
 NOTE = "500 steps at the cpu scale, 10,000 at the paper scale; rates, widths and curriculum are the same for all."
 
 
 def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> Study:
     """Formal languages: a panel per task, and a matrix of uniform problems and worst families at 1, 3.2 and 6.4 times
-    the training length. ``methods`` may name mixers of one's own, ``tasks`` tasks of one's own."""
+    the training length. ``methods`` may name mixers of one's own, ``tasks`` tasks of one's own. A method with the suffix
+    ``-families`` trains with half of each batch from the task's families.
+    """
     on = [*TASKS] if tasks == "all" else tasks.split(",")
     names = [*ARCHITECTURES] if methods == "all" else methods.split(",")
     check_once(on, "tasks")
@@ -22,7 +25,10 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
 
 
 def _panel(task: str, names: list[str], scale: Scale) -> Panel:
-    recipes = tuple(formal_recipe(task, name, scale) for name in names)
+    recipes = tuple(
+        formal_recipe(task, name.removesuffix(FAMILIES), scale, families=0.5 * name.endswith(FAMILIES))
+        for name in names
+    )
     top = recipes[0].lengths.top
     return Panel(
         title=TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}",

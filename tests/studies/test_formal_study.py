@@ -1,5 +1,7 @@
 """The study of formal languages: its cells, and mixers and tasks of one's own as rows and columns."""
 
+import dataclasses
+
 import pytest
 from conftest import command
 
@@ -61,6 +63,12 @@ def test_a_mixer_and_a_task_of_ones_own_are_a_row_and_a_column(tmp_path, monkeyp
     done = command("reproduce", "formal", *words)
     assert done.returncode == 0, done.stderr
     assert "formal-parity-mean-of-all" in done.stdout and "formal-swapped-mean-of-all" in done.stdout
+
+
+def test_the_suffix_families_trains_an_architecture_with_half_families():
+    uniform, half = catalog.study("formal", tasks="parity", methods="lstm,lstm-families").recipes
+    assert uniform == formal_recipe("parity", "lstm")
+    assert half == dataclasses.replace(uniform, name="formal-parity-lstm-families", families=0.5)
 
 
 def test_unknown_rows_and_columns_are_answered_with_the_known_ones():
