@@ -13,7 +13,7 @@ NOTE = "500 steps at the cpu scale, 10,000 at the paper scale; rates, widths and
 
 def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> Study:
     """Formal languages: a panel per task, and a matrix of uniform problems and worst families at 1, 3.2 and 6.4 times
-    the training length. ``methods`` may name mixers of one's own, ``tasks`` tasks of one's own. A method with the suffix
+    the training length. ``methods`` may name mixers of one's own, ``tasks`` tasks of one's own. A method that ends in
     ``-families`` trains with half of each batch from the task's families.
     """
     on = [*TASKS] if tasks == "all" else tasks.split(",")
