@@ -2,7 +2,7 @@
 
 from lengthwise.base import signals
 
-with signals.leaving():
+with signals.exit_on_stop_signals():
     from lengthwise.cli.entry import main
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def train(
     given: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     chosen = training_recipe(recipe, changes, task, lengths, parent, given)
-    how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul, compile=compile)
+    how = _training_options(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul, compile=compile)
     how |= {"graphs": graphs, "keep_state": keep_state}
     with Progress(quiet=quiet) as progress:
         trained = loop.train(chosen, folder, device=device, progress=progress, **how)
@@ -218,13 +218,13 @@ def train_stacked(
     """
     first = recipe_from(recipe, task).change(changes)
     each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
-    how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
+    how = _training_options(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
     with Progress(quiet=quiet) as progress:
         runs = stacked.train_stacked(each, device=device, progress=progress, **how)
     return [Run(run.folder, run.recipe) for run in runs]
 
 
-def _how(track: str | Sequence[str], **others: Any) -> dict[str, Any]:  # as training takes it
+def _training_options(track: str | Sequence[str], **others: Any) -> dict[str, Any]:  # as training takes it
     return {"track": texts_from(track, "track"), **others}
 
 
@@ -296,7 +296,7 @@ def evaluate(
     if own:
         own.keep("scores", *(score.row() | {"seed": seed} for score in scores))
     known = not isinstance(weights, nn.Module) or trained_to is not None
-    return Scores(scores, outline_of(found, known=known), answers)
+    return Scores(scores, outline_of(found, length_known=known), answers)
 
 
 Compared = Scores | Run | str | Path

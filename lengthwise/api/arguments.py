@@ -53,7 +53,7 @@ def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
 
 
 def recipe_of_model(model: ModelSpec | nn.Module, task: Task | str, **given: Any) -> Recipe:
-    """A plain recipe for a model of a user's own."""
+    """Return a recipe with default settings for a user's own model."""
     spec = model if isinstance(model, ModelSpec) else ExternalModule.of(model)
     name = spec.name if isinstance(spec, ExternalModule) else type(spec).__name__
     chosen = task_from(task)
@@ -70,7 +70,7 @@ def recipe_of_model(model: ModelSpec | nn.Module, task: Task | str, **given: Any
 
 
 def task_from(task: Task | str) -> Task:
-    """A task, or the one of a name."""
+    """Return a task, given itself or its name."""
     if isinstance(task, Task):
         return task
     if not isinstance(task, str):
@@ -79,7 +79,7 @@ def task_from(task: Task | str) -> Task:
 
 
 def weights_from(weights: object, device: str, *, task: Task | str | None, **given: Any) -> Weights:
-    """Weights as they are, a run's, those of a name or a folder, or a module's."""
+    """Return the weights that an argument means: weights, a run, a name, a folder, or a module."""
     if isinstance(weights, nn.Module):
         if task is None:
             raise UsageError(f"{type(weights).__name__}: name the task to measure it on, e.g. task='parity'")
@@ -100,7 +100,7 @@ def weights_from(weights: object, device: str, *, task: Task | str | None, **giv
 def weights_of_module(
     module: nn.Module, task: Task | str, *, layout: Layout | None, loops: Loops | None, trained_to: int | None
 ) -> Weights:
-    """A module as weights. UsageError unless it answers in the task's symbols."""
+    """Return a module as weights. Raises UsageError unless it answers in the task's symbols."""
     lengths = Uniform(top=20 if trained_to is None else trained_to)
     given: dict[str, Any] = {"layout": layout, "loops": loops, "lengths": lengths}
     recipe = recipe_of_model(module, task, **{name: value for name, value in given.items() if value is not None})
@@ -108,7 +108,7 @@ def weights_of_module(
 
 
 def sizes_from(lengths: object, task: Task) -> list[AnySize]:
-    """Sizes as they are given. UsageError where they are none."""
+    """Return one or several sizes as a list. Raises UsageError if they are not valid sizes."""
     if isinstance(lengths, str):
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
     if isinstance(lengths, Tensor):
@@ -136,16 +136,16 @@ def sizes_from(lengths: object, task: Task) -> list[AnySize]:
     return sizes
 
 
-def texts_from(given: object, name: str) -> list[str]:
-    """A text or several, as a list; ``name`` is what they are called. UsageError for anything else."""
-    several = [given] if isinstance(given, str) else given
+def texts_from(texts: object, name: str) -> list[str]:
+    """Return one or several texts as a list. Raises UsageError, which begins with ``name``, for anything else."""
+    several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Collection) or not all(isinstance(one, str) for one in several):
-        raise UsageError(f"{name}: {_quote(given)} is neither a text nor a list of texts")
+        raise UsageError(f"{name}: {_quote(texts)} is neither a text nor a list of texts")
     return list(several)
 
 
 def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:
-    """Stopping rules, one or several, or their texts; None for the recipe's own."""
+    """Return a list of stopping rules, given one or several rules or their texts; None for the recipe's own."""
     if stopping is None:
         return None
     several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
@@ -154,18 +154,18 @@ def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> li
 
 
 def _quote(value: object) -> str:
-    """A value as a message quotes it: short."""
+    """Return a value as short text, to be quoted in an error."""
     text = quote_value(value, longest=61)
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
 
 
-def scores_from(one: object) -> Scores:
-    """Scores, or those of a run or its folder."""
-    if isinstance(one, (str, Path)):
-        one = Run.open(one)
-    found = runs.Run(one.folder, one.recipe).scores if isinstance(one, Run) else one
+def scores_from(source: object) -> Scores:
+    """Return scores as they are, or those saved in a run or its folder."""
+    if isinstance(source, (str, Path)):
+        source = Run.open(source)
+    found = runs.Run(source.folder, source.recipe).scores if isinstance(source, Run) else source
     if not isinstance(found, Scores):
-        raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_quote(one)}")
+        raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_quote(source)}")
     return found
 
 
@@ -177,8 +177,7 @@ def training_recipe(
     parent: Run | str | Path | None,
     given: dict[str, Any],
 ) -> Recipe:
-    """The recipe that ``train`` is asked for, with the fields that are ``given``; that of its parent if there is no
-    other."""
+    """Return the recipe to train: the one named, otherwise the parent's, with changes and the ``given`` fields."""
     came_from = parent.folder if isinstance(parent, Run) else parent
     if came_from is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
         changes = (recipe, *changes) if isinstance(recipe, str) else changes
@@ -196,14 +195,14 @@ def training_recipe(
 
 
 def run_to_save_in(weights: object) -> Run:
-    """The run whose folder keeps scores. UsageError where there is none."""
+    """Return the run in whose folder scores are saved. Raises UsageError if these weights are not a run."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
     if run is None or not run.is_run:
         raise UsageError(f"save: scores are kept in a run's folder, and {_quote(weights)} is no run")
     return run
 
 
-def outline_of(weights: Weights, *, known: bool) -> RunOutline:
-    """The outline of weights; where it is not ``known`` how far they were trained, it does not say."""
-    told = replace(outline(weights.recipe), name=weights.name)
-    return told if known else replace(told, top=0, tops=(0,) * len(told.axes))
+def outline_of(weights: Weights, *, length_known: bool) -> RunOutline:
+    """Return the outline of weights, without a training length unless it is known."""
+    facts = replace(outline(weights.recipe), name=weights.name)
+    return facts if length_known else replace(facts, top=0, tops=(0,) * len(facts.axes))

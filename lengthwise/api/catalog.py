@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from lengthwise.base.errors import quote_value
-from lengthwise.base.fields import Config, below, build, kebab, kinds, suggest
+from lengthwise.base.fields import Config, build, kebab, kinds, subclasses_of, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.lengths import Lengths
@@ -44,19 +44,19 @@ def parts() -> dict[str, dict[str, type[Config]]]:
     return {name: kinds(base) for name, base in PARTS.items()}
 
 
-def _functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
+def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
     """Return the modules' public functions without required arguments that are annotated to return ``returns``, by
     name. ``nn.Module`` stands for any torch module."""
     found = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__ and not name.startswith("_")
-            if own and _is(_return_type(function), returns) and _callable(function):
+            if own and _is_wanted_type(_return_type(function), returns) and _needs_no_arguments(function):
                 found[name.replace("_", "-")] = function
     return found
 
 
-def _is(returned: Any, wanted: Any) -> bool:
+def _is_wanted_type(returned: Any, wanted: Any) -> bool:
     modules = wanted is nn.Module and isinstance(returned, type) and issubclass(returned, nn.Module)
     return modules or returned == wanted
 
@@ -71,7 +71,7 @@ def _return_type(function: Callable[..., Any]) -> Any:
         return None
 
 
-def _callable(function: Callable[..., Any]) -> bool:
+def _needs_no_arguments(function: Callable[..., Any]) -> bool:
     """Return whether a function can be called without arguments."""
     parameters = inspect.signature(function).parameters.values()
     return all(parameter.default is not parameter.empty for parameter in parameters)
@@ -79,14 +79,14 @@ def _callable(function: Callable[..., Any]) -> bool:
 
 def _recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
     modules = list(modules)
-    found = _functions(modules, Recipe)
+    found = _find_functions(modules, Recipe)
     for module in modules:  # one by one: two modules' family functions may share a name, though their recipes do not
-        for family in _functions([module], dict[str, Recipe]).values():
-            found |= {name: _member(recipe, family.__doc__) for name, recipe in family().items()}
+        for family in _find_functions([module], dict[str, Recipe]).values():
+            found |= {name: _return_recipe(recipe, family.__doc__) for name, recipe in family().items()}
     return found
 
 
-def _member(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
+def _return_recipe(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
     def make() -> Recipe:
         return recipe
 
@@ -116,7 +116,7 @@ def studies() -> dict[str, Callable[..., Study]]:
 
 @cache
 def _shipped_studies() -> dict[str, Callable[..., Study]]:
-    return _functions(import_room("studies"), Study)
+    return _find_functions(import_room("studies"), Study)
 
 
 def add(module: ModuleType) -> None:
@@ -127,14 +127,14 @@ def add(module: ModuleType) -> None:
     of another module.
     """
     _check_names(module)
-    recipes, studies = _recipes([module]), _functions([module], Study)
+    recipes, studies = _recipes([module]), _find_functions([module], Study)
     # A module without recipes does not wait for the package's recipes to be built.
     taken = [name for name in recipes if name in _shipped_recipes()] + [
         name for name in studies if name in _shipped_studies()
     ]
     if taken:
         raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
-    add_builders(_functions([module], nn.Module).values())
+    add_builders(_find_functions([module], nn.Module).values())
     _OWN.update(recipes)
     _OWN_STUDIES.update(studies)
     if module.__file__:
@@ -146,7 +146,9 @@ def _check_names(module: ModuleType) -> None:
     parts()  # raises for names of the package's parts
     for base in PARTS.values():
         # Skip classes that were redefined, e.g. by a reload.
-        found = [cls for cls in below(base) if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls]
+        found = [
+            cls for cls in subclasses_of(base) if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls
+        ]
         others = {cls.__name__: cls for cls in found if cls.__module__ != module.__name__}
         for cls in found:
             if cls.__module__ == module.__name__ and (other := others.get(cls.__name__)):
@@ -158,7 +160,7 @@ def find_defined(
 ) -> tuple[list[type[Config]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """Return the parts, recipes and studies that a user's own module defines."""
     found = [cls for known in parts().values() for cls in known.values() if cls.__module__ == module.__name__]
-    return found, _recipes([module]), _functions([module], Study)
+    return found, _recipes([module]), _find_functions([module], Study)
 
 
 def own_recipes() -> dict[str, str]:
@@ -175,7 +177,7 @@ def members() -> dict[str, dict[str, list[str]]]:
     """Return the names of all families' recipes, by file and function, which the sources alone do not contain."""
     found: dict[str, dict[str, list[str]]] = {}
     for module in import_room("recipes"):
-        families = {function.__name__: function() for function in _functions([module], dict[str, Recipe]).values()}
+        families = {function.__name__: function() for function in _find_functions([module], dict[str, Recipe]).values()}
         found[module.__name__.rpartition(".")[2]] = {name: list(family) for name, family in families.items()}
     return found
 
@@ -188,7 +190,7 @@ def summary_of(function: Callable[..., Any]) -> str:
 FEW = 40  # names that an error message lists at most
 
 
-def _find(what: str, name: str, known: dict[str, Any]) -> Any:
+def _find_by_name(what: str, name: str, known: dict[str, Any]) -> Any:
     if not isinstance(name, str) or name not in known:
         few = (
             f"one of: {', '.join(known)}"
@@ -206,7 +208,7 @@ def _find(what: str, name: str, known: dict[str, Any]) -> Any:
 def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     """Return a recipe by its name, with ``name=value`` changes. Raises UsageError, which lists the names, for a wrong
     one, and for an error in a user's own function."""
-    make = _find("recipe", name, recipes())
+    make = _find_by_name("recipe", name, recipes())
     try:
         found = make()
     except (UsageError, KeyboardInterrupt):
@@ -222,7 +224,7 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
 
 def study(name: str, **choices: Any) -> Study:
     """Return a study by its name; ``choices`` are arguments of its function. Raises UsageError for an unknown one."""
-    function = _find("study", name, studies())
+    function = _find_by_name("study", name, studies())
     takes = inspect.signature(function).parameters
     for choice in choices:
         if choice not in takes:
@@ -233,5 +235,5 @@ def study(name: str, **choices: Any) -> Study:
 def task(name: str, changes: Iterable[str] = ()) -> Task:
     """Return a task by its name in the shell (``addition``), with ``name=value`` changes to its fields."""
     import_parts()
-    cls = _find("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})
+    cls = _find_by_name("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})
     return build(cls, changes)

@@ -9,7 +9,7 @@ from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import path_of
-from lengthwise.base.quantities import spans
+from lengthwise.base.quantities import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 from lengthwise.tasks.file import File
@@ -69,7 +69,7 @@ def describe_file(name: str) -> list[tuple[str, str]]:
     return [
         ("problems", f"{len(found.size):,} different{repeated}"),
         ("split", ", ".join(counts)),
-        ("sizes", spans(task.listed_sizes)),
+        ("sizes", format_ranges(task.listed_sizes)),
         ("longest", f"prompt {prompt:,} symbols, answer {answer:,}"),
         ("symbols", f"{len(found.symbols):,}: {some}" + " …" * (len(found.symbols) > 40)),
         ("digest", task.digest),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.base.fates import RULE, Fate
-from lengthwise.base.formatting import Grid
+from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import UsageError
@@ -21,7 +21,7 @@ LATER = (0, 1, 2, 5, 20)  # loops after T(n) in the table; then the last
 HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER), "last", "moved", "over 2", "fate")
 
 
-class Fates(Grid, list[Fate]):
+class Fates(PrintedTable, list[Fate]):
     """Fates of several weights."""
 
     title_above = False
@@ -41,8 +41,8 @@ class Fates(Grid, list[Fate]):
         """Return ``HEADS``, and a line of cells for each of the weights."""
         return HEADS, [
             [fate.weights, size_text(fate.sizes), f"{fate.planned:.3g}",
-             *(share_text(fate.at(k)) if k <= fate.after[-1] else "" for k in LATER),
-             share_text(fate.at(fate.after[-1])),
+             *(share_text(fate.exact_after(k)) if k <= fate.after[-1] else "" for k in LATER),
+             share_text(fate.exact_after(fate.after[-1])),
              *("–" if values[-1] is None else f"{values[-1]:.0e}" for values in (fate.moved, fate.moved_over_two)),
              fate.verdict] for fate in self
         ]  # fmt: skip
@@ -73,10 +73,10 @@ def depth(
         raise UsageError("depth: name weights, e.g. looped-pairs")
     if more < 1 or samples < 1:
         raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")
-    return Fates([fate_of(_loaded(one), size, more=more, samples=samples, seed=seed) for one in several])
+    return Fates([fate_of(_load_weights(one), size, more=more, samples=samples, seed=seed) for one in several])
 
 
-def _loaded(weights: Any) -> Weights:
+def _load_weights(weights: Any) -> Weights:
     if isinstance(weights, Weights):
         return weights
     return weights.weights() if isinstance(weights, Run) else load(weights)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from lengthwise.base.extras import library
+from lengthwise.base.extras import import_library
 from lengthwise.base.files import write
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
@@ -25,7 +25,7 @@ ROWS, BEYOND = 5, 4  # rows that are traced; their size beyond the smallest
 def check_exporters() -> None:
     """Raise UsageError if the libraries that write ONNX are not installed."""
     for name in ("onnx", "onnxscript"):
-        library(name, "onnx")
+        import_library(name, "onnx")
 
 
 def export(weights: Weights, *, onnx: str | None = None, program: str | None = None) -> None:

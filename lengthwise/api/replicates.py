@@ -32,7 +32,7 @@ def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
     with rng.preserve_generators():
         rng.seed_torch(rng.address(seed, "weights"))
         if not isinstance(module, nn.Module):
-            return _built(module)
+            return _build_module(module)
         new = copy.deepcopy(module)
         for name, part in [*new.named_modules()][::-1]:  # a part that resets its own parts' biases comes after them
             reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
@@ -47,7 +47,7 @@ def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
     return new
 
 
-def _built(factory: Factory) -> nn.Module:
+def _build_module(factory: Factory) -> nn.Module:
     try:
         found: Any = factory()
     except Exception as error:
@@ -86,15 +86,15 @@ def is_pooled(thing: object) -> bool:
     return several or (isinstance(thing, str) and thing in list_shipped() and not is_folder(runs_folder() / thing))
 
 
-def compare_pooled(things: Iterable[object]) -> PooledComparison:
+def compare_pooled(groups: Iterable[object]) -> PooledComparison:
     """Pool runs, lists of runs and names of shipped weights by recipe."""
     found: list[RunFolder] = []
-    for one in things:
-        found += [_folder(part) for part in (one if isinstance(one, list | tuple) else [one])]
+    for one in groups:
+        found += [_run_folder(part) for part in (one if isinstance(one, list | tuple) else [one])]
     return PooledComparison(found)
 
 
-def _folder(one: object) -> RunFolder:
+def _run_folder(one: object) -> RunFolder:
     if isinstance(one, Run):
         return one
     if isinstance(one, str) and one in list_shipped():

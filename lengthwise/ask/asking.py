@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lengthwise.ask.client import Client, Failure, Refusal, brief
-from lengthwise.ask.folder import Asked, Row
+from lengthwise.ask.client import Client, Failure, Refusal, shorten
+from lengthwise.ask.folder import InquiryRun, Row
 from lengthwise.ask.inquiry import Item
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judge
@@ -26,7 +26,7 @@ PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call en
 
 
 @dataclass(frozen=True)
-class Manner(Config):
+class RequestOptions(Config):
     """Options for sending requests, which do not affect the replies. Raises UsageError if a number is out of range."""
 
     key: Key
@@ -47,7 +47,10 @@ class Outcome:
 
 
 def collect(
-    asked: Asked, items: Sequence[Item], manner: Manner, seen: Callable[[int, int], None] = lambda replies, sent: None
+    asked: InquiryRun,
+    items: Sequence[Item],
+    manner: RequestOptions,
+    seen: Callable[[int, int], None] = lambda replies, sent: None,
 ) -> Outcome:
     """Ask every different prompt that has no reply yet.
 
@@ -58,13 +61,13 @@ def collect(
     missing = {item.prompt: item for item in items if item.prompt not in known}
     if not missing:
         return Outcome(0, 0, 0, "")
-    asker = _Asker(asked, manner, seen, fruitful=bool(known))
-    if asyncio.run(_stopped(asker.run(missing.values()))):
+    asker = _Asker(asked, manner, seen, any_replies=bool(known))
+    if asyncio.run(_run_until_signal(asker.run(missing.values()))):
         raise KeyboardInterrupt
     return Outcome(asker.replies, asker.requests, len(missing) - asker.replies, asker.reason)
 
 
-async def _stopped(work: Awaitable[None]) -> bool:
+async def _run_until_signal(work: Awaitable[None]) -> bool:
     """Await the work; return True if a stop signal cancelled it. KeyboardInterrupt is raised by the caller, because an
     event loop would report it as an error."""
     task, loop, signals = asyncio.current_task(), asyncio.get_running_loop(), []
@@ -86,8 +89,10 @@ async def _stopped(work: Awaitable[None]) -> bool:
 class _Asker:
     """One call of ``collect``: workers that take prompts from a queue, each handling one at a time."""
 
-    def __init__(self, asked: Asked, manner: Manner, seen: Callable[[int, int], None], *, fruitful: bool) -> None:
-        self.asked, self.manner, self.seen, self.fruitful = asked, manner, seen, fruitful
+    def __init__(
+        self, asked: InquiryRun, manner: RequestOptions, seen: Callable[[int, int], None], *, any_replies: bool
+    ) -> None:
+        self.asked, self.manner, self.seen, self.any_replies = asked, manner, seen, any_replies
         self.replies = self.requests = self.in_vain = 0  # in_vain: prompts given up since the last reply
         self.trouble, self.capped = "", False
         self.rest_until = 0.0  # a wait that the endpoint asks for applies to all workers
@@ -107,41 +112,41 @@ class _Asker:
             try:
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(min(manner.concurrency, len(queue))):
-                        workers.create_task(self._work(client, queue))
+                        workers.create_task(self._ask_from_queue(client, queue))
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None
 
-    async def _work(self, client: Client, queue: deque[Item]) -> None:
+    async def _ask_from_queue(self, client: Client, queue: deque[Item]) -> None:
         while queue and not self.closed.is_set():
             await self._ask(client, queue.popleft())
 
     async def _ask(self, client: Client, item: Item) -> None:
         """Ask one prompt until there is a reply or no try is left."""
         for attempt in range(TRIES):
-            await self._rest(attempt)
-            if not self._may_send():
+            await self._back_off(attempt)
+            if not self._count_request():
                 return
             try:
                 start = time.monotonic()
                 reply = await client.ask(item.prompt)
             except Failure as failure:
-                self._note(str(failure), failure.wait)
-                self._listen(heard=failure.heard)
+                self._note_trouble(str(failure), failure.wait)
+                self._note_response(responded=failure.responded)
             except Refusal as refusal:
-                self._listen(heard=True)
-                self._note(str(refusal))
-                if not self.fruitful:
+                self._note_response(responded=True)
+                self._note_trouble(str(refusal))
+                if not self.any_replies:
                     raise UsageError(f"{self.asked.inquiry.endpoint}: {self.trouble}") from None
                 return
             else:
-                self._listen(heard=True)
-                self._keep(item, reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)})
+                self._note_response(responded=True)
+                self._save_reply(item, reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)})
                 return
         self.in_vain += 1
         if self.in_vain >= max(3, self.manner.concurrency):
             self.closed.set()
 
-    async def _rest(self, attempt: int) -> None:
+    async def _back_off(self, attempt: int) -> None:
         """Wait: exponential back-off with jitter, at least as long as the endpoint asks for; ends early if closed."""
         wait = min(LONGEST, self.manner.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1) if attempt else 0.0
         until = time.monotonic() + wait
@@ -150,7 +155,7 @@ class _Asker:
                 async with asyncio.timeout(left):
                     await self.closed.wait()
 
-    def _may_send(self) -> bool:
+    def _count_request(self) -> bool:
         """Return True if another request may be sent, and count it."""
         if self.manner.limit is not None and self.requests >= self.manner.limit:
             self.capped = True
@@ -160,23 +165,23 @@ class _Asker:
         self.requests += 1
         return True
 
-    def _note(self, reason: str, wait: float | None = None) -> None:
-        self.trouble = brief(self.manner.key.hide(reason))
+    def _note_trouble(self, reason: str, wait: float | None = None) -> None:
+        self.trouble = shorten(self.manner.key.redact(reason))
         if wait is not None and wait > PATIENCE:
             self.trouble = f"{self.trouble} (it asks to wait {wait:.0f} s)"
             self.closed.set()
         elif wait:
             self.rest_until = max(self.rest_until, time.monotonic() + wait)
 
-    def _listen(self, *, heard: bool) -> None:
+    def _note_response(self, *, responded: bool) -> None:
         """Stop asking an endpoint that never responds."""
-        self.silence = None if heard or self.silence is None else self.silence + 1
+        self.silence = None if responded or self.silence is None else self.silence + 1
         if self.silence is not None and self.silence >= max(TRIES, 2 * self.manner.concurrency):
             self.closed.set()
 
-    def _keep(self, item: Item, reply: Row) -> None:
+    def _save_reply(self, item: Item, reply: Row) -> None:
         row = reply | judge(self.asked.inquiry.task, reply["said"], item.right)
-        hidden = {name: self.manner.key.hide(v) if isinstance(v, str) else v for name, v in row.items()}
+        hidden = {name: self.manner.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
         self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden)
-        self.replies, self.in_vain, self.fruitful = self.replies + 1, 0, True
+        self.replies, self.in_vain, self.any_replies = self.replies + 1, 0, True
         self.seen(self.replies, self.requests)

@@ -16,18 +16,18 @@ from lengthwise.ask.folder import Row, token_counts
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.ask.key import Key
 from lengthwise.base.errors import UsageError
-from lengthwise.base.extras import library
+from lengthwise.base.extras import import_library
 
 LARGEST = 4 * 2**20  # bytes per response, about ten times the longest real replies
 
 
 class Failure(Exception):
-    """A failed request that may be retried, after ``wait`` seconds if the endpoint asks for it; ``heard`` is False if
-    the endpoint did not respond at all."""
+    """A failed request that may be retried, after ``wait`` seconds if the endpoint asks for it; ``responded`` is False
+    if the endpoint did not respond at all."""
 
-    def __init__(self, reason: str, wait: float | None = None, *, heard: bool = True) -> None:
+    def __init__(self, reason: str, wait: float | None = None, *, responded: bool = True) -> None:
         super().__init__(reason)
-        self.wait, self.heard = wait, heard
+        self.wait, self.responded = wait, responded
 
 
 class Refusal(Exception):
@@ -36,7 +36,7 @@ class Refusal(Exception):
 
 def client_library() -> Any:
     """Import the module ``openai``, which is slow. Raises UsageError if it is not installed."""
-    return library("openai", "ask", "ask needs the openai client, which is not installed")
+    return import_library("openai", "ask", "ask needs the openai client, which is not installed")
 
 
 class Client:
@@ -52,7 +52,7 @@ class Client:
         openai = client_library()
         # A redirect would be an uncounted request, and could send the key to another host.
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
-        transport.event_hooks = {"request": [_plain], "response": [_capped]}
+        transport.event_hooks = {"request": [_request_uncompressed], "response": [_limit_size]}
         async with openai.AsyncOpenAI(
             api_key=key.value or "none",
             base_url=inquiry.endpoint,
@@ -73,15 +73,15 @@ class Client:
                 )
             return read_reply(response.text)
         except (TimeoutError, openai.APITimeoutError):
-            raise Failure(f"no reply within {self.timeout:g} s", heard=False) from None
+            raise Failure(f"no reply within {self.timeout:g} s", responded=False) from None
         except openai.APIStatusError as error:
-            raise self._problem(error) from None
+            raise self._error_of_status(error) from None
         except openai.OpenAIError as error:
             if isinstance(error.__cause__, Failure | Refusal):  # raised in a hook
                 raise error.__cause__ from None
-            raise Failure(f"{error} {error.__cause__ or ''}", heard=False) from None
+            raise Failure(f"{error} {error.__cause__ or ''}", responded=False) from None
 
-    def _problem(self, error: Any) -> Exception:
+    def _error_of_status(self, error: Any) -> Exception:
         """Return the exception for an HTTP error status: UsageError if all further requests would get it too. The body
         of a 401 is not quoted, as it may show the key."""
         status, variable = error.status_code, self.key.variable
@@ -98,18 +98,18 @@ class Client:
         if status == 429 and "insufficient_quota" in (error.code, error.type):
             mistakes[status] = f"the quota is used up ({quoted})"
         if status in mistakes:
-            return UsageError(f"{self.inquiry.endpoint}: {brief(self.key.hide(mistakes[status]))}")
+            return UsageError(f"{self.inquiry.endpoint}: {shorten(self.key.redact(mistakes[status]))}")
         if status in (408, 409, 425, 429) or status >= 500:
-            return Failure(f"the endpoint says {quoted}", _wait(error.response.headers))
+            return Failure(f"the endpoint says {quoted}", _retry_after(error.response.headers))
         return Refusal(f"the endpoint refuses a prompt ({quoted})")
 
 
-async def _plain(request: Any) -> None:
+async def _request_uncompressed(request: Any) -> None:
     """Request an uncompressed response, so that its size is known as it is received."""
     request.headers["Accept-Encoding"] = "identity"
 
 
-async def _capped(response: Any) -> None:
+async def _limit_size(response: Any) -> None:
     """Read a response of at most ``LARGEST`` bytes, to be decoded as UTF-8."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise Failure("the endpoint's response is compressed, which was not asked for")
@@ -125,7 +125,7 @@ async def _capped(response: Any) -> None:
     response.encoding = "utf-8"
 
 
-def _wait(headers: Mapping[str, str]) -> float | None:
+def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if it is missing or invalid."""
     try:
         if text := headers.get("retry-after-ms"):
@@ -147,7 +147,7 @@ def _quote_message(body: Any) -> str:
     return f": {message}" if message else ""
 
 
-def brief(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text as one line of at most 240 printable characters, safe to print to a terminal."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= 240 else f"{text[:239]}…"

@@ -10,7 +10,7 @@ from typing import Any
 
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import fields
-from lengthwise.base.files import inside, read_tree, write_json
+from lengthwise.base.files import path_inside, read_tree, write_json
 from lengthwise.base.results import InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
@@ -22,7 +22,7 @@ AROUND = 4  # tokens that a chat template adds to a message
 MAX_TOKENS = 10**9  # per reply; a larger count is an error of the endpoint
 
 
-class Asked(InquiryFolder):
+class InquiryRun(InquiryFolder):
     """The folder of an inquiry: rows of ``replies`` and ``scores``."""
 
     def __init__(self, folder: Path, inquiry: Inquiry) -> None:
@@ -30,41 +30,41 @@ class Asked(InquiryFolder):
         self.inquiry = inquiry
 
     @staticmethod
-    def of(inquiry: Inquiry, folder: Path | None = None) -> Asked:
+    def of(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
         """Open the folder of an inquiry, creating it if needed. Raises UsageError if it holds anything else."""
-        asked = Asked.locate(inquiry, folder)
+        asked = InquiryRun.locate(inquiry, folder)
         if not (path := asked.folder / "asked.json").exists():
             write_json(path, fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
         return asked
 
     @staticmethod
-    def locate(inquiry: Inquiry, folder: Path | None = None) -> Asked:
+    def locate(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
         """Like ``of``, without creating anything."""
-        path = folder or inside(runs_folder(), inquiry.name)
+        path = folder or path_inside(runs_folder(), inquiry.name)
         if (path / "asked.json").exists():
-            if Asked.open(path).inquiry != inquiry:
+            if InquiryRun.open(path).inquiry != inquiry:
                 raise UsageError(f"{path}: belongs to another inquiry; name another folder")
         elif path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
             raise UsageError(f"{path}: holds other files; name another folder")
-        return Asked(path, inquiry)
+        return InquiryRun(path, inquiry)
 
     @staticmethod
-    def open(folder: Path) -> Asked:
+    def open(folder: Path) -> InquiryRun:
         """Open an existing folder. Raises UsageError if it is not an inquiry's."""
         path = folder / "asked.json"
         import_parts()
         tree = read_tree(path)
         tree.pop("outline", None)
         try:
-            return Asked(folder, fields.decode(Inquiry, tree))
+            return InquiryRun(folder, fields.decode(Inquiry, tree))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
 
     @staticmethod
-    def find_by_name(name: str | Path) -> Asked | None:
+    def find_by_name(name: str | Path) -> InquiryRun | None:
         """Open a folder by its path, or by its name among the runs; None if there is no inquiry."""
         path = inquiry_path(name)
-        return Asked.open(path) if path else None
+        return InquiryRun.open(path) if path else None
 
     def config(self) -> Row:
         """Return the inquiry as plain values, with defaults for fields that its file lacks."""
@@ -87,7 +87,7 @@ class Asked(InquiryFolder):
         ones, so these scores would be biased."""
         self.keep("scores", *(row for row in rows if row["count"] == row["asked"]))
 
-    def spent(self) -> dict[str, int]:
+    def tokens_spent(self) -> dict[str, int]:
         """Return the endpoint's token counts, summed over all replies."""
         counts = [token_counts(row) for row in self.rows("replies")]
         return {name: sum(count[name] for count in counts) for name in TOKENS}
@@ -102,20 +102,22 @@ def token_counts(usage: Any) -> dict[str, int]:
 def estimate(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
     """Estimate tokens in and out for prompts that lack a reply, each with its answer. The counts of ``known`` replies
     scale the estimate: they show how the endpoint counts tokens, and how much the model writes besides the answer."""
-    guessed = _guess(inquiry, {prompt: row["right"] for prompt, row in known.items()})
+    guessed = _estimate_from_text(inquiry, {prompt: row["right"] for prompt, row in known.items()})
     spent = [sum(row[name] for row in known.values()) for name in TOKENS]
     times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]
-    wanted = _guess(inquiry, missing)
+    wanted = _estimate_from_text(inquiry, missing)
     return {name: round(count * more) for name, count, more in zip(TOKENS, wanted, times, strict=True)}
 
 
-def _guess(inquiry: Inquiry, prompts: Mapping[str, str]) -> tuple[int, int]:
+def _estimate_from_text(inquiry: Inquiry, prompts: Mapping[str, str]) -> tuple[int, int]:
     """Estimate tokens in and out from the texts alone; each reply ends with an extra token."""
     texts = [message["content"] for prompt in prompts for message in inquiry.messages(prompt)]
-    return sum(AROUND + _count(text) for text in texts), sum(1 + _count(right) for right in prompts.values())
+    return sum(AROUND + _estimate_tokens(text) for text in texts), sum(
+        1 + _estimate_tokens(right) for right in prompts.values()
+    )
 
 
-def _count(text: str) -> int:
+def _estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text: one or more per word, one per three digits, one per sign."""
     words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
     return sum(1 + len(word) // 8 for word in words)

@@ -62,7 +62,7 @@ class Inquiry(fields.Config):
         fields.validate(Whole, examples, "--examples")
         shortest = [(task.smallest + number,) * len(task.axes) for number in range(examples)]
         # From another random stream than the questions; a short problem may still be one of them.
-        drawn = tuple(_write_problems(task, fresh_problems(task, size, 1, seed=0, step=0))[0] for size in shortest)
+        drawn = tuple(_problem_texts(task, fresh_problems(task, size, 1, seed=0, step=0))[0] for size in shortest)
         instruction = f"{question or task.question} {ALONE}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
 
@@ -131,11 +131,11 @@ def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item
         bottom = natural_bottom(size, inquiry.bottom, inquiry.top)
         chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
         problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
-        found += [Item(size, prompt, answer) for prompt, answer in _write_problems(inquiry.task, problems)]
+        found += [Item(size, prompt, answer) for prompt, answer in _problem_texts(inquiry.task, problems)]
     return found
 
 
-def _write_problems(task: Task, problems: Problems) -> list[tuple[str, str]]:
+def _problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
     """Return prompts and answers as text."""
     pairs = []
     for row in range(len(problems)):

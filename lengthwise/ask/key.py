@@ -40,7 +40,7 @@ class Key:
             raise UsageError(f"the key in {name} has invalid characters: set it again")
         return Key(name, value)
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Replace the key, and each word that contains ``PIECE`` consecutive characters of it, by ``[key]``."""
         if len(self.value) < SHORT:
             return text
@@ -48,8 +48,8 @@ class Key:
         text = text.replace(self.value, "[key]")
         return re.sub(r"\S+", lambda word: "[key]" if any(piece in word[0] for piece in pieces) else word[0], text)
 
-    def refuse(self, inquiry: Inquiry) -> None:
+    def check_absent(self, inquiry: Inquiry) -> None:
         """Raise UsageError if the inquiry, which is written to a file, contains the key."""
         texts = (inquiry.endpoint, inquiry.model, inquiry.instruction)
-        if len(self.value) >= PIECE and any(self.hide(text) != text for text in texts):
+        if len(self.value) >= PIECE and any(self.redact(text) != text for text in texts):
             raise UsageError(f"the endpoint, the model or the question contains the key in {self.variable}: remove it")

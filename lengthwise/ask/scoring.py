@@ -23,7 +23,7 @@ def judge(task: Task, reply: str, right: str) -> Row:
     return {"said": reply, "answer": text if written else None, "correct": text == right}
 
 
-def lenient(task: Task, reply: str, right: str) -> bool:
+def is_leniently_right(task: Task, reply: str, right: str) -> bool:
     """Return True if the last possible answer in a reply is the correct one. Surrounding words, Markdown and LaTeX
     markup are ignored; in numbers also thousands separators, a plus sign and leading zeros. This shows whether a model
     knows the answer but formats it differently."""
@@ -31,14 +31,14 @@ def lenient(task: Task, reply: str, right: str) -> bool:
     reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")
     if task.answers_numbers:
         numbers = re.findall(r"[+-]?\d+", re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply))
-        return bool(numbers) and _plain(numbers[-1]) == _plain(right)
+        return bool(numbers) and _normalize_number(numbers[-1]) == _normalize_number(right)
     symbols = "".join(symbol for symbol in task.symbols if len(symbol) == 1)
     # Strip signs that Markdown uses too, such as the * of products.
     parts = [part for match in re.findall(f"[{re.escape(symbols)}]+", reply) if (part := match.strip(",:;*_"))]
     return bool(parts) and parts[-1] == right
 
 
-def _plain(answer: str) -> str:
+def _normalize_number(answer: str) -> str:
     """Return a number in normal form; anything else, such as the word for an error, unchanged."""
     number = re.fullmatch(r"([+-]?)0*(\d+)", answer)
     return f"{number[1].strip('+')}{number[2]}" if number else answer
@@ -67,7 +67,7 @@ def scores(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) 
                 loops=0.0,
             )
             chatter = sum(reply.get("answer") is None for _, reply in known)
-            right = sum(lenient(inquiry.task, reply.get("said", ""), right) for right, reply in known)
+            right = sum(is_leniently_right(inquiry.task, reply.get("said", ""), right) for right, reply in known)
             more = {"asked": len(wanted), "chatter": chatter, "lenient": right / len(known)}
             rows.append(score.row() | {"seed": inquiry.seed} | more)
     return rows

@@ -14,7 +14,7 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import one_line, read_text, regular, remove, write
+from lengthwise.base.files import check_regular, one_line, read_text, remove, write
 from lengthwise.base.schemas import SizeText
 from lengthwise.base.score_rows import Row, size_text
 
@@ -47,24 +47,24 @@ def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf
 def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
     """Return the columns in the order in which rows first name them, and the rows flattened for CSV (see
     ``write_csv``)."""
-    flat = [_flat(row) for row in rows]
+    flat = [_flatten(row) for row in rows]
     return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
 
 
-def _flat(row: Row) -> dict[str, Any]:
+def _flatten(row: Row) -> dict[str, Any]:
     if NESTED.isdisjoint(map(type, row.values())):
         return row  # fast path: most rows are flat, and there may be 100,000 of them
     flat: dict[str, Any] = {}
     for name, value in row.items():
         kind = type(value)
         if kind is dict:
-            flat |= {f"{name}.{key}": _plain(part) for key, part in value.items()}
+            flat |= {f"{name}.{key}": _to_cell(part) for key, part in value.items()}
         else:
             flat[name] = size_text(value) if kind in NESTED else value
     return flat
 
 
-def _plain(value: Any) -> Any:
+def _to_cell(value: Any) -> Any:
     return size_text(value) if isinstance(value, (list, tuple)) else value
 
 
@@ -72,7 +72,7 @@ def read_csv(path: Path) -> list[Row]:
     """Read rows written by ``write_csv``: sizes become lists again, ``exact.8`` an entry of ``exact``. Raises
     UsageError for invalid sizes, and for a line with more cells than columns."""
     found: list[Row] = []
-    for number, line in enumerate(csv.DictReader(_lines_of(path)), 1):
+    for number, line in enumerate(csv.DictReader(_read_lines(path)), 1):
         row: Row = {}
         if None in line:
             raise UsageError(f"{path}: row {number} has more cells than there are columns")
@@ -82,19 +82,19 @@ def read_csv(path: Path) -> list[Row]:
                 target, at = (row.setdefault(head, {}), key) if key else (row, head)
                 if not isinstance(target, dict):
                     raise UsageError(f"{path}: has both a column {head} and a column {name}")
-                target[at] = _sizes(cell, f"{path}: row {number}") if at == "sizes" else _value(at, cell)
+                target[at] = _parse_sizes(cell, f"{path}: row {number}") if at == "sizes" else _parse_cell(at, cell)
         found.append(row)
     return found
 
 
-def _lines_of(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     """Return the lines of a text file or, if it does not exist, of its compressed form ``path`` + .gz; empty if neither
     exists. Raises UsageError if it is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
     packed = path.with_name(f"{path.name}.gz")
     if path.exists() or not packed.exists():
         return read_text(path).splitlines() if path.exists() else []
     try:
-        with gzip.open(regular(packed)) as file:
+        with gzip.open(check_regular(packed)) as file:
             content = file.read(MAX_TEXT + 1)
         text = content.decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
@@ -104,12 +104,12 @@ def _lines_of(path: Path) -> list[str]:
     return text.splitlines()
 
 
-def _sizes(cell: str, where: str) -> list[int]:
+def _parse_sizes(cell: str, where: str) -> list[int]:
     fields.validate(SizeText, cell, f"{where}: sizes")
     return [int(size) for size in cell.split("x")]
 
 
-def _value(name: str, cell: str) -> Any:
+def _parse_cell(name: str, cell: str) -> Any:
     """Parse a cell as bool or finite number, unless it is neither or its column holds text."""
     if name in WORDS:
         return cell

@@ -10,7 +10,7 @@ class UsageError(ValueError):
     """
 
     def __init__(self, message: object = "") -> None:
-        text = clean(str(message))
+        text = remove_controls(str(message))
         super().__init__(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
 
 
@@ -43,7 +43,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed", "bad_alloc")
 
 
-def clean(text: str) -> str:
+def remove_controls(text: str) -> str:
     """Return foreign text as one printable line: control characters are removed, which disables escape sequences."""
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 

@@ -8,7 +8,7 @@ from typing import Any
 from lengthwise.base.errors import UsageError
 
 
-def library(module: str, extra: str, reason: str = "") -> Any:
+def import_library(module: str, extra: str, reason: str = "") -> Any:
     """Import and return an optional library. Raises UsageError with the ``reason`` why it is needed if it is
     missing."""
     try:

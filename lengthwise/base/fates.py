@@ -36,7 +36,7 @@ class Fate:
     path: list[list[float]] = field(repr=False)  # loop × 2: that problem's states on two principal components
     map_planned: int = 0  # T(n) of that problem
 
-    def at(self, after: int) -> float:
+    def exact_after(self, after: int) -> float:
         """Return exact match ``after`` loops beyond T(n)."""
         return self.exact[self.after.index(after)] or 0.0
 
@@ -45,7 +45,7 @@ class Fate:
         """``settles right``, ``settles wrong``, ``cycles``, ``marginal`` or ``drifts``: see ``RULE``."""
         one, two = (math.inf if values[-1] is None else values[-1] for values in (self.moved, self.moved_over_two))
         if one < STILL:
-            return "settles right" if self.at(self.after[-1]) >= HOLDS else "settles wrong"
+            return "settles right" if self.exact_after(self.after[-1]) >= HOLDS else "settles wrong"
         if one < SLOW:
             return "marginal"
         return "cycles" if two < STILL else "drifts"

@@ -41,7 +41,7 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     """
 
     def __post_init__(self) -> None:
-        for name, hint in hints(type(self)).items():
+        for name, hint in field_types(type(self)).items():
             object.__setattr__(self, name, validate(hint, getattr(self, name), f"{type(self).__name__}.{name}"))
 
 
@@ -74,7 +74,7 @@ def _can_hold(kind: Any) -> bool:
 
 
 @cache
-def hints(kind: type) -> Mapping[str, Any]:
+def field_types(kind: type) -> Mapping[str, Any]:
     """Return the declared types of a dataclass's fields, or of a TypedDict's keys."""
     found = typing.get_type_hints(kind, include_extras=True)
     if dataclasses.is_dataclass(kind):
@@ -101,14 +101,14 @@ def identity_fields(value: Any) -> Any:
     """Like ``encode``, without fields at their default values and without fields whose metadata say ``identity=False``,
     which do not change the results."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = [f for f in _changed(value) if f.metadata.get("identity", True)]
+        shown = [f for f in _non_default_fields(value) if f.metadata.get("identity", True)]
         return {"kind": recorded_name(type(value))} | {f.name: identity_fields(getattr(value, f.name)) for f in shown}
     if isinstance(value, tuple):
         return [identity_fields(part) for part in value]
     return value
 
 
-def _changed(part: Any) -> list[dataclasses.Field[Any]]:
+def _non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
     return [f for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
 
 
@@ -126,23 +126,23 @@ def override(part: T, changes: Iterable[str]) -> T:
     Values are numbers, words, ``true``, ``false``, ``none``, kinds with or without fields (``Curriculum(top=20,
     every=60)``), and tuples. Raises UsageError if a name, a type or a value is wrong.
     """
-    return decode(type(part), _changed_tree(encode(part), changes))
+    return decode(type(part), _apply_changes(encode(part), changes))
 
 
 def build(kind: type[T], changes: Iterable[str]) -> T:
     """Build a part of this kind from its defaults and ``name=value`` changes (see ``override``). Raises UsageError if a
     field without a default is missing."""
     given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, kind)) if f.default is not MISSING}
-    return decode(kind, _changed_tree({"kind": kind.__name__} | given, changes))
+    return decode(kind, _apply_changes({"kind": kind.__name__} | given, changes))
 
 
-def _changed_tree(tree: Any, changes: Iterable[str]) -> Any:
+def _apply_changes(tree: Any, changes: Iterable[str]) -> Any:
     for change in changes:
         validate(str, change, "a change")
         name, equals, text = change.partition("=")
         if not equals or not name:
             raise UsageError(f"a change is written name=value, not {quote_value(change)}")
-        _put(tree, name.split("."), parse(text, name), name)
+        _set_at_path(tree, name.split("."), parse(text, name), name)
     return tree
 
 
@@ -162,27 +162,27 @@ def text(part: Any) -> str:
         return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
         return write_literal(part) if isinstance(part, str) else str(part)
-    named = [f.name for f in _changed(part) if f.metadata.get("shown", True)]
+    named = [f.name for f in _non_default_fields(part) if f.metadata.get("shown", True)]
     inside = ", ".join(f"{name}={text(getattr(part, name))}" for name in named)
     return type(part).__name__ + (f"({inside})" if inside else "")
 
 
-def lines(part: Any) -> list[tuple[str, str]]:
+def changed_fields(part: Any) -> list[tuple[str, str]]:
     """Return the name and the typed form of each field that is not at its default."""
-    return [(f.name, text(getattr(part, f.name))) for f in _changed(part)]
+    return [(f.name, text(getattr(part, f.name))) for f in _non_default_fields(part)]
 
 
-def _put(tree: Any, path: list[str], value: Any, name: str) -> None:
+def _set_at_path(tree: Any, path: list[str], value: Any, name: str) -> None:
     *parents, last = path
     for step in parents:
-        if isinstance(tree, list) and _indexes(tree, step):
+        if isinstance(tree, list) and _is_index(tree, step):
             tree = tree[int(step)]
         elif isinstance(tree, dict) and step in tree:
             tree = tree[step]
         else:
             names = [key for key in tree if key != "kind"] if isinstance(tree, dict) else []
             raise UsageError(f"{name}: there is no such field as {step}{suggest(step, names)}")
-    if isinstance(tree, list) and _indexes(tree, last):
+    if isinstance(tree, list) and _is_index(tree, last):
         tree[int(last)] = value
     elif isinstance(tree, dict):
         if isinstance(value, str) and isinstance(tree.get(last), dict):
@@ -192,7 +192,7 @@ def _put(tree: Any, path: list[str], value: Any, name: str) -> None:
         raise UsageError(f"{name}: there is no such field as {last}")
 
 
-def _indexes(parts: list[Any], step: str) -> bool:
+def _is_index(parts: list[Any], step: str) -> bool:
     return step in map(str, range(len(parts)))
 
 
@@ -201,7 +201,7 @@ def validate(kind: Any, value: Any, path: str) -> Any:
     of one. Raises UsageError, with the field's path, if it does not fit."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _ranged(validate(options[0], value, path), options[1:], path)
+        return _check_range(validate(options[0], value, path), options[1:], path)
     if origin is Literal:
         value = "none" if value is None and "none" in options else value  # `parse` reads the word none as None
         if any(type(value) is type(option) and value == option for option in options):
@@ -211,22 +211,22 @@ def validate(kind: Any, value: Any, path: str) -> Any:
         (some,) = [option for option in options if option is not type(None)]
         return None if value is None and type(None) in options else validate(some, value, path)
     if origin is tuple:
-        return _tuple(options, value, path)
+        return _validate_tuple(options, value, path)
     if kind in (bool, int, float, str):
-        return _plain(kind, value, path)
+        return _validate_plain(kind, value, path)
     if origin is dict or typing.is_typeddict(kind):
-        return _row(kind, options, value, path)
-    return _part(kind, value, path)
+        return _validate_row(kind, options, value, path)
+    return _validate_part(kind, value, path)
 
 
-def _ranged(value: Any, rules: tuple[Any, ...], path: str) -> Any:
+def _check_range(value: Any, rules: tuple[Any, ...], path: str) -> Any:
     for rule in rules:
         if demand := rule.demand(value):
             raise UsageError(f"{path} must be {demand}, not {quote_value(value)}")
     return value
 
 
-def _plain(kind: type, value: Any, path: str) -> Any:
+def _validate_plain(kind: type, value: Any, path: str) -> Any:
     if kind is float and type(value) is int and abs(value) < 2**53:  # larger integers are not exact as floats
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
@@ -235,7 +235,7 @@ def _plain(kind: type, value: Any, path: str) -> Any:
     return value
 
 
-def _tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
+def _validate_tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         value = [value]
     if len(options) == 2 and options[1] is Ellipsis:
@@ -245,7 +245,7 @@ def _tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     return tuple(validate(o, v, f"{path}.{i}") for i, (o, v) in enumerate(zip(options, value, strict=True)))
 
 
-def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
+def _validate_row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
     """Check a dictionary and return it unchanged; a TypedDict may have further keys."""
     if not isinstance(value, dict):
         raise UsageError(f"{path}: {quote_value(value)} is not a JSON object")
@@ -254,7 +254,7 @@ def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
             validate(options[0], name, f"{path}: a name in it")
             validate(options[1], part, f"{path}.{name}")
         return value
-    for name, hint in hints(kind).items():
+    for name, hint in field_types(kind).items():
         if name in value:
             validate(hint, value[name], f"{path}: {name}")
         elif name in kind.__required_keys__:
@@ -267,7 +267,7 @@ def all_fit(kind: Any, rows: Sequence[Any]) -> bool:
     the misfit. It may return False for rows that ``conform`` accepts, never True for rows that do not fit."""
     if not {*map(type, rows)} <= {dict}:
         return False
-    for name, hint in hints(kind).items():
+    for name, hint in field_types(kind).items():
         column = [row[name] for row in rows if name in row]
         if (len(column) < len(rows) and name in kind.__required_keys__) or not _column_fits(hint, column):
             return False
@@ -286,17 +286,17 @@ def _column_fits(kind: Any, values: Sequence[Any]) -> bool:
         return _column_fits(options[0], [*names]) and _column_fits(options[1], [*parts])
     if origin is tuple and options[1:] == (Ellipsis,):
         inside = _column_fits(options[0], [*chain.from_iterable(values)])
-        return inside and _held(rules, {*map(tuple, values)} if rules else ())
+        return inside and _in_range(rules, {*map(tuple, values)} if rules else ())
     if kind is int or (kind is float and all(map(math.isfinite, values))):
-        return _held(rules, (min(values), max(values)))  # if both ends are in the range, all values are
-    return kind is str and _held(rules, {*values})
+        return _in_range(rules, (min(values), max(values)))  # if both ends are in the range, all values are
+    return kind is str and _in_range(rules, {*values})
 
 
-def _held(rules: Sequence[Any], values: Iterable[Any]) -> bool:
+def _in_range(rules: Sequence[Any], values: Iterable[Any]) -> bool:
     return not any(rule.demand(value) for rule in rules for value in values)
 
 
-def _part(base: Any, value: Any, path: str) -> Any:
+def _validate_part(base: Any, value: Any, path: str) -> Any:
     where = path or "recipe"
     if not isinstance(base, type) or base is Any:
         raise UsageError(f"{where}: a field is a number, a word, a tuple or a part, not {base}")
@@ -313,19 +313,19 @@ def _part(base: Any, value: Any, path: str) -> Any:
     name = value["kind"]
     if name not in known:
         raise UnknownPart(f"{where}: {quote_value(name)} is not one of: {', '.join(known)}{suggest(name, known)}")
-    return _built(known[name], {name: part for name, part in value.items() if name != "kind"}, path)
+    return _build_part(known[name], {name: part for name, part in value.items() if name != "kind"}, path)
 
 
-def _built(cls: type, values: Mapping[str, Any], path: str) -> Any:
+def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     inside = f"{path}." if path else ""
     given = {}
     for name, value in values.items():
-        if name not in hints(cls):
+        if name not in field_types(cls):
             raise UsageError(
                 f"{inside}{quote_value(name, quoted=False)}: there is no such field; {cls.__name__} has: "
-                f"{', '.join(hints(cls)) or 'none'}{suggest(name, hints(cls))}"
+                f"{', '.join(field_types(cls)) or 'none'}{suggest(name, field_types(cls))}"
             )
-        given[name] = validate(hints(cls)[name], value, f"{inside}{name}")
+        given[name] = validate(field_types(cls)[name], value, f"{inside}{name}")
     fields = dataclasses.fields(cls)
     needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -341,7 +341,7 @@ def kinds(base: type) -> dict[str, type]:
     """Return all imported dataclasses that a field of type ``base`` may hold, by name. Raises UsageError if a user's
     own has the name of one of the package's: it would silently replace it in every recipe."""
     found: dict[str, type] = {}
-    for cls in sorted(below(base), key=lambda cls: cls.__name__):
+    for cls in sorted(subclasses_of(base), key=lambda cls: cls.__name__):
         if (other := found.get(recorded_name(cls))) and is_shipped(other) != is_shipped(cls):
             own = other if is_shipped(cls) else cls
             raise UsageError(f"{own.__module__}.{own.__name__}: the package has a part of this name; rename yours")
@@ -355,12 +355,12 @@ def recorded_name(cls: type) -> str:
     return vars(cls).get("recorded_name", cls.__name__)
 
 
-def below(base: type) -> Iterator[type]:
+def subclasses_of(base: type) -> Iterator[type]:
     """Yield all imported dataclasses that a field of type ``base`` may hold; several may share a name."""
     if dataclasses.is_dataclass(base) and not base.__name__.startswith("_"):
         yield base
     for subclass in base.__subclasses__():
-        yield from below(subclass)
+        yield from subclasses_of(subclass)
 
 
 def kebab(name: str) -> str:

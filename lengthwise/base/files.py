@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError, clean, message_of, quote_value
+from lengthwise.base.errors import UsageError, message_of, quote_value, remove_controls
 from lengthwise.base.quantities import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # of a JSON or JSON Lines file: about a hundred thousand rows
@@ -42,11 +42,11 @@ _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BI
 def write(path: Path, content: bytes, *, make: bool = True) -> None:
     """Replace a file atomically. With ``make``, create its folder if needed. Raises UsageError if the file cannot be
     written, or is a link."""
-    with disk(path.parent):
+    with translate_disk_errors(path.parent):
         if make:
             path.parent.mkdir(parents=True, exist_ok=True)
         check_no_link(path)
-        sweep(path.parent, path.name)
+        remove_temporary_files(path.parent, path.name)
         part = path.with_name(_temporary_name(path.name))
         try:
             with open(part, "xb", opener=_open) as file:
@@ -74,11 +74,11 @@ def append(path: Path, text: bytes) -> int:
 
 def remove(path: Path) -> None:
     """Remove a file if it exists; a link is removed, not its target. Raises UsageError if the system refuses."""
-    with disk(path.parent):
+    with translate_disk_errors(path.parent):
         path.unlink(missing_ok=True)
 
 
-def inside(folder: Path, *names: str) -> Path:
+def path_inside(folder: Path, *names: str) -> Path:
     """Return the path of ``names`` below a folder that the user named. The folder may be a link, or lie below one;
     raises UsageError if a name below it is a link, which may lead out."""
     path = folder
@@ -93,7 +93,7 @@ def check_tree(folder: Path) -> Path:
     """Return a folder that a library writes to by itself. Raises UsageError if a link in it leads out of it, or a file
     has other hard links."""
     where = folder.resolve()
-    with disk(folder):
+    with translate_disk_errors(folder):
         for path in (Path(at, name) for at, folders, files in os.walk(folder) for name in (*folders, *files)):
             state = path.lstat()
             leads_out = stat.S_ISLNK(state.st_mode) and not path.resolve().is_relative_to(where)
@@ -123,7 +123,7 @@ def _open(name: str, flags: int) -> int:
 
 def check_writable(folder: Path) -> None:
     """Raise UsageError if a folder, created if needed, is not writable. Called before long work."""
-    with disk(folder):
+    with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -158,7 +158,7 @@ def _finite_or_null(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def regular(path: Path) -> Path:
+def check_regular(path: Path) -> Path:
     """Return the path. Raises UsageError if it exists and is not a regular file: reading a pipe could block."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: not a regular file; remove it")
@@ -184,12 +184,12 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def read_bytes(path: Path, most: float = MAX_TEXT_BYTES) -> bytes:
+def read_bytes(path: Path, max_bytes: float = MAX_TEXT_BYTES) -> bytes:
     """Read a file of at most ``most`` bytes. Raises UsageError if it is larger or no regular file, OSError if it cannot
     be read."""
-    with regular(path).open("rb") as file:
+    with check_regular(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        _check_size(path, size, most)
+        _check_size(path, size, max_bytes)
         return file.read(size)  # bounded: some system files have no end
 
 
@@ -233,7 +233,7 @@ _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_number)  # earl
 
 def one_line(error: BaseException) -> str:
     """Return an error's message on one line, shortened."""
-    return clean(message_of(error))[:200]
+    return remove_controls(message_of(error))[:200]
 
 
 def ends_incomplete(file: BinaryIO) -> bool:
@@ -257,7 +257,7 @@ def append_text(file: BinaryIO, text: bytes) -> int:
     return size + len(text)
 
 
-def sweep(folder: Path, name: str | None = None) -> None:
+def remove_temporary_files(folder: Path, name: str | None = None) -> None:
     """Remove temporary files that killed processes left, of all files or of one. A file is removed only if its name is
     one of ``write``'s, and its process is known to have ended or the file is a day old."""
     try:
@@ -269,14 +269,14 @@ def sweep(folder: Path, name: str | None = None) -> None:
         if match and (name is None or match["name"] == _shorten_name(name)):
             with suppress(FileNotFoundError):
                 state = entry.stat(follow_symlinks=False)
-                ended = match["place"] == _place() and not _alive(int(match["process"]))
+                ended = match["place"] == _process_scope() and not _is_alive(int(match["process"]))
                 if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE):
                     os.unlink(entry.path)
 
 
 def _temporary_name(name: str) -> str:
     """Return an unpredictable name, so that no one can place a link there first."""
-    return f".{_shorten_name(name)}.lengthwise-{_place()}-{os.getpid()}-{secrets.token_hex(8)}"
+    return f".{_shorten_name(name)}.lengthwise-{_process_scope()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def _shorten_name(name: str) -> str:
@@ -285,7 +285,7 @@ def _shorten_name(name: str) -> str:
 
 
 @cache
-def _place() -> str:
+def _process_scope() -> str:
     """Return an id of the scope in which process numbers are unique: this machine since its boot, and this container.
     Machines and containers may share a disk and a name."""
     facts = [platform.node()]
@@ -296,7 +296,7 @@ def _place() -> str:
     return hashlib.blake2b("\n".join(facts).encode(errors="replace"), digest_size=6).hexdigest()
 
 
-def _alive(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     if os.name == "nt":  # where signal 0 is Ctrl-C
         return True
     try:
@@ -309,7 +309,7 @@ def _alive(process: int) -> bool:
 
 
 @contextmanager
-def disk(folder: Path) -> Iterator[None]:
+def translate_disk_errors(folder: Path) -> Iterator[None]:
     """A context that turns an OSError into a UsageError about writing in ``folder``."""
     try:
         yield

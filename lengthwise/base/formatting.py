@@ -29,7 +29,7 @@ def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()
     return f"<p><b>{html.escape(title)}</b></p><table>{head}<tbody>{body}</tbody></table>"
 
 
-class Grid:
+class PrintedTable:
     """A mixin for results that print as a table, in a notebook too."""
 
     title_above = True  # in text; in a notebook it always is

@@ -26,7 +26,7 @@ def parse(text: str, name: str = "value") -> Any:
     Raises UsageError if it is not a number, a word, a kind with fields, or a tuple.
     """
     try:
-        return _read(ast.parse(WORDS.sub(_quote, text.strip()), mode="eval").body)
+        return _to_value(ast.parse(WORDS.sub(_quote, text.strip()), mode="eval").body)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -50,7 +50,7 @@ def write_literal(text: str) -> str:
     return text if re.fullmatch(WORD, text) else repr(text)
 
 
-def _read(node: ast.expr) -> Any:
+def _to_value(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=value) if value is None or isinstance(value, (bool, int, float, str)):
             return value
@@ -59,7 +59,7 @@ def _read(node: ast.expr) -> Any:
         case ast.Name(id=word):
             return {"true": True, "false": False, "none": None}.get(word.lower(), word)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return [_read(part) for part in parts]
+            return [_to_value(part) for part in parts]
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
             return {"kind": kind} | _fields(kind, keywords)
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
@@ -74,5 +74,5 @@ def _fields(kind: str, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
             raise ValueError
         if keyword.arg in found:
             raise UsageError(f"{kind}: {keyword.arg} is given twice")
-        found[keyword.arg] = _read(keyword.value)
+        found[keyword.arg] = _to_value(keyword.value)
     return found

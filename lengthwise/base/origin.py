@@ -14,20 +14,20 @@ def is_shipped(cls: type) -> bool:
     return _root(cls) == "lengthwise"
 
 
-def foreign(cls: type) -> bool:
+def is_foreign(cls: type) -> bool:
     """Return whether neither this package, torch nor Python's builtins define the class."""
     return _root(cls) not in KNOWN
 
 
-def own(cls: type) -> bool:
+def is_own(cls: type) -> bool:
     """Return whether a user's own code defines the class: it is foreign, and not from Python or an installed
     package."""
-    path = file_of(cls)
+    path = source_file(cls)
     installed = path is not None and "site-packages" in path.parts
-    return foreign(cls) and _root(cls) not in STANDARD and not installed
+    return is_foreign(cls) and _root(cls) not in STANDARD and not installed
 
 
-def file_of(cls: type) -> Path | None:
+def source_file(cls: type) -> Path | None:
     """Return the class's source file; None if it has none, as in a notebook."""
     name = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(name) if name and name.endswith(".py") and Path(name).is_file() else None

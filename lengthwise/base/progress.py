@@ -48,28 +48,28 @@ class Line:
         return min(self.end, time.monotonic()) - self.start
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """The fraction done, 0 to 1."""
         return min(1.0, self.done / self.total) if self.total else 0.0
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return the estimated remaining seconds; None if there is no basis for an estimate yet."""
         gone = self.done - self.first
         if not self.total or gone < TELLING * self.total:
             return None
         return self.seconds * (self.total - self.done) / gone
 
-    def when(self) -> str:
+    def describe_time(self) -> str:
         """Return the fraction done and the remaining time as text."""
-        left = self.left()
-        share = [f"{self.share:.0%}"] if self.total else []
+        left = self.seconds_left()
+        share = [f"{self.fraction:.0%}"] if self.total else []
         if self.end < math.inf:
             return f"done in {duration(self.seconds)}"
         return "  ".join([*share, f"{duration(self.seconds)} so far" if left is None else f"{duration(left)} left"])
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Return the progress and the note on one line."""
-        return "  ".join(filter(None, [self.when(), self.note]))
+        return "  ".join(filter(None, [self.describe_time(), self.note]))
 
 
 class View(Protocol):
@@ -91,8 +91,8 @@ class Progress:
 
     def __enter__(self) -> Self:
         if not self.quiet:
-            moving = _Moving if self.console.is_terminal else _Log
-            self.view = _Page() if _in_notebook() else moving(self.console)
+            moving = _TerminalView if self.console.is_terminal else _LogView
+            self.view = _NotebookView() if _in_notebook() else moving(self.console)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,12 +113,12 @@ class Progress:
         return line
 
 
-class _Moving:
+class _TerminalView:
     """Progress in a terminal, redrawn four times a second so that the clock advances between reports."""
 
     def __init__(self, console: Console) -> None:
         self.lines: list[Line] = []
-        self.live = Live(console=console, get_renderable=self._drawn, transient=True, refresh_per_second=4)
+        self.live = Live(console=console, get_renderable=self._draw, transient=True, refresh_per_second=4)
         self.live.start()
 
     def add(self, line: Line) -> None:
@@ -127,20 +127,20 @@ class _Moving:
     def close(self) -> None:
         self.live.stop()
 
-    def _drawn(self) -> RenderableType:
+    def _draw(self) -> RenderableType:
         return Group(*(part for line in self.lines for part in _as_text(line)))
 
 
 def _as_text(line: Line) -> Iterator[RenderableType]:
     """Yield a line with name, bar and time, and the note below it."""
-    full = round(line.share * BAR)
+    full = round(line.fraction * BAR)
     bar = [("━" * full, "green"), ("━" * (BAR - full), "dim")] if line.total else []
-    yield Text(" ").join([Text(line.what), *([Text.assemble(*bar)] if bar else []), Text(line.when(), "cyan")])
+    yield Text(" ").join([Text(line.what), *([Text.assemble(*bar)] if bar else []), Text(line.describe_time(), "cyan")])
     if line.note and line.end == math.inf:
         yield Padding(Text(line.note), (0, 0, 0, 2))
 
 
-class _Ticking:
+class _PeriodicView:
     """Base of displays that a thread updates every ``every`` seconds."""
 
     def __init__(self, every: float) -> None:
@@ -164,7 +164,7 @@ class _Ticking:
         raise NotImplementedError
 
 
-class _Log(_Ticking):
+class _LogView(_PeriodicView):
     """Progress in a pipe or a log file."""
 
     def __init__(self, console: Console) -> None:
@@ -173,10 +173,10 @@ class _Log(_Ticking):
 
     def tick(self) -> None:
         for line in self.lines[-1:]:  # the lines before it are done
-            self.console.print(f"{line.what}: {line.said()}", highlight=False, markup=False, soft_wrap=True)
+            self.console.print(f"{line.what}: {line.describe()}", highlight=False, markup=False, soft_wrap=True)
 
 
-class _Page(_Ticking):
+class _NotebookView(_PeriodicView):
     """Progress in a notebook: one output, which is replaced."""
 
     def __init__(self) -> None:
@@ -200,8 +200,8 @@ class _Page(_Ticking):
 
 def as_bar(line: Line) -> str:
     """Format a line as plain HTML."""
-    value = f' value="{line.share:.4f}"' if line.total else ""
-    return f"<div>{html.escape(line.what)} <progress{value}></progress> {html.escape(line.said())}</div>"
+    value = f' value="{line.fraction:.4f}"' if line.total else ""
+    return f"<div>{html.escape(line.what)} <progress{value}></progress> {html.escape(line.describe())}</div>"
 
 
 def _in_notebook() -> bool:

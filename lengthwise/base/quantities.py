@@ -28,7 +28,7 @@ def bytes_text(count: float) -> str:
     return f"{count / 1000**power:,.0f} {units[power]}" if count < 1e22 else "more than there is"
 
 
-def spans(numbers: Sequence[int]) -> str:
+def format_ranges(numbers: Sequence[int]) -> str:
     """Format ascending whole numbers as ranges: ``1–8, 12, 16–20``."""
     found: list[list[int]] = []
     for number in numbers:

@@ -61,7 +61,7 @@ class Printable:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TupleLength:
     """Tuples of ``low`` to ``high`` values."""
 
     low: int
@@ -85,7 +85,7 @@ NotNegative = Annotated[float, Range(0, 1e38)]
 Growth = Annotated[float, Range(1, 1e6)]  # a factor of at least 1
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, "half-open")]  # a factor or probability below 1
-Sizes = Annotated[tuple[Size, ...], Parts(1, 2)]  # on each of a task's axes
+Sizes = Annotated[tuple[Size, ...], TupleLength(1, 2)]  # on each of a task's axes
 OneLine = Annotated[str, Printable()]
 Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "letters, digits and dashes, at most 100")]
 

@@ -13,14 +13,14 @@ from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 
-def within(length: Int[Tensor, "*b"], width: int) -> Bool[Tensor, "*b width"]:
+def length_mask(length: Int[Tensor, "*b"], width: int) -> Bool[Tensor, "*b width"]:
     """Return a mask that is True at each row's first ``length`` positions; lengths are 0 to ``width``."""
-    return _first(length, width, torch.bool)
+    return _first_bits(length, width, torch.bool)
 
 
 def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tensor, "*b n"]:
     """Set every number after a row's length to 0."""
-    return rows & _first(length, rows.shape[-1], rows.dtype)
+    return rows & _first_bits(length, rows.shape[-1], rows.dtype)
 
 
 def shift_right(rows: Shaped[Tensor, "b n"], by: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
@@ -37,14 +37,14 @@ def windows(row: Shaped[Tensor, " n"], start: Int[Tensor, " b"], width: int) -> 
     return row.unfold(0, width, 1).index_select(0, start)
 
 
-def _first(length: Int[Tensor, "*b"], width: int, dtype: torch.dtype) -> Shaped[Tensor, "*b width"]:
+def _first_bits(length: Int[Tensor, "*b"], width: int, dtype: torch.dtype) -> Shaped[Tensor, "*b width"]:
     """Return a bit mask: all bits set at each row's first ``length`` positions, 0 elsewhere."""
-    bits = windows(_half(width, dtype), width - length.flatten(), width)
+    bits = windows(_half_bits(width, dtype), width - length.flatten(), width)
     return bits if length.dim() == 1 else bits.view(*length.shape, width)
 
 
 @lru_cache(maxsize=256)
-def _half(width: int, dtype: torch.dtype) -> Shaped[Tensor, " n"]:
+def _half_bits(width: int, dtype: torch.dtype) -> Shaped[Tensor, " n"]:
     """Return 2 · width numbers: all bits set in the first half, 0 in the second."""
     row = torch.zeros(2 * width, dtype=dtype)
     row[:width] = True if dtype == torch.bool else -1

@@ -70,12 +70,12 @@ def latest(rows: Iterable[Row]) -> list[Row]:
     found: dict[tuple[Sizes, str, str], Row] = {}
     for row in rows:
         key = tuple(row["sizes"]), row["problems"], row["stopping"]
-        if key not in found or _weight(row) >= _weight(found[key]):
+        if key not in found or _priority(row) >= _priority(found[key]):
             found[key] = row
     return list(found.values())
 
 
-def _weight(row: Row) -> tuple[bool, int]:
+def _priority(row: Row) -> tuple[bool, int]:
     return "sealed" in row, row["count"]
 
 

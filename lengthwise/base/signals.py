@@ -21,19 +21,19 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, _VARIABLE: "1"}
 
 
-def leaving() -> AbstractContextManager[None]:
+def exit_on_stop_signals() -> AbstractContextManager[None]:
     """A context before the actual work, e.g. while torch is imported: a stop signal ends the process at once, with exit
     status 130. A library could swallow an exception instead."""
-    return on_stop_signals(_leave)
+    return on_stop_signals(_exit)
 
 
 @contextmanager
-def on_stop_signals(act: Callable[[int, Any], object]) -> Iterator[None]:
+def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
     """A context in which stop signals call ``act``, if this thread may catch signals."""
     before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
     try:
         for number in before:
-            signal.signal(number, act)
+            signal.signal(number, action)
         yield
     finally:
         for number, handler in before.items():
@@ -59,7 +59,7 @@ def _may_catch(number: int) -> bool:
     return threading.current_thread() is threading.main_thread() and not _is_ignored(number)
 
 
-def _leave(number: int, frame: object) -> NoReturn:
+def _exit(number: int, frame: object) -> NoReturn:
     os.write(2, b"lengthwise: interrupted before any work\n")
     os._exit(130)
 

@@ -98,7 +98,7 @@ class Problems(Rows):
 
         return Problems(**{f.name: stack(f.name) for f in fields(Problems)})
 
-    def narrowed(self, symbols: int) -> Problems:
+    def in_smallest_type(self, symbols: int) -> Problems:
         """Store ids in the smallest type for a task of ``symbols`` symbols, so that a large set fits in memory. Sizes,
         lengths and rounds keep their types."""
         kind = integer_type(symbols)
@@ -131,7 +131,7 @@ class Inputs(Rows):
         if device.type == "cpu":
             return self
         copies = {f.name: to_device(getattr(self, f.name), device) for f in fields(Inputs)}
-        return Copied(**copies, original=self)
+        return CopiedInputs(**copies, original=self)
 
     def columns(self, start: int, stop: int) -> Inputs:
         """Return positions ``start`` to ``stop`` − 1 of each row."""
@@ -144,7 +144,7 @@ class Inputs(Rows):
 
 
 @dataclass(frozen=True)
-class Copied(Inputs):
+class CopiedInputs(Inputs):
     """Inputs on a device with a reference to the original on the CPU, which slices lose."""
 
     original: Inputs

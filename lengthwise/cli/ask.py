@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from lengthwise.api import catalog
-from lengthwise.ask.asking import Manner, Outcome, collect
+from lengthwise.ask.asking import Outcome, RequestOptions, collect
 from lengthwise.ask.client import client_library
-from lengthwise.ask.folder import Asked, estimate
+from lengthwise.ask.folder import InquiryRun, estimate
 from lengthwise.ask.inquiry import Inquiry, Item, items
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import scores
@@ -60,8 +60,8 @@ def run(args: Options) -> int:
     """Ask a model for the answers to fresh problems; return 1 if some prompts have no reply yet, else 0."""
     inquiry, sizes = _inquiry(args)
     key = Key.read(args.key_variable)
-    key.refuse(inquiry)
-    manner = Manner(key, args.limit, args.concurrency, args.timeout, args.backoff)
+    key.check_absent(inquiry)
+    manner = RequestOptions(key, args.limit, args.concurrency, args.timeout, args.backoff)
     largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
     estimate_problems(args.samples * len(sizes), largest).check(
         f"{args.samples} problems at each of {len(sizes)} sizes"
@@ -70,13 +70,13 @@ def run(args: Options) -> int:
     if args.dry_run:
         return _dry_run(args, inquiry, wanted)
     client_library()  # fails here, before a folder is created, if it is not installed
-    asked = Asked.of(inquiry, Path(args.out) if args.out else None)
+    asked = InquiryRun.of(inquiry, Path(args.out) if args.out else None)
     with asked.locked(what="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
         _warn_of_damage(asked)
         asked.rows("scores")  # so that damage is an error before replies are paid for
-        before = asked.spent()
+        before = asked.tokens_spent()
         outcome = _collect_replies(args, asked, wanted, manner)
-        rows, tokens = scores(inquiry, wanted, asked.replies()), asked.spent()
+        rows, tokens = scores(inquiry, wanted, asked.replies()), asked.tokens_spent()
         asked.keep_scores(rows)
     result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
     result |= {"tokens": tokens, "tokens_of_this_call": {name: tokens[name] - before[name] for name in tokens}}
@@ -109,7 +109,7 @@ def _inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
 
 def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
     """Print what the requests would cost. Nothing is sent, no folder is created."""
-    asked = Asked.locate(inquiry, Path(args.out) if args.out else None)
+    asked = InquiryRun.locate(inquiry, Path(args.out) if args.out else None)
     _warn_of_damage(asked)
     known = asked.replies()
     lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
@@ -122,14 +122,14 @@ def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
     return say(args, result, Text(f"{costs}{more}, further tries not counted"))
 
 
-def _warn_of_damage(asked: Asked) -> None:
+def _warn_of_damage(asked: InquiryRun) -> None:
     """Warn of damaged rows in ``replies``, in one line."""
     if damaged := asked.damaged_replies():
         others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
         print(f"lengthwise: {damaged[0]}{others}: set aside, and asked again", file=sys.stderr)
 
 
-def _collect_replies(args: Options, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
+def _collect_replies(args: Options, asked: InquiryRun, wanted: list[Item], manner: RequestOptions) -> Outcome:
     """Collect replies, with a progress bar."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     known, prompts = asked.replies(), {item.prompt for item in wanted}
@@ -144,7 +144,7 @@ def _collect_replies(args: Options, asked: Asked, wanted: list[Item], manner: Ma
         return collect(asked, wanted, manner, seen)
 
 
-def _account(asked: Asked, outcome: Outcome, result: dict[str, Any]) -> Text:
+def _account(asked: InquiryRun, outcome: Outcome, result: dict[str, Any]) -> Text:
     now, all_in_all = (
         f"{tokens['prompt_tokens']:,} + {tokens['completion_tokens']:,}"
         for tokens in (result["tokens_of_this_call"], result["tokens"])

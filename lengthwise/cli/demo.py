@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lengthwise.api import catalog
-from lengthwise.base.files import inside, json_text
+from lengthwise.base.files import json_text, path_inside
 from lengthwise.base.ranges import Count, Seed, Size
 from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
@@ -67,7 +67,7 @@ def run(args: Options) -> int:
     recipes = [recipe.with_seed(seed) for recipe in study.recipes]
     if args.steps is not None:
         recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
-    folder = Path(args.out) if args.out else inside(runs_folder(), "demo")
+    folder = Path(args.out) if args.out else path_inside(runs_folder(), "demo")
     runs = [Run.of(recipe) for recipe in recipes]
     looped, standard = runs
     top = looped.recipe.lengths.top

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import lengthwise
 from lengthwise.base import signals, streams
-from lengthwise.base.errors import Interrupted, NotImported, UsageError, clean, is_out_of_memory
+from lengthwise.base.errors import Interrupted, NotImported, UsageError, is_out_of_memory, remove_controls
 from lengthwise.cli.parser import parser, verbs_of
 
 ELSEWHERE = {  # options of other programs: the equivalent here
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         from lengthwise.cli.completion import complete
 
         complete(parser())
-    with signals.leaving():
+    with signals.exit_on_stop_signals():
         args = parse(arguments)
     sys.exit(_run(args))
 
@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         if sys.stdout is None:  # e.g. after `>&-`: the output would be lost
             raise UsageError("standard output is closed: the result cannot be printed")
-        with signals.leaving():
+        with signals.exit_on_stop_signals():
             work = _work(args)
         signals.install_handlers()
         with streams.only_results() if getattr(args, "json", False) else contextlib.nullcontext():
@@ -143,5 +143,5 @@ def _print(text: str) -> int:
 
 def _print_error(message: object, status: int) -> int:
     with contextlib.suppress(OSError):
-        print(f"lengthwise: {clean(str(message))}", file=sys.stderr)
+        print(f"lengthwise: {remove_controls(str(message))}", file=sys.stderr)
     return status

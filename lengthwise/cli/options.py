@@ -17,7 +17,7 @@ import torch
 from lengthwise.api import Task, catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import NotImported, quote_value
-from lengthwise.base.extras import library
+from lengthwise.base.extras import import_library
 from lengthwise.base.files import is_folder, one_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
@@ -136,7 +136,7 @@ def _recipe_in(text: str, path: Path) -> Recipe:
     if path.suffix == ".json":
         tree = parse_object(text, "it is")
     else:
-        yaml = library("yaml", "yaml", "reading YAML needs PyYAML")
+        yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
         try:
             tree = _numbers(yaml.safe_load(text))
         except yaml.YAMLError as error:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lengthwise.api import Task, catalog
 from lengthwise.base import fields
-from lengthwise.base.errors import clean
+from lengthwise.base.errors import remove_controls
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, out, say
@@ -51,7 +51,7 @@ def run(args: Options) -> int:
     # Printed without rich, which takes a minute for the states of thousands of symbols.
     print(
         "\n".join(
-            line if line.isprintable() else clean(line)
+            line if line.isprintable() else remove_controls(line)
             for line in [*_state_lines(row, rounds), f"answer {answer_text}"]
         )
     )

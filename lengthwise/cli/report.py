@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base import streams
 from lengthwise.base.errors import UsageError, quote_value
-from lengthwise.base.files import check_file, inside, is_folder
+from lengthwise.base.files import check_file, is_folder, path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.cli import console
@@ -38,7 +38,7 @@ from lengthwise.runs.folder import (
 )
 
 if TYPE_CHECKING:  # modules that need torch are imported late, since a report of finished runs does not
-    from lengthwise.ask.folder import Asked
+    from lengthwise.ask.folder import InquiryRun
     from lengthwise.runs.run import Run
 
 SAMPLES = 512  # problems per length, with --stopping
@@ -150,13 +150,13 @@ def _run(name: str) -> RunFolder:
     return RunFolder(path)
 
 
-def _open_inquiry(name: str) -> Asked | None:
+def _open_inquiry(name: str) -> InquiryRun | None:
     """Return the folder of an inquiry; None if it is not one."""
     if not (path := inquiry_path(name)):
         return None
-    from lengthwise.ask.folder import Asked
+    from lengthwise.ask.folder import InquiryRun
 
-    return Asked.open(path)
+    return InquiryRun.open(path)
 
 
 def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
@@ -248,7 +248,7 @@ def _redraw(args: Options, folders: Sequence[Path]) -> int:
     """Redraw the figures of folders of results, in place or into one folder each below ``--out``."""
     if len(folders) < len(args.runs) or args.stopping:
         raise UsageError("a folder of results is only redrawn: name no runs beside it, and omit --stopping")
-    targets = [inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
+    targets = [path_inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
     if len(set(targets)) < len(targets):
         raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
     files = [file for pair in zip(folders, targets, strict=True) for file in redraw(*pair, **_drawing(args))]

@@ -11,7 +11,7 @@ import torch
 
 from lengthwise.api import catalog
 from lengthwise.base.csv_files import write_csv
-from lengthwise.base.files import inside
+from lengthwise.base.files import path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.base.score_rows import Row
@@ -73,9 +73,9 @@ def run(args: Options) -> int:
         args.samples = study.samples
     if args.stack:
         _check_stacks(study, args.seeds)
-    folder = Path(args.out) if args.out else inside(Path("results"), args.study)
+    folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
-        inside(folder, panel.name)
+        path_inside(folder, panel.name)
     runs = {panel.title: _runs(args, panel) for panel in study.panels}
     fleet = _train(args, study, runs)
     runs = {
@@ -170,7 +170,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     drawn: list[RunFolder] = []
     prices: dict[str, float] = {}
     for panel in study.panels:
-        group, place = runs[panel.title], inside(folder, panel.name)
+        group, place = runs[panel.title], path_inside(folder, panel.name)
         if not any(run.done for run in group):
             continue
         before = _published_before(place, group) if study.matrix else []

@@ -96,7 +96,7 @@ def _recipe(args: Options) -> int:
 
 def _list_fields(recipe: Any) -> list[tuple[str, Text]]:
     """Return every field of a recipe; parts without their defaults."""
-    return [(name, Text(text)) for name, text in fields.lines(recipe) if name != "name"]
+    return [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
 
 
 def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lengthwise.base.origin import foreign
+from lengthwise.base.origin import is_foreign
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
@@ -45,9 +45,9 @@ def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     """Raise UsageError if a model does not know all symbols, or is random at test, or sees later positions in a causal
     layout, or padding, or other rows, or has too few positions for the largest of ``sizes``; or if a layout shows the
     answer. The package's own models and layouts are not checked."""
-    if foreign(type(recipe.layout)) and not recipe.layout.decodes:
+    if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
-    if not isinstance(model, SinglePass) and not any(foreign(type(part)) for part in model.modules()):
+    if not isinstance(model, SinglePass) and not any(is_foreign(type(part)) for part in model.modules()):
         return
     with preserve_modes(model), running_foreign_code(recipe):
         model.eval()

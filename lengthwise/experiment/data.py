@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import suggest
-from lengthwise.base.quantities import spans
+from lengthwise.base.quantities import format_ranges
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
@@ -93,7 +93,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
         for _ in range(chunks):
             drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
             drawn = drawn.take(source_of(task, source).of("train", drawn))
-            found.append(drawn.narrowed(len(task.symbols)))
+            found.append(drawn.in_smallest_type(len(task.symbols)))
             count += 1
         found = [_distinct(Problems.join(found))]
         kept = len(found[0])
@@ -130,7 +130,7 @@ def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     if kind != "natural" and task.listed_sizes is not None and size[0] not in task.listed_sizes:
         raise NoProblemsLeft(
-            f"{task.name} has no problems of size {size[0]} left to measure; it has {spans(task.listed_sizes)}"
+            f"{task.name} has no problems of size {size[0]} left to measure; it has {format_ranges(task.listed_sizes)}"
         )
     if min(size) < task.smallest:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthwise.base.fields import Config
 from lengthwise.base.ranges import Extra
-from lengthwise.base.rows import shift_right, windows, within, zero_after
+from lengthwise.base.rows import length_mask, shift_right, windows, zero_after
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
 from lengthwise.base.vocab import END, EQUALS, PAD, PAUSE, START, Vocab
 from lengthwise.tasks import Task, TwoOperandTask
@@ -94,7 +94,9 @@ class _Row(Layout):
         over = first + problems.answer_length + 1  # one after the position that predicts the end
         length = first + task.answer_slots(problems.sizes) + 1
         width = int(length.max())
-        before, prompted, answered, padding_mask = within(torch.stack([first, first + 1, over, length]), width).unbind()
+        before, prompted, answered, padding_mask = length_mask(
+            torch.stack([first, first + 1, over, length]), width
+        ).unbind()
         # Stored as XOR with the end symbol, the answer is 0 outside its own positions, and rows combine by XOR.
         answer = shift_right(zero_after(problems.answer.to(small) ^ end, problems.answer_length), first, width)
         # First every row without prompt and answer: zeros, the tokens between them, then end symbols.
@@ -247,7 +249,7 @@ class Pairs(Layout):
         width = columns.shape[1] + self.carry
         tokens = columns[..., 0].long() * task.base + columns[..., 1]
         tokens = torch.nn.functional.pad(tokens, (0, width - tokens.shape[1]))
-        padding_mask = within(count + self.carry, width)
+        padding_mask = length_mask(count + self.carry, width)
         targets = task.digits(problems, width).long().where(padding_mask, 0)
         position = torch.arange(width).expand(len(problems), -1)
         inputs = Inputs(tokens, position, position + 1, padding_mask)
@@ -295,7 +297,7 @@ class Tagged(_Classes):
             raise UsageError(f"{task.name} sets answers_each_symbol, but an answer is not as long as its prompt")
         width = int(length.max())
         reads, writes = self.vocabs(task)
-        padding_mask = within(length, width)
+        padding_mask = length_mask(length, width)
         tokens = _renumber(problems.prompt[:, :width], task.vocab, reads).where(padding_mask, 0)
         targets = _renumber(problems.answer[:, :width], task.vocab, writes).where(padding_mask, 0)
         inputs = _inputs(tokens, padding_mask, task, reads)
@@ -343,7 +345,7 @@ class Labelled(_Classes):
         length = problems.prompt_length
         width = int(length.max()) + 1
         reads, writes = self.vocabs(task)
-        present = within(torch.stack([length, length + 1]), width)
+        present = length_mask(torch.stack([length, length + 1]), width)
         prompted, padding_mask = present.unbind()
         slot = prompted ^ padding_mask
         prompt = _renumber(problems.prompt[:, : width - 1], task.vocab, reads)

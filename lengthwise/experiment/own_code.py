@@ -19,7 +19,7 @@ from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import parts_in
 from lengthwise.base.files import one_line
-from lengthwise.base.origin import file_of, foreign, own
+from lengthwise.base.origin import is_foreign, is_own, source_file
 from lengthwise.experiment.recipe import Recipe
 
 PACKAGE = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
     """Return whether a part of the recipe, or a module of the model, is defined outside this package and torch."""
-    return any(foreign(type(part)) for part in (*parts_in(recipe), *model.modules()))
+    return any(is_foreign(type(part)) for part in (*parts_in(recipe), *model.modules()))
 
 
 @contextmanager
@@ -85,16 +85,16 @@ def is_packaged(path: Path) -> bool:
 
 def _module(cls: type) -> str:
     """Return the module of a class; for a script, the name under which its file is imported."""
-    path = file_of(cls) if cls.__module__ == "__main__" else None
+    path = source_file(cls) if cls.__module__ == "__main__" else None
     return path.stem if path else cls.__module__
 
 
 def _user_classes(used: Iterable[type]) -> list[type]:
-    return sorted({cls for each in used for cls in each.__mro__ if own(cls)}, key=str)
+    return sorted({cls for each in used for cls in each.__mro__ if is_own(cls)}, key=str)
 
 
 def _hash_class(cls: type) -> str:
-    path, outermost = file_of(cls), cls.__qualname__.partition(".")[0]
+    path, outermost = source_file(cls), cls.__qualname__.partition(".")[0]
     known = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
     text = _code_with_dependencies(outermost, known) if outermost in known else repr(_compiled_code(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()

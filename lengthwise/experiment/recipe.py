@@ -184,12 +184,12 @@ class Recipe(fields.Config):
 
     def __str__(self) -> str:
         """Format each field that is not at its default, as a user would type it."""
-        return as_text(f"Recipe {self.name} ({self.id})", fields.lines(self))
+        return as_text(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return as_html(f"Recipe {self.name} ({self.id})", fields.lines(self))
+        return as_html(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
 
     def json(self) -> str:
         """Return all fields as JSON; ``read`` is the inverse. Raises UsageError if a field holds an invalid value."""

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
-from lengthwise.base.errors import clean
+from lengthwise.base.errors import remove_controls
 from lengthwise.base.types import UsageError
 from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.runs.run import Run
@@ -54,7 +54,7 @@ class JobPool:
     def check(self) -> None:
         """Raise UsageError, in one line, if a run failed."""
         if self.failed:
-            reasons = "; ".join(f"{folder}: {clean(reason)}" for folder, reason in self.failed.items())
+            reasons = "; ".join(f"{folder}: {remove_controls(reason)}" for folder, reason in self.failed.items())
             raise UsageError(reasons if len(self.failed) == 1 else f"{len(self.failed)} runs failed: {reasons}")
 
     def poll(self) -> bool:

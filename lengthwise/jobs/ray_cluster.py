@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.extras import library
+from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, Process
 
@@ -50,7 +50,7 @@ class Ray(Launcher):
 
 
 def _library() -> Any:
-    return library("ray", "ray", "Ray is not installed")
+    return import_library("ray", "ray", "Ray is not installed")
 
 
 def _join_cluster(address: str) -> Any:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.extras import library
-from lengthwise.base.files import append, check_no_link, disk, one_line, parse_object, read_bytes
+from lengthwise.base.extras import import_library
+from lengthwise.base.files import append, check_no_link, one_line, parse_object, read_bytes, translate_disk_errors
 from lengthwise.base.rng import address
 from lengthwise.jobs.axes import Axis, Point
 
@@ -20,7 +20,7 @@ STARTUP = 4  # trials before pruning starts
 
 def load_optuna() -> Any:
     """Import Optuna. Raises UsageError if it is not installed."""
-    optuna = library("optuna", "sweep", "--trials needs Optuna, which is not installed")
+    optuna = import_library("optuna", "sweep", "--trials needs Optuna, which is not installed")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 
@@ -31,7 +31,7 @@ class _Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with disk(path.parent):
+        with translate_disk_errors(path.parent):
             lines = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
         self.entries = [parse_object(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
 
@@ -42,7 +42,7 @@ class _Journal:
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append entries, all or none."""
         lines = [json.dumps(log, separators=(",", ":")) + "\n" for log in logs]
-        with disk(self.path.parent):
+        with translate_disk_errors(self.path.parent):
             append(self.path, "".join(lines).encode())
         self.entries += map(json.loads, lines)
 

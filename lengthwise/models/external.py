@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lengthwise.base.extras import library
+from lengthwise.base.extras import import_library
 from lengthwise.base.files import one_line
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
@@ -105,7 +105,7 @@ def _config_of(module: nn.Module) -> str:
 def _from_config(name: str, text: str) -> nn.Module:
     """Build a model of transformers, with new weights, from the name of its class and its configuration. Raises
     UsageError if transformers is missing or lacks this model."""
-    transformers = library("transformers", "transformers", f"this model is a {name} of transformers")
+    transformers = import_library("transformers", "transformers", f"this model is a {name} of transformers")
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise UsageError(f"transformers {transformers.__version__} has no model {name}")

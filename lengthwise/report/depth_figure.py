@@ -123,7 +123,7 @@ def _curves(axes: Axes, fate: Fate) -> None:
     other.set_ylim(FLOOR, 5)
     other.grid(visible=False)
     other.tick_params(labelsize=6)
-    axes.plot(fate.after, [fate.at(k) for k in fate.after], color=COLOURS[0], zorder=3, label="_")
+    axes.plot(fate.after, [fate.exact_after(k) for k in fate.after], color=COLOURS[0], zorder=3, label="_")
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.set_ylim(-0.03, 1.03)
     axes.set_title(f"{fate.weights}, {size_text(fate.sizes)}: {fate.verdict}", fontsize=6.5)

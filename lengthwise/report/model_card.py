@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lengthwise.base.errors import clean
+from lengthwise.base.errors import remove_controls
 from lengthwise.base.score_rows import (
     Row,
     Sizes,
@@ -119,11 +119,12 @@ def _training(run: RunFolder) -> Iterator[str]:
     looked = ", ".join(map(str, outline.looked_at)) or "none that is known"
     yield f"Recipe `{outline.name}` (`{outline.id}`), seed {outline.seed}, {outline.steps:,} steps."
     if isinstance(parent := about.get("parent"), dict):
-        yield f"It goes on from `{clean(str(parent.get('run')))}` after its step {clean(str(parent.get('step')))}."
+        name, step = (remove_controls(str(parent.get(key))) for key in ("run", "step"))
+        yield f"It goes on from `{name}` after its step {step}."
     yield f"Sizes that may have chosen it: {looked}."
     if about:
-        versions = f"Lengthwise {clean(str(about.get('lengthwise', '')))}, torch {clean(str(about.get('torch', '')))}"
-        yield f"{about['cpu_s'] / 60:.1f} minutes of processor time; {versions}."
+        package, torch = (remove_controls(str(about.get(key, ""))) for key in ("lengthwise", "torch"))
+        yield f"{about['cpu_s'] / 60:.1f} minutes of processor time; Lengthwise {package}, torch {torch}."
     yield "All of it is in `config.json`; `lengthwise train config.json` trains it again."
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.extras import library
+from lengthwise.base.extras import import_library
 from lengthwise.base.files import path_of
-from lengthwise.base.formatting import Grid
+from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import (
     Row,
@@ -35,7 +35,7 @@ HEADS = ("size", "problems", "exact match", "95 % interval", "loops", "count")
 RULE = "stopping"  # an extra column if there are several rules
 
 
-class Scores(Grid, list[Score]):
+class Scores(PrintedTable, list[Score]):
     """Score rows, in the order of the requested lengths; ``outline`` describes their recipe."""
 
     def __init__(self, scores: Iterable[Score], outline: RunOutline, answers: Sequence[Row] = ()) -> None:
@@ -89,7 +89,7 @@ class Scores(Grid, list[Score]):
         return "; ".join([", ".join([self.outline.name, *trained]), *interval_notes(rows), *loops_notes(rows)])
 
 
-class Comparison(Grid):
+class Comparison(PrintedTable):
     """Several scores side by side, at the sizes and on the problems that all were measured on. For scores under several
     stopping rules, the recipe's own rule counts.
 
@@ -247,7 +247,7 @@ def _distinct_names(scores: Sequence[Scores]) -> list[str]:
 
 def frame_of(rows: Sequence[Row]) -> Any:
     """Return rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
-    return library("pandas", "frame", "frame() needs pandas, which is not installed").DataFrame(rows)
+    return import_library("pandas", "frame", "frame() needs pandas, which is not installed").DataFrame(rows)
 
 
 SHOWN = ("uniform", WORST)
@@ -257,7 +257,7 @@ _ESCAPES = str.maketrans(
 )
 
 
-class PooledComparison(Grid):
+class PooledComparison(PrintedTable):
     """Mean exact match of several recipes over their seeds, on uniform problems and on the worst family.
 
     A band spans the worst to the best seed, or the 95 % interval of a single seed. Raises UsageError without scores, or

@@ -31,7 +31,7 @@ from torch.func import functional_call
 
 from lengthwise.base.errors import UsageError, is_out_of_memory
 from lengthwise.base.files import one_line
-from lengthwise.base.types import Copied, Inputs
+from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, device_of
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import ReTranModel
@@ -193,7 +193,7 @@ class Recording:
     def __init__(self, owner: Graphs, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         self.owner, self.shape = owner, shape
         buffers = {name: torch.empty_like(value, device=owner.device) for name, value in _tensors(inputs).items()}
-        self.inputs = (_Unread if owner.own_code else Copied)(**buffers, original=inputs)
+        self.inputs = (_Unread if owner.own_code else CopiedInputs)(**buffers, original=inputs)
         self.running = torch.empty_like(running, device=owner.device)
         self.fill(inputs, running)
         advance = compile_advance(BACKEND) if owner.compiles else None
@@ -315,7 +315,7 @@ def keep_finished(runs: Bool[Tensor, " b"], new: Any, old: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Unread(Copied):
+class _Unread(CopiedInputs):
     """Inputs of a model of one's own, which may not decide by numbers that the next batch has otherwise."""
 
     @property

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lengthwise.base.types import Copied, Inputs, UsageError, to_device
+from lengthwise.base.types import CopiedInputs, Inputs, UsageError, to_device
 from lengthwise.models import Model, device_of
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import first, pick
@@ -109,7 +109,7 @@ class _Unrolled(nn.Module):
         model, plan = self.model, self.plan
         running, tracked = given["running"], given["tracked"]
         inputs = {field.name: given[field.name] for field in fields(Inputs)}
-        context = model.embed(Copied(**inputs, original=plan.host))
+        context = model.embed(CopiedInputs(**inputs, original=plan.host))
         state, found = model.start(context), []
         for k, count in enumerate(plan.most):
             before, context, running = first((state, context, running), count)

@@ -42,20 +42,20 @@ from typing import Any, NamedTuple
 
 from lengthwise import __version__
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError, clean
+from lengthwise.base.errors import UsageError, remove_controls
 from lengthwise.base.files import (
     append,
     check_no_link,
-    disk,
+    check_regular,
     is_folder,
     path_of,
     read_bytes,
     read_rows,
     read_text,
     read_tree,
-    regular,
     remove,
-    sweep,
+    remove_temporary_files,
+    translate_disk_errors,
     write,
     write_json,
 )
@@ -111,12 +111,12 @@ class Folder:
     def append(self, name: str, *rows: dict[str, Any]) -> int:
         """Append rows to ``<name>.jsonl``, all or none, after removing an incomplete last line. Return the number of
         bytes written. Raises UsageError if the disk is full, or if rows appended earlier have vanished."""
-        path = regular(self.folder / f"{name}.jsonl")
+        path = check_regular(self.folder / f"{name}.jsonl")
         try:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
         except ValueError:  # JSON has neither infinity nor NaN
             raise UsageError(f"{path}: a measured number is not finite: do the weights hold NaN?") from None
-        with disk(self.folder):
+        with translate_disk_errors(self.folder):
             if self._written.get(name, 0) > (path.stat().st_size if path.exists() else 0):
                 raise UsageError(
                     f"{path}: rows have vanished while others were added; restore the file, or continue without"
@@ -128,7 +128,7 @@ class Folder:
 
     def keep(self, name: str, *rows: dict[str, Any]) -> None:
         """Append the rows that are not in the file yet: repeated measurements give equal rows."""
-        path = regular(self.folder / f"{name}.jsonl")
+        path = check_regular(self.folder / f"{name}.jsonl")
         # A map of thousands of cells is appended row by row, so do not read the whole file for each.
         now, (then, known) = _state(path), self._known.get(name, (None, set()))
         if now is None or now != then:
@@ -144,7 +144,7 @@ class Folder:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the complete rows of ``<name>.jsonl``; empty without a file. Raises UsageError for a row that does not
         fit its schema, or that has not one size per axis of the task."""
-        path = regular(self.folder / f"{name}.jsonl")
+        path = check_regular(self.folder / f"{name}.jsonl")
         try:
             now = _state(path)
             if now and (name not in self._read or self._read[name][0] != now):
@@ -181,8 +181,8 @@ class Folder:
         self._acquire(lock, wait, what)
         try:
             write(owner, f"process {os.getpid()} on {platform.node()}".encode())
-            with disk(self.folder):
-                sweep(self.folder)
+            with translate_disk_errors(self.folder):
+                remove_temporary_files(self.folder)
             yield
         finally:
             if lock.lock_counter == 1:  # the outermost of nested calls
@@ -194,7 +194,7 @@ class Folder:
 
         path = self.folder / ".lock"
         with (
-            disk(self.folder),
+            translate_disk_errors(self.folder),
             warnings.catch_warnings(action="ignore"),
         ):  # filelock warns where the system has no locks
             try:
@@ -213,7 +213,7 @@ class Folder:
                 who = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
                 how = "; --wait waits for it" if what == "run" else ""
                 left = f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
-                raise UsageError(f"{self.folder}: {clean(who)} works on this {what}{how}{left}") from None
+                raise UsageError(f"{self.folder}: {remove_controls(who)} works on this {what}{how}{left}") from None
 
     def forget(self) -> None:
         """Clear cached rows, so that they are read again on demand: the rows of many runs do not fit in memory."""

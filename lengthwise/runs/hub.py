@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.extras import library
+from lengthwise.base.extras import import_library
 from lengthwise.base.files import read_bytes, remove, write
 
 PREFIX = "hf:"
@@ -48,7 +48,7 @@ def place(text: str) -> Place:
 def fetch(text: str) -> Path:
     """Download a repository's weights, or find them in the cache without a network, and return their folder. Raises
     UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
-    where, hub = place(text), library("huggingface_hub", "hub")
+    where, hub = place(text), import_library("huggingface_hub", "hub")
     with _silence_progress(), _translate_errors(where):
         listed = _list_digests(hub, where)
         options = {"revision": where.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
@@ -72,7 +72,7 @@ def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
     where = place(text)
     if where.revision:
         raise UsageError(f"{where}: an upload becomes the newest revision; leave @{where.revision} out")
-    hub = library("huggingface_hub", "hub")
+    hub = import_library("huggingface_hub", "hub")
     api = hub.HfApi(endpoint=_endpoint())
     with tempfile.TemporaryDirectory() as place_, _silence_progress(), _translate_errors(where):
         for name in FILES:
@@ -119,7 +119,7 @@ def _is(path: Path, digest: str) -> bool:
 @contextmanager
 def _silence_progress() -> Iterator[None]:
     """A context without the library's progress bars and warnings."""
-    utils = library("huggingface_hub.utils", "hub")
+    utils = import_library("huggingface_hub.utils", "hub")
     bars, level = utils.are_progress_bars_disabled(), utils.logging.get_verbosity()
     utils.disable_progress_bars()
     utils.logging.set_verbosity_error()
@@ -134,7 +134,7 @@ def _silence_progress() -> Iterator[None]:
 @contextmanager
 def _translate_errors(where: Place) -> Iterator[None]:
     """A context that turns the library's errors into UsageErrors with our own messages."""
-    errors = library("huggingface_hub.errors", "hub")
+    errors = import_library("huggingface_hub.errors", "hub")
     try:
         yield
     except errors.GatedRepoError:
@@ -165,7 +165,9 @@ def _status(error: Any) -> str:
 
 def _client() -> Any:
     """Return the HTTP library that this version of huggingface_hub uses."""
-    return getattr(library("huggingface_hub.utils._http", "hub"), "httpx2", None) or library("httpx", "hub")
+    return getattr(import_library("huggingface_hub.utils._http", "hub"), "httpx2", None) or import_library(
+        "httpx", "hub"
+    )
 
 
 def _unreachable() -> tuple[type[Exception], ...]:

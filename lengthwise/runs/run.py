@@ -19,18 +19,18 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
-from lengthwise.base.errors import NotImported, UsageError, clean, quote_value
+from lengthwise.base.errors import NotImported, UsageError, quote_value, remove_controls
 from lengthwise.base.fields import suggest
 from lengthwise.base.files import (
     check_no_link,
-    inside,
+    check_regular,
     is_folder,
     one_line,
+    path_inside,
     path_of,
     read_bytes,
     read_text,
     read_tree,
-    regular,
     remove,
     write,
     write_json,
@@ -84,7 +84,7 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
     """
     chosen, folder = choose_device(device), weights_folder(weights)
     recipe = read_recipe(folder)
-    path = regular(folder / "model.safetensors")
+    path = check_regular(folder / "model.safetensors")
     if not path.is_file():
         raise UsageError(f"{folder}: there is no model.safetensors: has its training ended?")
     estimate_model(recipe).check(f"{folder}: its model")
@@ -117,7 +117,7 @@ def weights_folder(weights: str | Path) -> Path:
 def name_of(weights: str | Path, folder: Path) -> str:
     """Return the name of weights: the repository's for the Hub, whose folders are named after commits, else the
     folder's."""
-    return place(str(weights)).repository if str(weights).startswith(PREFIX) else clean(folder.resolve().name)
+    return place(str(weights)).repository if str(weights).startswith(PREFIX) else remove_controls(folder.resolve().name)
 
 
 def choose_device(name: str | torch.device) -> torch.device:
@@ -200,7 +200,7 @@ class Run(RunFolder):
         recipe, or is a link in the folder of runs."""
         run = cls(folder, recipe) if folder else cls.locate(recipe)
         if not folder:
-            inside(runs_folder(), run.folder.name)
+            path_inside(runs_folder(), run.folder.name)
         if (run.folder / "config.json").exists():
             if read_recipe(run.folder).id != recipe.id:
                 raise UsageError(f"{run.folder}: holds a run of another recipe; name another folder")
@@ -284,7 +284,7 @@ class Run(RunFolder):
 
     def state(self, name: str = "state.pt") -> dict[str, Any] | None:
         """Load the last checkpoint, onto the CPU; None if there is none. Raises UsageError if the file is damaged."""
-        path = regular(self.folder / name)
+        path = check_regular(self.folder / name)
         if not path.exists():
             return None
         try:

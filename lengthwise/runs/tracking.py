@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from io import StringIO
 
-from lengthwise.base.errors import UsageError, clean
-from lengthwise.base.extras import library
+from lengthwise.base.errors import UsageError, remove_controls
+from lengthwise.base.extras import import_library
 from lengthwise.base.fields import suggest, validate
-from lengthwise.base.files import check_tree, inside, read_tree, write_json
+from lengthwise.base.files import check_tree, path_inside, read_tree, write_json
 from lengthwise.base.ranges import Whole
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.runs.folder import RunFolder
@@ -40,8 +40,8 @@ class TensorBoard(Sink):
     """Event files in the run's folder: ``tensorboard --logdir runs``."""
 
     def __init__(self, run: RunFolder) -> None:
-        folder = check_tree(inside(run.folder, "tensorboard"))
-        self.writer = library("tensorboard.summary", "tensorboard").Writer(str(folder))
+        folder = check_tree(path_inside(run.folder, "tensorboard"))
+        self.writer = import_library("tensorboard.summary", "tensorboard").Writer(str(folder))
 
     def log(self, axis: str, at: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -56,8 +56,8 @@ class Wandb(Sink):
     """A run of Weights & Biases. Without a key it is offline, unless WANDB_MODE is set."""
 
     def __init__(self, run: RunFolder) -> None:
-        check_tree(inside(run.folder, "wandb"))
-        wandb = library("wandb", "wandb")
+        check_tree(path_inside(run.folder, "wandb"))
+        wandb = import_library("wandb", "wandb")
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)
         named: Row = {"id": run.folder.name, "name": run.folder.name, "config": run.config(), "dir": str(run.folder)}
@@ -76,7 +76,7 @@ class Trackio(Sink):
     """A local database of trackio, shown by ``trackio show``."""
 
     def __init__(self, run: RunFolder) -> None:
-        self.library = library("trackio", "trackio")
+        self.library = import_library("trackio", "trackio")
         options: Row = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self.run = self.library.init(project=PROJECT, name=run.folder.name, config=run.config(), **options)
 
@@ -146,7 +146,7 @@ class Tracker:
                 yield
         except Exception as error:
             if not self.failed:
-                reason = clean(str(error)) if isinstance(error, UsageError) else type(error).__name__
+                reason = remove_controls(str(error)) if isinstance(error, UsageError) else type(error).__name__
                 self.note(f"{self.name} stopped tracking {self.run.folder.name}: {reason}")
             self.failed = True
 

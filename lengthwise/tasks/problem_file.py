@@ -18,7 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError, quote_value
-from lengthwise.base.extras import library
+from lengthwise.base.extras import import_library
 from lengthwise.base.files import is_folder, one_line, read_bytes
 from lengthwise.base.rows import windows, zero_after
 from lengthwise.base.types import Problems, Purpose, integer_type
@@ -210,7 +210,7 @@ def _rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
 
 def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
     """Return the rows of a Hugging Face data set that ``save_to_disk`` wrote, with ``split`` if it has several."""
-    datasets = library(
+    datasets = import_library(
         "datasets", "datasets", f"{path}: a folder is read as a Hugging Face data set, which takes datasets"
     )
     try:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rows import within, zero_after
+from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import EXACT, Order, as_read, reorder, without_leading_zeros, words
@@ -81,7 +81,7 @@ class Sorting(Task):
         labels: Int[Tensor, "b n"],
     ) -> Problems:
         """Return problems with these digits, least significant first; digits beyond a number's length do not count."""
-        real = within(sizes[:, 0], labels.shape[1])
+        real = length_mask(sizes[:, 0], labels.shape[1])
         length = length * real
         digits = zero_after(digits, length)
         ranked = _sort_numbers(digits, real)

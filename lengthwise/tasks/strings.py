@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import within, zero_after
+from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks import SequenceTask
 
@@ -47,7 +47,7 @@ class Copy(_OnAlphabet):
         """The longest run of equal symbols."""
         row, position = problems.prompt, torch.arange(1, problems.prompt.shape[1] + 1)
         equal = torch.nn.functional.pad(row[:, 1:] == row[:, :-1], (0, 1))
-        goes_on = equal & within(problems.prompt_length - 1, row.shape[1])
+        goes_on = equal & length_mask(problems.prompt_length - 1, row.shape[1])
         return {"longest run": (position - torch.where(goes_on, 0, position).cummax(1).values).amax(1) + 1}
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import within, zero_after
+from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.patterns import Pattern
@@ -53,7 +53,7 @@ class UniqueSet(SequenceTask):
         position = torch.arange(width).expand(len(row), -1)
         first = torch.full((len(row), self.alphabet), width)  # the first position of each symbol
         first.scatter_reduce_(1, symbols := row.long(), position, "amin")
-        is_first = (first.gather(1, symbols) == position) & within(length, width)
+        is_first = (first.gather(1, symbols) == position) & length_mask(length, width)
         place = is_first.cumsum(1)  # of a first symbol in the answer, from 1; repeats add 0 to the place before
         answer = row.new_zeros(len(row), width + 1).scatter_add_(1, place, row * is_first)[:, 1:]
         return Problems(sizes, row, length, answer[:, : int(place.max())], place[:, -1], length)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.base.fields import kinds
-from lengthwise.base.origin import foreign
+from lengthwise.base.origin import is_foreign
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.experiment.layout import Layout
@@ -142,7 +142,7 @@ def _accepted_tasks(layout: Layout) -> list[Task]:
 def _own_tasks() -> Iterator[Task]:
     """Yield every imported task outside the package that can be created without arguments."""
     for kind in kinds(Task).values():
-        if foreign(kind):
+        if is_foreign(kind):
             with suppress(TypeError, UsageError):
                 yield kind()
 

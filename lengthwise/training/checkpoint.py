@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthwise.base.errors import clean
+from lengthwise.base.errors import remove_controls
 from lengthwise.base.fields import validate
 from lengthwise.base.ranges import Count, NotNegative, Whole
 
@@ -123,7 +123,7 @@ DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compile
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that changed since the checkpoint, with their earlier values."""
-    return {name: clean(str(before[name])) for name in now if str(before[name]) != str(now[name])}
+    return {name: remove_controls(str(before[name])) for name in now if str(before[name]) != str(now[name])}
 
 
 def describe_changes(changes: Mapping[str, str], now: Mapping[str, Any], step: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthwise.base.errors import UsageError, clean, message_of
+from lengthwise.base.errors import UsageError, message_of, remove_controls
 from lengthwise.base.progress import Progress
 from lengthwise.base.streams import suppress_warnings
 from lengthwise.runners import cpu
@@ -24,7 +24,7 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
     except RuntimeError as error:
         if not runners.compiles:
             raise
-        reason = clean(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
+        reason = remove_controls(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
         raise UsageError(f"{name}: torch cannot compile here ({reason}); leave compile out") from None
     if note and runners.graphs and runners.graphs.reason:
         shown.note(f"{name}: runs without CUDA graphs: {runners.graphs.reason}")

@@ -21,10 +21,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lengthwise.base.errors import Diverged, clean
+from lengthwise.base.errors import Diverged, remove_controls
 from lengthwise.base.fields import parts_in, validate
 from lengthwise.base.files import json_text, read_tree
-from lengthwise.base.origin import foreign
+from lengthwise.base.origin import is_foreign
 from lengthwise.base.progress import Line, Progress
 from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
@@ -187,7 +187,7 @@ def _static(weights: Weights, claims: Claims, asked: Sequence[tuple[int, ...]], 
     done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
     yield Check("operations", "passed" if count else "exposed", done if count else "there is no matrix product in it")
     kinds = {type(part) for part in (*parts_in(weights.recipe), *weights.model.modules())}
-    own = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if foreign(kind))
+    own = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind))
     finding = f"code of its own: {', '.join(own)}" if own else "a recipe of the package's parts, no code"
     yield Check("recipe track", "exposed" if own else "passed", finding)
     yield _training(weights.recipe, asked, claims)
@@ -325,7 +325,7 @@ def _check_attack(found: Row, refused: str) -> Check:
         return Check("attack", "passed", f"no failure in {found['tries']:,} problems")
     shortest = found["shortest"][0]
     finding = f"{found['failed']:,} of {found['tries']:,} problems fail; the shortest: {shortest['prompt']}"
-    return Check("attack", "open", clean(finding))
+    return Check("attack", "open", remove_controls(finding))
 
 
 # Training again

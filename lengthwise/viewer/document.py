@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lengthwise.base.errors import clean
+from lengthwise.base.errors import remove_controls
 from lengthwise.base.files import check_file, json_text, write
 
 HERE = Path(__file__).parent
@@ -71,7 +71,7 @@ def write_page(name: str, page: str) -> Path:
 
 def text(foreign: object) -> str:
     """Escape text for HTML."""
-    return html.escape(clean(str(foreign)))
+    return html.escape(remove_controls(str(foreign)))
 
 
 def scripts(*names: str) -> str:

@@ -14,9 +14,9 @@ from conftest import command
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.api.runs import Run
-from lengthwise.ask.folder import Asked
+from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry
-from lengthwise.ask.scoring import lenient
+from lengthwise.ask.scoring import is_leniently_right
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.cli.entry import main
@@ -82,7 +82,7 @@ def test_no_problems_are_no_question():
 )
 def test_zeros_in_front_are_nothing_of_numbers_alone(task, said, right, counts):
     name, *fields = task.split()
-    assert lenient(catalog.task(name, fields), said, right) == counts
+    assert is_leniently_right(catalog.task(name, fields), said, right) == counts
 
 
 def test_families_that_a_fixed_set_has_used_up_are_left_out():
@@ -295,7 +295,7 @@ def test_what_is_no_run_is_not_tracked(capsys, tmp_path):
 
 def test_many_inquiries_are_counted_as_such(runs, capsys):
     for number in range(6):
-        Asked.of(Inquiry.of("http://localhost", f"model-{number}", lw.find("looped-parity").task))
+        InquiryRun.of(Inquiry.of("http://localhost", f"model-{number}", lw.find("looped-parity").task))
     text = " ".join(main_of(capsys, "list").split())  # however its lines are broken
     assert "6 in" in text and "lengthwise list asked" in text and "begun" not in text
 

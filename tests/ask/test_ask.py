@@ -24,10 +24,10 @@ from lengthwise import ask
 from lengthwise.api import catalog
 from lengthwise.ask import asking, client
 from lengthwise.ask.client import read_reply
-from lengthwise.ask.folder import Asked
+from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import ALONE, Inquiry, items
 from lengthwise.ask.key import Key
-from lengthwise.ask.scoring import judge, lenient
+from lengthwise.ask.scoring import is_leniently_right, judge
 from lengthwise.base import signals
 from lengthwise.base.fields import kinds
 from lengthwise.base.types import UsageError, wilson
@@ -321,10 +321,10 @@ def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():
     for name, answers in LENIENT.items():
         task = catalog.task(name.split()[0], name.split()[1:])
         for right, replies in answers.items():
-            assert all(lenient(task, said, right) for said in replies), (name, replies)
-    assert not any(lenient(catalog.task("addition"), said, "137") for said in WRONG)
-    assert not lenient(catalog.task("expression"), "It is 3.", "-3")
-    assert not lenient(catalog.task("sorting"), "In ascending order: A,B.", "B,A")
+            assert all(is_leniently_right(task, said, right) for said in replies), (name, replies)
+    assert not any(is_leniently_right(catalog.task("addition"), said, "137") for said in WRONG)
+    assert not is_leniently_right(catalog.task("expression"), "It is 3.", "-3")
+    assert not is_leniently_right(catalog.task("sorting"), "In ascending order: A,B.", "B,A")
 
 
 @pytest.mark.parametrize("size", [2, 4, 7])
@@ -526,13 +526,13 @@ def test_waits_grow_and_vary(monkeypatch):
 
     class Asker(asking._Asker):
         def __init__(self):
-            self.manner = asking.Manner(Key("X"), backoff=0.02)
+            self.manner = asking.RequestOptions(Key("X"), backoff=0.02)
             self.rest_until, self.closed = 0.0, asking.asyncio.Event()
 
         async def all(self):
             for attempt in (0, 1, 2, 3):
                 start = time.monotonic()
-                await self._rest(attempt)
+                await self._back_off(attempt)
                 seen.append(time.monotonic() - start)
 
     asking.asyncio.run(Asker().all())
@@ -976,12 +976,12 @@ def test_what_is_asked_is_read_back(tmp_path):
         problems="hard",
         source=Finite(9),
     )
-    Asked.of(inquiry, tmp_path / "a")
-    assert Asked.open(tmp_path / "a").inquiry == inquiry
+    InquiryRun.of(inquiry, tmp_path / "a")
+    assert InquiryRun.open(tmp_path / "a").inquiry == inquiry
     assert inquiry.endpoint == "https://x.example/v1"
     with pytest.raises(UsageError, match=r"asked\.json"):
-        Asked.open(tmp_path)
-    assert Asked.find_by_name(tmp_path) is None
+        InquiryRun.open(tmp_path)
+    assert InquiryRun.find_by_name(tmp_path) is None
 
 
 def test_a_list_tells_of_what_was_asked(endpoint, asked, told):
@@ -1003,8 +1003,8 @@ def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(numb
 
     before = signal.signal(number, signal.default_int_handler)  # nohup has the tests ignore SIGHUP
     try:
-        assert asyncio.run(asking._stopped(work()))
-        assert not asyncio.run(asking._stopped(asyncio.sleep(0)))
+        assert asyncio.run(asking._run_until_signal(work()))
+        assert not asyncio.run(asking._run_until_signal(asyncio.sleep(0)))
     finally:
         signal.signal(number, before)
     assert capsys.readouterr() == ("", "")
@@ -1018,10 +1018,10 @@ def test_what_is_asked_twice_at_once_would_be_paid_twice(endpoint, asked, monkey
         held.append((folder.folder.name, how["what"]))
         yield
 
-    monkeypatch.setattr(Asked, "locked", locked)
+    monkeypatch.setattr(InquiryRun, "locked", locked)
     found = asked(*words(endpoint(right).url, "--lengths", "1", "--samples", "2"))
     assert held == [(Path(found["run"]).name, "inquiry")]
-    folder = Asked.open(Path(found["run"]))
-    before = folder.spent()
+    folder = InquiryRun.open(Path(found["run"]))
+    before = folder.tokens_spent()
     folder.append("replies", folder.rows("replies")[0])
-    assert all(folder.spent()[name] > count for name, count in before.items())
+    assert all(folder.tokens_spent()[name] > count for name, count in before.items())

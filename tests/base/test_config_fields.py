@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 import lengthwise as lw
 from lengthwise.base import schemas
-from lengthwise.base.fields import all_fit, decode, encode, hints, identity_fields, kinds, lines, override, text
+from lengthwise.base.fields import (
+    all_fit,
+    changed_fields,
+    decode,
+    encode,
+    field_types,
+    identity_fields,
+    kinds,
+    override,
+    text,
+)
 from lengthwise.base.literals import parse
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
@@ -246,7 +256,7 @@ WRONG = [
 @pytest.mark.parametrize("name", [*lw.list_recipes()][:: 1 if LONG else 4])
 def test_what_is_printed_of_a_recipe_can_be_typed(name):
     recipe = lw.find(name)
-    for field, text_of_field in lines(recipe):
+    for field, text_of_field in changed_fields(recipe):
         assert getattr(override(recipe, [f"{field}={text_of_field}"]), field) == getattr(recipe, field)
 
 
@@ -408,7 +418,7 @@ OTHERS = [None, True, 1, 0, -1, 0.5, 2.0, -0.5, math.nan, math.inf, 10**400, "",
 def test_many_rows_fit_together_only_if_each_fits(kind, row):
     assert all_fit(kind, [])
     assert all_fit(kind, [row, {**row}])
-    wrong = [{**row, name: other} for name in hints(kind) for other in OTHERS]
+    wrong = [{**row, name: other} for name in field_types(kind) for other in OTHERS]
     wrong += [{key: value for key, value in row.items() if key != name} for name in row]
     for one in [*wrong, *OTHERS]:
         if all_fit(kind, [row, one, row]):

@@ -18,12 +18,12 @@ from matplotlib.figure import Figure
 from torture import fuzz
 
 import lengthwise as lw
-from lengthwise.ask.folder import Asked
+from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import files
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import read_bytes, sweep, write
+from lengthwise.base.files import read_bytes, remove_temporary_files, write
 from lengthwise.cli.sweep import _keep
 from lengthwise.jobs.axes import Axis
 from lengthwise.jobs.search import Search
@@ -90,7 +90,7 @@ WRITERS = {
     ".lock": lock,
     ".owner": lock,
     ".operations.json": operations,
-    "asked.json": lambda folder: Asked.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?"), folder),
+    "asked.json": lambda folder: InquiryRun.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?"), folder),
     "sweep.json": lambda folder: _keep(folder, "{}"),
     "optuna.log": search,
     **dict.fromkeys(RESULTS, report),
@@ -144,7 +144,7 @@ def test_no_writer_follows_a_link(name, link, outside, tmp_path, monkeypatch):
 
 PARENTS = {
     "a run": lambda folder, name: Run.of(RECIPE),
-    "an inquiry": lambda folder, name: Asked.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?")),
+    "an inquiry": lambda folder, name: InquiryRun.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?")),
     "tensorboard": lambda folder, name: TensorBoard(RunFolder(folder)),
     "wandb": lambda folder, name: Wandb(RunFolder(folder)),
 }
@@ -261,7 +261,7 @@ def ended_process():
 
 
 def temporary(name, place=None, process=None):
-    place = place or files._place()
+    place = place or files._process_scope()
     return f".{name}.lengthwise-{place}-{process or ended_process()}-{secrets.token_hex(8)}"
 
 
@@ -270,7 +270,8 @@ def test_only_temporary_files_of_our_own_are_removed(tmp_path):
     host, ended = platform.node(), ended_process()
     others = [
         f".scores.jsonl.{host}.{ended}", f".notes.{host}.{ended}", f".#lk0x00005581a2b3c4d0.{host}.{ended}",
-        f".#file.{host}.{ended}", f".backup.lengthwise-{ended}", f"scores.jsonl.lengthwise-{files._place()}-{ended}",
+        f".#file.{host}.{ended}", f".backup.lengthwise-{ended}",
+        f"scores.jsonl.lengthwise-{files._process_scope()}-{ended}",
         temporary("scores.jsonl", place="0" * 12), temporary("scores.jsonl", process=os.getpid()),
     ]  # fmt: skip
     for name in others:
@@ -291,7 +292,7 @@ def test_a_temporary_file_of_another_machine_is_removed_after_a_day(tmp_path):
     for path in (old, new):
         path.write_text("")
     os.utime(old, (time.time() - 2 * files.TEMPORARY_AGE,) * 2)
-    sweep(tmp_path)
+    remove_temporary_files(tmp_path)
     assert [*tmp_path.iterdir()] == [new]
 
 

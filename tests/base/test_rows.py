@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
-from lengthwise.base.rows import shift_right, windows, within, zero_after
+from lengthwise.base.rows import length_mask, shift_right, windows, zero_after
 from lengthwise.base.types import SYMBOL
 from lengthwise.tasks.digits import carry, number_length, reorder, without_leading_zeros, words
 
@@ -26,13 +26,13 @@ def numbers(seed, low, high, count):
 def test_a_row_is_marked_and_clipped_at_its_own_length(seed, rows, width, dtype):
     length = numbers(seed, 0, width, rows)
     row = drawn(seed, rows, width, dtype)
-    marked, kept = within(length, width), zero_after(row, length)
+    marked, kept = length_mask(length, width), zero_after(row, length)
     assert kept.dtype == dtype
     for i, count in enumerate(length.tolist()):
         assert marked[i].tolist() == [True] * count + [False] * (width - count)
         assert kept[i].tolist() == row[i, :count].tolist() + [0] * (width - count)
     table = length.view(1, -1).expand(2, -1)
-    assert torch.equal(within(table, width), marked.expand(2, -1, -1))
+    assert torch.equal(length_mask(table, width), marked.expand(2, -1, -1))
 
 
 @given(seeds, sizes, sizes, sizes, types)

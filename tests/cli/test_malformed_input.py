@@ -21,7 +21,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import hints, validate_arguments
+from lengthwise.base.fields import field_types, validate_arguments
 from lengthwise.base.ranges import Count, Range
 from lengthwise.base.terminal import Terminal
 from lengthwise.cli.entry import main
@@ -121,7 +121,7 @@ def bare(hint):
 def test_every_number_states_its_range():
     parts = [type(part) for name in catalog.parts() for part in shipped(name)]
     parts += [lw.Recipe, lw.Schedule, lw.Watch, ChosenOn, Inquiry]
-    assert [f"{part.__name__}.{name}" for part in parts for name, hint in hints(part).items() if bare(hint)] == []
+    assert [f"{part.__name__}.{name}" for part in parts for name, hint in field_types(part).items() if bare(hint)] == []
 
 
 @pytest.mark.parametrize(

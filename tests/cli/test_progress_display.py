@@ -38,7 +38,7 @@ def seen(monkeypatch):
     def line(self, what, total=None, done=0.0):
         found = begin(self, what, total, done)
         said, show = begun.setdefault(what, []), found.show
-        monkeypatch.setattr(found, "show", lambda *given: (show(*given), said.append((found.share, found.note)))[0])
+        monkeypatch.setattr(found, "show", lambda *given: (show(*given), said.append((found.fraction, found.note)))[0])
         return found
 
     monkeypatch.setattr(Progress, "line", line)
@@ -74,18 +74,18 @@ def test_a_line_tells_what_is_left(monkeypatch):
     now = itertools.count(0, 10)  # every look at the clock takes ten seconds
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
     line = Line("digging", 100)
-    assert line.said() == "0%  10 s so far"
+    assert line.describe() == "0%  10 s so far"
     line.show(25, "at 4")
-    assert line.said() == "25%  60 s left  at 4"  # a quarter in 20 seconds
+    assert line.describe() == "25%  60 s left  at 4"  # a quarter in 20 seconds
     begun = Line("digging", 1000)
     begun.show(4)
-    assert begun.said() == "0%  10 s so far"  # too little is done to tell
+    assert begun.describe() == "0%  10 s so far"  # too little is done to tell
     resumed = Line("digging", 100, done=80)
     resumed.show(90)
-    assert resumed.said() == "90%  10 s left"  # what an earlier call did took no time of this one
+    assert resumed.describe() == "90%  10 s left"  # what an earlier call did took no time of this one
     resumed.show(100)
-    assert resumed.said().startswith("done in ")
-    assert Line("digging", None).said() == "10 s so far"
+    assert resumed.describe().startswith("done in ")
+    assert Line("digging", None).describe() == "10 s so far"
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (59, "59 s"), (150, "2 min"), (9000, "2.5 h")])

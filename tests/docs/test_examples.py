@@ -59,7 +59,7 @@ def own(name, kind):
     module = importlib.import_module(name)
     if kind is Recipe:
         return list(catalog._recipes([module]))
-    return list(catalog._functions([module], kind))
+    return list(catalog._find_functions([module], kind))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,7 +23,7 @@ def test_exact_match_is_that_of_evaluate_after_as_many_loops(name, size):
     (fate,) = lw.depth(name, size, more=6, samples=20)
     weights, rules = load(name), [Oracle(k) for k in (0, 1, 2, 6)]
     scores = evaluate(weights, [size], samples=20, stopping=rules)
-    assert [fate.at(k) for k in (0, 1, 2, 6)] == pytest.approx([score.exact for score in scores])
+    assert [fate.exact_after(k) for k in (0, 1, 2, 6)] == pytest.approx([score.exact for score in scores])
     assert fate.after[-1] == 6 and fate.cosine[-1] == pytest.approx(1, abs=1e-6)
     assert fate.moved[0] is None and fate.moved[1] > 0 and fate.moved_over_two[1] is None
     assert len(fate.map) == len(fate.path) == fate.map_planned + 6
@@ -33,7 +33,7 @@ def test_problems_are_aligned_at_their_own_rounds():
     """Sums of one size that take different numbers of rounds."""
     (fate,) = lw.depth("looped-unique-set", 5, more=3, samples=16)
     (score,) = evaluate(load("looped-unique-set"), [5], samples=16, stopping=Oracle(3))
-    assert fate.at(3) == pytest.approx(score.exact)
+    assert fate.exact_after(3) == pytest.approx(score.exact)
 
 
 def made(moved, over_two, exact=1.0):

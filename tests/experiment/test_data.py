@@ -130,7 +130,7 @@ def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
     problems = Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
     padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, more), value=3))
     assert torch.equal(hash_prompts(problems), hash_prompts(padded))
-    assert torch.equal(hash_prompts(problems), hash_prompts(problems.narrowed(36)))
+    assert torch.equal(hash_prompts(problems), hash_prompts(problems.in_smallest_type(36)))
     prompts = {
         tuple(row[:length]) for row, length in zip(problems.prompt.tolist(), problems.prompt_length, strict=True)
     }

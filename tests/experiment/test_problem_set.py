@@ -104,7 +104,7 @@ def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path
     """By what the harness does with such a task: texts in, generated text out, filters, exact match."""
     solver, count = lw.load(weights), 12
     task = solver.weights.recipe.task
-    changes = [f"{name}={value}" for name, value in fields.lines(task)]
+    changes = [f"{name}={value}" for name, value in fields.changed_fields(task)]
     words = ["export", "--lm-eval", task.name, *changes, "--lengths", sizes, "--count", count]
     assert str(tmp_path) in said(capsys, *words, "--out", tmp_path).out
     group = yaml.safe_load((tmp_path / f"lengthwise_{task.name}.yaml").read_text())

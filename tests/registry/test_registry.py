@@ -79,7 +79,7 @@ def test_no_recipe_hides_another():
     members = [
         name
         for module in import_room("recipes")
-        for family in catalog._functions([module], dict[str, Recipe]).values()
+        for family in catalog._find_functions([module], dict[str, Recipe]).values()
         for name in family()
     ]
     assert len(members) == len(set(members))

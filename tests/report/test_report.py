@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 from reported import TOP, logged, recipe, scored
 from rich.console import Console
 
-from lengthwise.ask.folder import Asked
+from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import csv_files
 from lengthwise.base.csv_files import read_csv, write_csv
@@ -705,7 +705,7 @@ print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
 
 def replied(*scores, kind="uniform", **changes):
     """The folder of a language model that was asked, with a row per (size, exact)."""
-    asked = Asked.of(Inquiry("http://x/v1", "org/model", Parity(), "Well?", problems=kind, **changes))
+    asked = InquiryRun.of(Inquiry("http://x/v1", "org/model", Parity(), "Well?", problems=kind, **changes))
     for size, exact in scores:
         score = Score("parity", "org/model", "", kind, (size,), 100, exact, exact, exact, 0.0)
         asked.append("scores", score.row() | {"seed": 0, "asked": 100, "chatter": 0})
@@ -919,7 +919,7 @@ def test_what_was_published_before_is_not_taken_for_these_runs(tmp_path):
 
 def test_a_language_model_that_is_named_twice_is_published_once(tmp_path):
     asked = replied((8, 0.7), (12, 0.2))
-    publish([], tmp_path, asked=[asked, Asked.open(asked.folder)])
+    publish([], tmp_path, asked=[asked, InquiryRun.open(asked.folder)])
     assert len(read_csv(tmp_path / "scores.csv")) == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lengthwise.api import catalog
 from lengthwise.api.runs import Run
-from lengthwise.ask.folder import Asked
+from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.files import read_rows
 from lengthwise.base.types import Score, UsageError
@@ -34,7 +34,7 @@ def run():
 @pytest.fixture
 def asked():
     """The folder of a language model that was asked."""
-    asked = Asked.of(Inquiry("http://x/v1", "org/model", catalog.task("multiplication"), "Well?", seed=3))
+    asked = InquiryRun.of(Inquiry("http://x/v1", "org/model", catalog.task("multiplication"), "Well?", seed=3))
     score = Score("multiplication", "org/model", "", "uniform", (2, 2), 100, 0.5, 0.5, 0.5, 0.0)
     asked.append("scores", score.row() | {"seed": 3, "asked": 100, "chatter": 0})
     return asked

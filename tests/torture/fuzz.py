@@ -30,7 +30,7 @@ import torch
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.ask.folder import Asked
+from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import encode
@@ -108,7 +108,9 @@ def _runs(folder: Path) -> tuple[Path, Path, Path]:
     trainee.advance()
     begun.append("metrics", trainee.report())
     begun.save_state(trainee.state())
-    asked = Asked.of(Inquiry("http://localhost/v1", "of/[/red] $\\frac{ 汉", recipe.task, "Well?"), folder / "asked")
+    asked = InquiryRun.of(
+        Inquiry("http://localhost/v1", "of/[/red] $\\frac{ 汉", recipe.task, "Well?"), folder / "asked"
+    )
     asked.append("replies", {"prompt": "1", "correct": True, "answer": "1", "prompt_tokens": 1, "completion_tokens": 1})
     for score in lw.evaluate(weights, [1, 2], samples=4):
         asked.append("scores", score.row() | {"seed": 0, "asked": 4, "chatter": 0})

@@ -12,7 +12,7 @@ from conftest import command
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.ask.folder import Asked
+from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry, items
 from lengthwise.ask.scoring import judge, scores
 from lengthwise.base.csv_files import read_csv
@@ -216,7 +216,7 @@ def test_loops_that_were_looked_at_twice_are_drawn_once(tmp_path):
 
 def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_path):
     inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.task("parity"))
-    asked = Asked.of(inquiry, tmp_path / "asked")
+    asked = InquiryRun.of(inquiry, tmp_path / "asked")
     wanted = items(inquiry, [3], 2)
     replies = {item.prompt: judge(inquiry.task, item.right, item.right) for item in wanted}
     asked.keep_scores(scores(inquiry, wanted, replies))
