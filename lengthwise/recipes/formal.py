@@ -22,6 +22,8 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.mixers.delta import DeltaNet, GatedDeltaNet
+from lengthwise.nn.mixers.mamba2 import Mamba2
+from lengthwise.nn.mixers.xlstm import SLSTM
 from lengthwise.nn.position import RoPE
 from lengthwise.objectives.final import Final
 from lengthwise.tasks import Task
@@ -49,6 +51,8 @@ ARCHITECTURES: dict[str, ModelSpec] = {
     "deltanet-01": blocks(DeltaNet()),
     "deltanet": blocks(DeltaNet(negative=True)),
     "gated-deltanet": blocks(GatedDeltaNet(negative=True), 60),
+    "mamba2": blocks(Mamba2(negative=True), 56),
+    "slstm": blocks(SLSTM(), 56),
     "lstm": TorchLSTM(),
 }
 # Each task with its layout and the number of symbols of a word per unit of size.
