@@ -44,7 +44,6 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
-from lengthwise.evaluation.answer_rows import answer_rows
 from lengthwise.evaluation.curves import follow_scores
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
 from lengthwise.evaluation.scores import MOST, SAMPLES
@@ -281,7 +280,7 @@ def evaluate(
     fields.validate(Seed, seed, "seed")
     estimate_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     check_problems(found.recipe, sizes, kind)
-    asked: dict[str, Any] = {"stopping": rules, "seed": seed}
+    asked: dict[str, Any] = {"stopping": rules, "seed": seed, "rows": rows}
     with preserve_modes(found.model), computing(1), Progress(quiet=quiet) as progress:
         one = partial(measure, found, sizes, samples=most, kind=kind, precision=precision, **asked)
         what = f"{found.name}: exact match"
@@ -291,12 +290,10 @@ def evaluate(
             every = partial(evaluate_families, found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
             of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
             scores += follow_scores(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
-        measured, by = [score.row() for score in scores] if rows else [], rules or [found.recipe.stopping]
-        answers = [*answer_rows(found, measured, by, seed=seed)]
     if own:
         own.keep("scores", *(score.row() | {"seed": seed} for score in scores))
     known = not isinstance(weights, nn.Module) or trained_to is not None
-    return Scores(scores, outline_of(found, length_known=known), answers)
+    return Scores(scores, outline_of(found, length_known=known))
 
 
 Compared = Scores | Run | str | Path

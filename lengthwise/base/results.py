@@ -56,6 +56,7 @@ class Score:
     ran: float | None = None  # loops run to choose ``loops``, mean over problems; None: the rule reads no outputs
     final: float | None = None  # fraction whose final part (``Task.final_after``) is right; None: answers have none
     outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: unknown
+    answers: list[dict[str, Any]] = field(default_factory=list, compare=False, repr=False)  # in memory only
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -74,7 +75,7 @@ class Score:
         """Return plain values for JSON and CSV."""
         low, high = self.interval
         scaled = {} if self.scaled is None else {"scaled": self.scaled}
-        names = [one.name for one in fields(self) if one.name != "outcomes"]
+        names = [one.name for one in fields(self) if one.name not in ("outcomes", "answers")]
         known = {name: value for name in names if (value := getattr(self, name)) is not None}
         return {**known, **scaled, "sizes": list(self.sizes), "low": low, "high": high}
 

@@ -73,6 +73,19 @@ class Rows:
         """Select rows by index, in the given order, by a mask, or by a slice."""
         return self._map(lambda value: value.take(rows) if isinstance(value, Rows) else value[rows])
 
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate parts whose fields are tensors; narrower tensors are padded with zeros."""
+
+        def stack(name: str) -> Tensor:
+            tensors = [getattr(part, name) for part in parts]
+            if tensors[0].dim() == 1:
+                return torch.cat(tensors)
+            width = max(tensor.shape[1] for tensor in tensors)
+            return torch.cat([torch.nn.functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
+
+        return cls(**{f.name: stack(f.name) for f in fields(cls)})  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class Problems(Rows):
@@ -84,19 +97,6 @@ class Problems(Rows):
     answer: Int[Tensor, "b a"]
     answer_length: Int[Tensor, " b"]
     rounds: Int[Tensor, " b"]  # T(n), the number of rounds of the reference algorithm
-
-    @staticmethod
-    def join(parts: Sequence[Problems]) -> Problems:
-        """Concatenate sets of problems; narrower prompts and answers are padded."""
-
-        def stack(name: str) -> Tensor:
-            tensors = [getattr(part, name) for part in parts]
-            if tensors[0].dim() == 1:
-                return torch.cat(tensors)
-            width = max(tensor.shape[1] for tensor in tensors)
-            return torch.cat([torch.nn.functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
-
-        return Problems(**{f.name: stack(f.name) for f in fields(Problems)})
 
     def in_smallest_type(self, symbols: int) -> Problems:
         """Store ids in the smallest type for a task of ``symbols`` symbols, so that a large set fits in memory. Sizes,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -17,13 +17,12 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, latest
-from lengthwise.base.types import UsageError
+from lengthwise.base.types import Score, UsageError
 from lengthwise.cli.console import code_changed, say
 from lengthwise.cli.forecast import foresee_scores
 from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
 from lengthwise.cli.shared import Argument, Computed, Measured, Printed, Quiet
 from lengthwise.evaluation.anatomy import anatomy
-from lengthwise.evaluation.answer_rows import answer_rows
 from lengthwise.evaluation.curves import follow_scores, follow_sizes, sizes_without_scores
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
 from lengthwise.evaluation.precision import check_precision
@@ -66,6 +65,7 @@ class Work:
     sizes: Sequence[AnySize]
     rules: Sequence[Stopping]
     progress: Progress
+    answers: list[Row] = field(default_factory=list)  # for ``--rows``
 
     @property
     def recipe(self) -> Recipe:
@@ -89,6 +89,15 @@ class Work:
         """Save rows in the run's folder, if there is one."""
         if self.own:
             self.own.keep(name, *rows)
+
+    def keep_scores(self, scores: Iterable[Score]) -> list[Row]:
+        """Return scores as rows; save them in the run's folder, if there is one, and collect their answers."""
+        rows = []
+        for score in scores:
+            rows.append(score.row() | {"seed": self.seed})
+            self.answers.extend(score.answers)
+        self.keep("scores", *rows)
+        return rows
 
 
 def run(args: Options) -> int:
@@ -128,8 +137,7 @@ def _measure(work: Work, most: int) -> int:
         tables += _family_tables(rows, structured, tops, whole=args.families)
         rows = rows + structured
     if args.rows:
-        found = answer_rows(work.weights, rows, work.rules, seed=work.seed)
-        write(Path(args.rows), "".join(json_text(row) + "\n" for row in found).encode())
+        write(Path(args.rows), "".join(json_text(row) + "\n" for row in work.answers).encode())
     if not args.anatomy:
         return say(args, rows, *tables)
     parts = _anatomies(work)
@@ -147,15 +155,14 @@ def _families(work: Work) -> list[Row]:
     recipe, count = work.recipe, samples_of_family(work.samples)
     rules = rules_of_families(work.rules)
     everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
-    scores = partial(evaluate_families, work.weights, everywhere, samples=count, stopping=rules, seed=work.seed)
+    options = {"samples": count, "stopping": rules, "seed": work.seed, "rows": bool(work.args.rows)}
+    scores = partial(evaluate_families, work.weights, everywhere, **options)
     each = {"each": len(recipe.task.families), "rules": len(rules)}
     found = follow_scores(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
     rows: list[Row] = []
     # Saved per complete size, since the worst family needs all families.
     for _, of_size in groupby(found, key=lambda score: score.sizes):
-        complete = [score.row() | {"seed": work.seed} for score in of_size]
-        work.keep("scores", *complete)
-        rows += complete
+        rows += work.keep_scores(of_size)
     return rows
 
 
@@ -176,15 +183,16 @@ def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, 
 
 def _scores(work: Work, most: int) -> list[Row]:
     """Return a row per size and rule; scores of a run are saved in its folder."""
-    rows = _read_measured(work) if work.args.grid and work.own and work.args.precision is None else []
+    args = work.args
+    rows = _read_measured(work) if args.grid and work.own and args.precision is None and not args.rows else []
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
-    options = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
+    options = {"samples": most, "precision": args.precision, "kind": kind_of(args), "seed": work.seed}
+    options["rows"] = bool(args.rows)
     what = work.what("exact match")
     for rules, sizes in sizes_without_scores(work.recipe, work.sizes, work.rules, known).items():
         scores = partial(evaluate, work.weights, sizes, stopping=rules, **options)
         for score in follow_scores(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
-            rows.append(score.row() | {"seed": work.seed})
-            work.keep("scores", rows[-1])
+            rows += work.keep_scores([score])
     return rows
 
 

@@ -10,12 +10,12 @@ import torch
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import (
-    Counts,
     Report,
+    RowResults,
     Watch,
-    counts_by_row,
-    counts_of_groups,
     resolve_rules,
+    results_by_row,
+    results_of_groups,
     score_of,
 )
 from lengthwise.experiment.data import NoProblemsLeft, evaluation_problems, source_of
@@ -38,17 +38,20 @@ def evaluate_families(
     names: Sequence[str] = (),
     seed: int = 0,
     watch: Watch | None = None,
+    rows: bool = False,
 ) -> Iterator[Score]:
     """Yield one Score per size, family and stopping rule: exact match on fresh problems of each of the task's families
     (or those named) that the size is large enough for. A size with few problems is measured on all of them, as the
-    family ``every``. ``watch`` is called after each batch. Raises UsageError for an unknown family."""
+    family ``every``. ``watch`` is called after each batch; with ``rows``, scores have ``answers``. Raises
+    UsageError for an unknown family."""
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping)
     families = choose_families(recipe.task.families, names, recipe.task.name)
     for size in sizes:
         at = recipe.sizes(size)
         chosen = [family.name for family in families if at[0] >= family.smallest]
         report = partial(watch, [at]) if watch else None
-        yield from _scores(weights, at, _groups(recipe, at, samples, chosen, seed, bool(names)), rules, report)
+        groups = _groups(recipe, at, samples, chosen, seed, bool(names))
+        yield from _scores(weights, at, groups, rules, report, rows=rows)
 
 
 def rules_of_families(rules: Sequence[Stopping]) -> Sequence[Stopping]:
@@ -108,27 +111,30 @@ def _scores(
     groups: Mapping[str, Problems],
     rules: Sequence[Stopping],
     report: Report,
+    *,
+    rows: bool,
 ) -> Iterator[Score]:
     if not groups:
         return
     problems = list(groups.values())
     if all(rule.together == 1 for rule in rules):
-        counts = _counts_of_distinct(weights, problems, rules, report)
+        results = _results_of_distinct(weights, problems, rules, report)
     else:
-        counts = counts_of_groups(weights.model, weights.recipe, problems, rules, report)
-    for rule, rows in zip(rules, counts, strict=True):
-        parts = rows.split([len(group) for group in problems])
-        for (name, group), part in zip(groups.items(), parts, strict=True):
-            yield score_of(weights, rule, name, at, group, part)
+        results = results_of_groups(weights.model, weights.recipe, problems, rules, report)
+    for rule, found in zip(rules, results, strict=True):
+        start = 0
+        for name, group in groups.items():
+            yield score_of(weights, rule, name, at, group, found.take(slice(start, start + len(group))), rows=rows)
+            start += len(group)
 
 
-def _counts_of_distinct(
+def _results_of_distinct(
     weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping], report: Report
-) -> list[Counts]:
-    """Return ``counts_by_row`` for each rule; repeated problems, as in families of few problems, are answered once."""
+) -> list[RowResults]:
+    """Return ``results_by_row`` for each rule; repeated problems, as in families of few problems, are answered once."""
     problems = Problems.join(groups)
     _, inverse = hash_prompts(problems).unique(return_inverse=True)
     first = torch.full((int(inverse.max()) + 1,), len(problems))
     first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
-    counts = counts_by_row(weights.model, weights.recipe, problems.take(first), rules, report)
-    return [rows[inverse] for rows in counts]
+    results = results_by_row(weights.model, weights.recipe, problems.take(first), rules, report)
+    return [rows.take(inverse) for rows in results]

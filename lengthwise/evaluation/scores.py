@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.results import AnySize, Outcomes, problems_counted
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import ALONE
-from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError
+from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError
 from lengthwise.evaluation.answers import Predictions, answer_mask, answers, filled_slots, slots, trace
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.generate import decode
@@ -26,6 +28,7 @@ from lengthwise.experiment.source import describe_repeats, hash_prompts
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, device_of
 from lengthwise.runs.run import Weights
+from lengthwise.tasks import texts_of
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 SAMPLES = 1000  # problems per length, by default
@@ -33,7 +36,16 @@ MOST = 10_000  # problems per length with a precision: enough for ±0.01
 Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, and the share that is done
 Report = Callable[[float], None] | None  # takes the share that is done
 CACHED = 8_192  # positions per forward pass that fit the processor's cache, if rules do not look at rows together
-Counts = Int[Tensor, "b 8"]  # the columns of ``row_counts``
+
+
+@dataclass(frozen=True)
+class RowResults(Rows):
+    """A model's results on rows of problems, by one rule."""
+
+    counts: Int[Tensor, "b 8"]  # the columns of ``row_counts``
+    symbols: Int[Tensor, "b a"]  # in the row's answer slots
+    slots: Int[Tensor, " b"]  # number of answer slots
+    confidence: Float[Tensor, " b"]  # mean log probability of the answer's symbols, in nats
 
 
 def evaluate(
@@ -46,26 +58,29 @@ def evaluate(
     seed: int = 0,
     precision: float | None = None,
     watch: Watch | None = None,
+    rows: bool = False,
 ) -> Iterator[Score]:
     """Yield one Score per size and stopping rule: exact match of the whole answer on fresh problems.
 
     A single number is the size on all of the task's axes (see ``Recipe.sizes``). ``stopping`` defaults to the recipe's
     rule; several rules share the same answers, so further rules cost little. With ``precision``, a size stops once
     every rule's 95 % interval is within ± ``precision``, on at most ``samples`` problems. ``watch`` is called after
-    each batch.
+    each batch. With ``rows``, each score has ``answers``, a row per problem.
     """
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     if precision is not None:
-        yield from _evaluate_to_precision(weights, sizes, rules, samples, precision, kind=kind, seed=seed, watch=watch)
+        how = {"kind": kind, "seed": seed, "watch": watch, "rows": rows}
+        yield from _evaluate_to_precision(weights, sizes, rules, samples, precision, **how)
         return
     for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
         inside = partial(watch, [size for size, _ in group]) if watch else None
-        counts = counts_of_groups(weights.model, recipe, [problems for _, problems in group], rules, inside)
-        by_size = [rows.split(samples) for rows in counts]
+        results = results_of_groups(weights.model, recipe, [problems for _, problems in group], rules, inside)
         for number, (size, problems) in enumerate(group):
-            for rule, parts in zip(rules, by_size, strict=True):
-                yield score_of(weights, rule, kind, size, problems, parts[number], family=_mark_alone(kind))
+            of_size = slice(number * samples, (number + 1) * samples)
+            for rule, found in zip(rules, results, strict=True):
+                family = _mark_alone(kind)
+                yield score_of(weights, rule, kind, size, problems, found.take(of_size), family=family, rows=rows)
 
 
 def _evaluate_to_precision(
@@ -78,6 +93,7 @@ def _evaluate_to_precision(
     kind: Kind,
     seed: int,
     watch: Watch | None,
+    rows: bool,
 ) -> Iterator[Score]:
     """Yield scores on the number of problems that the interval needs; a score on fewer than ``samples`` records the
     precision."""
@@ -85,26 +101,26 @@ def _evaluate_to_precision(
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
         problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
-        found: list[list[Counts]] = [[] for _ in rules]
+        found: list[list[RowResults]] = [[] for _ in rules]
         done, until = 0, first_count(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
             inside = partial(_watch_part, watch, recipe.sizes(size), part, samples) if watch else None
-            columns = counts_by_row(weights.model, recipe, problems.take(part), rules, inside)
-            for parts, rows in zip(found, columns, strict=True):
-                parts.append(rows)
+            results = results_by_row(weights.model, recipe, problems.take(part), rules, inside)
+            for parts, result in zip(found, results, strict=True):
+                parts.append(result)
             done = part.stop
             # Repeats from a fixed set count once, so further problems replace them.
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
             counted = problems_counted({"count": done} | repeats)
-            rights = [sum(int(rows[:, 0].sum()) for rows in parts) * counted / done for parts in found]
+            rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in found]
             needed = [next_count(n, counted, precision, rule.together) for n, rule in zip(rights, rules, strict=True)]
             until = done - counted + max(needed)
         seen, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, found, strict=True):
-            rows = torch.cat(parts)
-            family = _mark_alone(kind)
-            yield score_of(weights, rule, kind, recipe.sizes(size), seen, rows, precision=early, family=family)
+            results = RowResults.join(parts)
+            marks = {"precision": early, "family": _mark_alone(kind), "rows": rows}
+            yield score_of(weights, rule, kind, recipe.sizes(size), seen, results, **marks)
 
 
 def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, share: float) -> None:
@@ -118,13 +134,14 @@ def score_of(
     kind: Kind,
     sizes: tuple[int, ...],
     problems: Problems,
-    rows: Counts,
+    results: RowResults,
     *,
     precision: float | None = None,
     family: str | None = None,
+    rows: bool = False,
 ) -> Score:
-    """Return the Score of ``problems`` by one rule from their ``row_counts``."""
-    exact, whole_row, tokens, total, loops, at_limit, ran, final = rows.sum(0).tolist()
+    """Return the Score of ``problems`` by one rule from their results; with ``rows``, it has ``answers``."""
+    exact, whole_row, tokens, total, loops, at_limit, ran, final = results.counts.sum(0).tolist()
     digest = hashlib.blake2b(hash_prompts(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
         weights.recipe.task.name,
@@ -132,7 +149,7 @@ def score_of(
         rule.name,
         kind,
         sizes,
-        count := len(rows),
+        count := len(results),
         exact=exact / count,
         whole_row=whole_row / count,
         token_accuracy=tokens / total,
@@ -145,8 +162,28 @@ def score_of(
         final=final / count if weights.recipe.task.final_after else None,
         together=rule.together if rule.together > 1 else None,
         **describe_repeats(weights.recipe.has_fixed_problems, problems),
-        outcomes=Outcomes(digest, bytes(rows[:, 0].tolist())),
+        outcomes=Outcomes(digest, bytes(results.counts[:, 0].tolist())),
+        answers=_answers(weights.recipe, rule, kind, sizes, problems, results) if rows else [],
     )
+
+
+def _answers(
+    recipe: Recipe, rule: Stopping, kind: Kind, sizes: tuple[int, ...], problems: Problems, results: RowResults
+) -> list[dict[str, Any]]:
+    """Return a row for each problem: its size and set of problems, the prompt, the right answer, the model's answer,
+    whether it is right, its number of loops, and its confidence."""
+    task, layout = recipe.task, recipe.layout
+    values = (results.symbols, results.slots.tolist(), results.counts[:, [0, 4]].tolist(), results.confidence.tolist())
+    rows = []
+    for (prompt, wanted), symbols, room, (is_right, loops), confidence in zip(
+        texts_of(task, problems), *values, strict=True
+    ):
+        answer = layout.answer(symbols[:room], task)
+        is_known = not len(answer) or int(answer.max()) < len(task.symbols)
+        text = task.format(answer) if is_known else layout.vocabs(task)[1].decode(answer)
+        one = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
+        rows.append(one | {"answer": text, "right": is_right > 0, "loops": loops, "confidence": round(confidence, 6)})
+    return rows
 
 
 def _mark_alone(kind: Kind) -> str | None:
@@ -174,8 +211,8 @@ def resolve_rules(
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
     """Return the exact match of a model in training, on fresh problems for each ``step``."""
     problems = evaluation_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
-    (counts,) = counts_by_row(model, recipe, problems, [recipe.stopping])
-    return int(counts[:, 0].sum()) / count
+    (results,) = results_by_row(model, recipe, problems, [recipe.stopping])
+    return int(results.counts[:, 0].sum()) / count
 
 
 def _groups(
@@ -195,53 +232,54 @@ def _groups(
         yield group
 
 
-def counts_of_groups(
+def results_of_groups(
     model: Model,
     recipe: Recipe,
     groups: Sequence[Problems],
     rules: Sequence[Stopping],
     report: Report = None,
-) -> list[Counts]:
-    """Return for each rule the ``row_counts`` of all groups' rows. Rules that choose for many rows see one group at a
+) -> list[RowResults]:
+    """Return for each rule the results of all groups' rows. Rules that choose for many rows see one group at a
     time. ``report`` gets the share of a group's rows that is done."""
     joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
-    counts = [counts_by_row(model, recipe, problems, rules, report) for problems in joined]
-    return [torch.cat(parts) for parts in zip(*counts, strict=True)]
+    results = [results_by_row(model, recipe, problems, rules, report) for problems in joined]
+    return [RowResults.join(parts) for parts in zip(*results, strict=True)]
 
 
-def counts_by_row(
+def results_by_row(
     model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], report: Report = None
-) -> list[Counts]:
-    """Return for each rule the ``row_counts`` of one group. Batch-wise rules get batches of ``together`` rows, whatever
+) -> list[RowResults]:
+    """Return for each rule the results of one group. Batch-wise rules get batches of ``together`` rows, whatever
     the other rules are."""
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
-    counts: dict[Stopping, Counts] = {}
+    results: dict[Stopping, RowResults] = {}
     for together in ({1, first}, *({size} for size in more)):
         chosen = [rule for rule in rules if rule.together in together]
-        counts |= zip(chosen, _counts_of_batches(model, recipe, problems, chosen, report), strict=True)
-    return [counts[rule] for rule in rules]
+        results |= zip(chosen, _results_of_batches(model, recipe, problems, chosen, report), strict=True)
+    return [results[rule] for rule in rules]
 
 
-def _counts_of_batches(
+def _results_of_batches(
     model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], report: Report
-) -> list[Counts]:
-    """Return ``counts_by_row`` for rules that can share batches."""
-    counts: list[list[Counts]] = [[] for _ in rules]
+) -> list[RowResults]:
+    """Return ``results_by_row`` for rules that can share batches."""
+    results: list[list[RowResults]] = [[] for _ in rules]
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
     positions = min(CACHED, TOKENS) if cached else TOKENS
     together = max(rule.together for rule in rules)
     for rows, batch in split_batches(recipe, problems, positions, together=together):
-        for rule, parts, predicted in zip(rules, counts, answers(model, recipe, batch, rules), strict=True):
+        for rule, parts, predicted in zip(rules, results, answers(model, recipe, batch, rules), strict=True):
             columns = row_counts(recipe, batch, predicted)
             if recipe.task.final_after:
                 columns[:, -1] = _final_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
-            parts.append(columns)
+            count = batch.answer_slots.sum(1)
+            parts.append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
         if report:
             report(min(1.0, rows.stop / len(problems)))
-    return [torch.cat(parts) for parts in counts]
+    return [RowResults.join(parts) for parts in results]
 
 
-def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Counts:
+def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 8"]:
     """Return the columns of each row: 1 if the answer is right, 1 if all slots are right, right tokens, tokens, the
     chosen loop, 1 if the rule's limit ended it, loops that were run, and 1 if the answer's final part is
     right, here its whole."""

@@ -38,10 +38,14 @@ RULE = "stopping"  # an extra column if there are several rules
 class Scores(PrintedTable, list[Score]):
     """Score rows, in the order of the requested lengths; ``outline`` describes their recipe."""
 
-    def __init__(self, scores: Iterable[Score], outline: RunOutline, answers: Sequence[Row] = ()) -> None:
+    def __init__(self, scores: Iterable[Score], outline: RunOutline) -> None:
         super().__init__(scores)
         self.outline = outline
-        self.answers = list(answers)  # from ``evaluate`` with ``rows``: a row per problem, in the order of the scores
+
+    @property
+    def answers(self) -> list[Row]:
+        """Return a row per problem, in the order of the scores, from ``evaluate`` with ``rows``; otherwise none."""
+        return [row for score in self for row in score.answers]
 
     def rows(self) -> list[Row]:
         """Return the scores as plain values, for JSON and CSV."""

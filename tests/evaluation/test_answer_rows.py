@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import torch
+from torch import nn
 
 import lengthwise as lw
 from lengthwise.cli import entry
@@ -39,3 +41,21 @@ def test_the_command_line_writes_a_row_per_problem(tmp_path, capsys):
     assert rows == lw.evaluate("looped-parity", [8, 9], samples=7, rows=True, quiet=True).answers
     assert [row["count"] for row in json.loads(capsys.readouterr().out)] == [7, 7]
     assert entry._run(entry.parse([*words, "--rows", str(tmp_path)])) == 2
+
+
+@pytest.mark.parametrize("precision", [None, 0.2])
+def test_rows_are_those_of_the_scores_own_run(precision):
+    """The model runs as often as without rows; with a precision, only over the problems that the score counts."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    options = {"task": "parity", "samples": 200, "precision": precision, "quiet": True}
+    without = lw.evaluate(model, [4, 5], **options)
+    once = len(calls)
+    scores = lw.evaluate(model, [4, 5], rows=True, **options)
+    assert len(calls) == 2 * once and scores.rows() == without.rows() and not without.answers
+    assert [len(score.answers) for score in scores] == [score.count for score in scores]
+    assert [sum(row["right"] for row in score.answers) / score.count for score in scores] == [
+        pytest.approx(score.exact) for score in scores
+    ]

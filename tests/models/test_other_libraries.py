@@ -140,7 +140,7 @@ def test_neither_small_weights_nor_16_bits_hide_who_looks_ahead(dtype):
 def test_rows_beyond_its_positions_are_refused_before_anything_is_measured(build, layout, monkeypatch, runs):
     module = built(build)
     measured = []
-    monkeypatch.setattr("lengthwise.evaluation.scores.counts_of_groups", lambda *given: measured.append(given))
+    monkeypatch.setattr("lengthwise.evaluation.scores.results_of_groups", lambda *given: measured.append(given))
     with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions \(\w+: [^\n]*$"):
         lw.evaluate(module, [5, 70], task="parity", layout=layout, samples=10)
     with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions"):
