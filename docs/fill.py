@@ -18,6 +18,7 @@
 <!-- fill: records docs/records.toml parity --> the published records of a group, ours beside them
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 <!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
+<!-- fill: matrix results/formal -->     every cell of a matrix of architectures and tasks, from its matrix.csv
 <!-- fill: command results/looped/parity --> how a folder's figures were made, from results/README.md
 """
 
@@ -27,7 +28,7 @@ import json
 import re
 import sys
 
-from fillers.exact import arms, grid, kept, squares, table
+from fillers.exact import arms, grid, kept, matrix, squares, table
 from fillers.records import packaged, records, tally
 from fillers.rows import ROOT
 from fillers.runs import chosen, code, command, costs, shipped
@@ -54,6 +55,7 @@ FILLERS = {
     "kept": kept,
     "loops": loops,
     "map": squares,
+    "matrix": matrix,
     "records": records,
     "shipped": shipped,
     "standings": standings,

@@ -23,7 +23,8 @@ from fillers.rows import (
 )
 
 from lengthwise.api import catalog
-from lengthwise.base.score_rows import share_text, size_text
+from lengthwise.base.csv_files import read_csv
+from lengthwise.base.score_rows import Row, scaled_text, share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, variation
 from lengthwise.studies.looped import TESTED, test_length
 
@@ -174,3 +175,25 @@ def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
         if "uniform" in of_kinds and families:
             shares[recipe, sizes].append((of_kinds["uniform"], min(families)))
     return shares
+
+
+def matrix(folder: str) -> str:
+    """Every cell of a matrix: exact match on uniform problems and on the worst family at each multiple of the training
+    length, the family that is lowest at the largest, what a training took, and what a paper reports."""
+    cells: dict[tuple[str, str], dict[float, Row]] = defaultdict(dict)
+    for row in read_csv(ROOT / folder / "matrix.csv"):
+        cells[row["architecture"], row["task"]][float(row["times"])] = row
+    times = sorted({one for rows in cells.values() for one in rows})
+    measured = [(name, one) for name in ("uniform", "worst") for one in times]
+    heads = ["architecture", "task", *(f"{name} ×{one:g}" for name, one in measured)]
+    heads += ["lowest family", f"scaled ×{times[-1]:g}", "fitted", "seeds", "CPU s", "published"]
+    lines = [heads, ["---", "---", *("---:" for _ in measured), "---", "---:", "---", "---:", "---:", "---"]]
+    for labels, rows in cells.items():
+        last = rows[max(rows)]
+        shares = [rows[one].get(name, "") if one in rows else "" for name, one in measured]
+        notes = ["scaled"] * last.get("published_scaled", False) + ["second-hand"] * (last.get("standing") != "read")
+        published = f"{', '.join([str(last['published']), *notes])} ({last['paper']})" if "paper" in last else ""
+        line = [*labels, *(share if share == "" else share_text(share) for share in shares), last.get("family", "")]
+        line.append(scaled_text(last.get("scaled")))
+        lines.append([*line, "yes" if last["fitted"] else "no", str(last["seeds"]), str(last["cpu_s"]), published])
+    return table_of(lines)

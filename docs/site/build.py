@@ -32,6 +32,7 @@ from mirror import ROOT, Mirror
 import notebooks
 
 TABLES = {  # of a folder of results, with the file that each needs
+    "Every cell": ("matrix.csv", fill.matrix),
     "Exact match on uniform problems": (
         "runs.json",
         lambda folder: "" if _mapped(folder) else fill.table(folder, "uniform"),
@@ -40,7 +41,7 @@ TABLES = {  # of a folder of results, with the file that each needs
     "What training took": ("runs.json", runs.time),
 }
 MOST_SIZES = 40  # columns of a table
-STYLE = "docs/site/site.css"
+OWN = ("docs/site/site.css", "docs/site/sort.js")
 WORKER = "https://unpkg.com/iframe-worker/shim"  # where Zensical would have it loaded from
 PAPERS = ["results", "reproduced", "looped", "abacus", "retran", "pairs", "claims", "records"]
 REASONS = ["controls", "ablations", "families", "leaderboard", "mixers", "formal", "what-a-loop-does", "settled"]
@@ -110,7 +111,8 @@ def stage(source: Path, kept: Path) -> None:
     found = navigation()
     for path in in_navigation(found):
         mirror.add(path)
-    mirror.put(STYLE, (HERE / "site.css").read_bytes())
+    for path in OWN:
+        mirror.put(path, (ROOT / path).read_bytes())
     settings = (HERE / "zensical.toml").read_text()
     own = f'[project]\ndocs_dir = "pages"\nsite_dir = "site"\nnav = {inline(found)}\n'
     (source / "zensical.toml").write_text(settings.replace("[project]\n", own, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,21 @@ from lengthwise.report.style import FORMATS, INK, Drawing, Width, add_heading, d
 from lengthwise.runs.folder import RunFolder
 
 NEAR = 1.1  # maximum factor between a measured size and the wanted one
-HEIGHT = 0.42  # inches per row of cells
-CAPTION = "in each cell, above: uniform problems, below: the worst family; hatched: not fitted"
+HEIGHT = 0.5  # inches per row of cells
+FOOT = 0.2  # of a cell's height, for the published score and the seconds
+CAPTION = (
+    "in each cell, above: uniform problems, below: the worst family; hatched: not fitted; at the foot: the published\n"
+    "score (†: scaled so that guessing is 0, *: second-hand) and a training's processor seconds"
+)
+PAPERS = Path(__file__).with_name("paper_scores.toml")
 # Model fields that are not part of an architecture's name.
 OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
 
 
 def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """Return a row per architecture, task and size: the means over seeds of exact match on uniform problems and on the
-    worst family, whether all seeds are fitted (exact match .99 at the training length), and the cost.
+    worst family, whether all seeds are fitted (exact match .99 at the training length), the cost, and what a paper
+    reports.
 
     An architecture is named by a model's mixers, or its kind, with the fields in which models of this kind differ. The
     layout is part of a task's name, since an output at every position is a different supervision than one at the end.
@@ -47,14 +54,16 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
         for task, config in zip(distinguish_parts([config["task"] for config in configs]), configs, strict=True)
     ]
     labels = list(zip(architectures(configs), tasks, strict=True))
-    recipes: dict[tuple[str, str], set[str]] = {}
+    recipes: dict[tuple[str, str], dict[str, str]] = {}
     for run, label in zip(measured, labels, strict=True):
-        recipes.setdefault(label, set()).add(run.outline.seedless_id)
+        recipes.setdefault(label, {})[run.outline.seedless_id] = run.outline.name
     cells: dict[tuple[str, str], list[RunFolder]] = {}
-    for run, (architecture, task) in zip(measured, labels, strict=True):
+    for run, config, (architecture, task) in zip(measured, configs, labels, strict=True):
         # Several recipes of one label differ in other fields, and are not seeds of one recipe.
-        alone = len(recipes[architecture, task]) == 1
-        cells.setdefault((architecture if alone else f"{architecture} ({run.outline.name})", task), []).append(run)
+        names = [*recipes[architecture, task].values()]
+        steps = f", {config['steps']} steps" * (len(set(names)) < len(names))
+        suffix = f" ({run.outline.name}{steps})" * (len(names) > 1)
+        cells.setdefault((architecture + suffix, task), []).append(run)
     return [row for (architecture, task), group in cells.items() for row in _cell(architecture, task, group)]
 
 
@@ -62,7 +71,7 @@ def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]
     scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in fit_rows(rows, top)]
-    abouts = [run.about() for run in group]
+    abouts, published = [run.about() for run in group], paper_score(group[0].config())
     found = []
     for times in MATRIX_TIMES:
         # The measured size whose longest axis is nearest to the wanted length, if one is near.
@@ -91,9 +100,37 @@ def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]
                 "reached": min((about["length"] for about in abouts if "length" in about), default=None),
                 "parameters": next((about["parameters"] for about in abouts if about), None),
                 "cpu_s": round(statistics.fmean(about["cpu_s"] for about in abouts), 1) if all(abouts) else None,
+                **published,
             }
         )
     return found
+
+
+def paper_score(config: Mapping[str, Any]) -> Row:
+    """Return what a paper reports for a recipe's mixer (or model) and task, as fields of a row: the score
+    ``published``, ``published_scaled`` (guessing is 0), ``paper``, ``source``, ``tested``, ``standing`` and ``where``;
+    None in all if no paper does, or if the recipe loops or trains on families."""
+    fields = dict.fromkeys(("published", "published_scaled", "paper", "source", "tested", "standing", "where"))
+    papers = tomllib.loads(PAPERS.read_text(encoding="utf-8"))
+    parts, task = _mixers(config["model"]) or [config["model"]], config["task"]["kind"]
+    form, loops = papers["tasks"].get(task), config["loops"]
+    asked = form is not None and form.items() <= config["task"].items() and config["layout"]["kind"] == "Labelled"
+    if not asked or config.get("families") or loops != {"kind": "Constant", "count": 1}:
+        return fields
+    for paper in papers["paper"]:
+        for score in paper["scores"]:
+            if task in score and all(score["model"].items() <= part.items() for part in parts):
+                about = {name: paper[name] for name in ("source", "tested", "standing", "where")}
+                return {"published": score[task], "published_scaled": paper["scaled"], "paper": paper["name"]} | about
+    return fields
+
+
+def foot_texts(row: Row) -> tuple[str, str]:
+    """Return the published score of a cell and its processor seconds as text; empty where unknown."""
+    score, seconds = row["published"], row["cpu_s"]
+    marks = "†" * bool(row["published_scaled"]) + "*" * (row["standing"] == "second-hand")
+    shown = "" if score is None else f"{score:g}".removeprefix("0") + marks
+    return shown, "" if seconds is None else f"{seconds:,.0f} s"
 
 
 # Names
@@ -147,13 +184,14 @@ def distinguish_parts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def matrix_table(rows: Sequence[Row]) -> Table:
     """Return a table with a row per architecture and a column per task: uniform/worst family at each size; cells that
-    are not fitted are in brackets."""
+    are not fitted are in brackets. Below: the published score, and a training's processor seconds."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     headings = ("architecture", *tasks)
     sizes = sorted({max(row["sizes"]) for row in rows})
     caption = (
         f"uniform/worst family at {', '.join(map(str, sizes))}; in brackets: not fitted, below {SOLVED} at the training"
-        " length; means over seeds"
+        " length; means over seeds; below: the published score (†: scaled so that guessing is 0, *: second-hand) and a"
+        " training's processor seconds"
     )
     table = Sheet(*headings, unbroken=headings, caption=caption)
     for architecture in dict.fromkeys(row["architecture"] for row in rows):
@@ -168,8 +206,9 @@ def _text(cell: Sequence[Row]) -> Text:
     shown = " ".join(
         "/".join("–" if one is None else share_text(one) for one in (row["uniform"], row["worst"])) for row in cell
     )
-    fitted = cell[0]["fitted"]
-    return Text(shown if fitted else f"({shown})", "" if fitted else "dim")
+    fitted, (published, seconds) = cell[0]["fitted"], foot_texts(cell[0])
+    foot = ", ".join(filter(None, (f"published {published}" if published else "", seconds)))
+    return Text("\n".join((shown if fitted else f"({shown})", foot)).strip(), "" if fitted else "dim")
 
 
 # Figure
@@ -189,10 +228,14 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     architectures = list(dict.fromkeys(row["architecture"] for row in rows))
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     figure = drawing(width, 1.1 + HEIGHT * len(architectures))
-    axes = figure.subplots()
+    axes, feet = figure.subplots(), {}
     for row in rows:
         place = tasks.index(row["task"]), architectures.index(row["architecture"])
         _draw_cell(axes, place, row)
+        feet[place] = foot_texts(row)
+    for (x, y), texts in feet.items():
+        for text, side, at in zip(texts, ("left", "right"), (0.04, 0.96), strict=True):
+            axes.text(x + at, y + 1 - FOOT / 2, text, ha=side, va="center", fontsize=4.5)
     for x in range(len(tasks)):
         for y in range(len(architectures)):
             axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="white", linewidth=2.5))
@@ -213,17 +256,18 @@ def _draw_cell(axes: Axes, place: tuple[int, int], row: Row) -> None:
     """Draw one size of a cell: a column with uniform problems above and the worst family below."""
     wide = 1 / len(MATRIX_TIMES)
     left = place[0] + MATRIX_TIMES.index(row["times"]) * wide
+    high = (1 - FOOT) / 2
     for number, name in enumerate(("uniform", "worst")):
         share = row[name]
         if share is None:
             continue
-        corner = left, place[1] + number / 2
+        corner = left, place[1] + number * high
         colour = matplotlib.colormaps["Blues"](0.08 + 0.72 * share)
         hatch = None if row["fitted"] else "/////"
-        axes.add_patch(Rectangle(corner, wide, 0.5, facecolor=colour, edgecolor="white", linewidth=0.4, hatch=hatch))
+        axes.add_patch(Rectangle(corner, wide, high, facecolor=colour, edgecolor="white", linewidth=0.4, hatch=hatch))
         axes.text(
             left + wide / 2,
-            corner[1] + 0.26,
+            corner[1] + high / 2,
             share_text(share).removeprefix("0"),
             ha="center",
             va="center",

@@ -1,11 +1,28 @@
 """Architectures × tasks: which runs stand in a cell, what it shows, and the figure."""
 
+import json
+import re
+import shutil
+import tomllib
+
 import pytest
 from conftest import command
 
+from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.report.matrix import architectures, distinguish_parts, matrix_figure, matrix_rows
+from lengthwise.models import ModelSpec
+from lengthwise.nn.mixer import MixerSpec
+from lengthwise.report.matrix import (
+    PAPERS,
+    architectures,
+    distinguish_parts,
+    foot_texts,
+    matrix_figure,
+    matrix_rows,
+    paper_score,
+)
 from lengthwise.runs.folder import RunFolder
+from lengthwise.tasks import Task
 
 TINY = ["steps=1", "batch=4", "lengths=Uniform(top=5)", "loops=Constant", "layout=Labelled", "watch.every=0", "ema=0"]
 MODELS = {"lstm": "model=TorchLSTM(width=4,layers=1)", "mix": "model=Transformer(width=8,heads=2,mixer=DeltaNet)"}
@@ -77,6 +94,75 @@ def test_parts_are_written_by_the_fields_that_tell_them_apart():
         "Parity",
     ]
     assert distinguish_parts(counted[:1]) == ["CountedBlocks"]
+
+
+def config(mixer, task, **changes):
+    model = {"kind": "Transformer", "mixer": mixer}
+    return {
+        "model": model,
+        "task": task,
+        "layout": {"kind": "Labelled"},
+        "loops": {"kind": "Constant", "count": 1},
+    } | changes
+
+
+@pytest.mark.parametrize(
+    ("mixer", "task", "changes", "published"),
+    [
+        ({"kind": "DeltaNet", "negative": True}, {"kind": "Parity"}, {}, 1.0),
+        ({"kind": "DeltaNet", "negative": False}, {"kind": "ModularArithmetic", "modulus": 5}, {}, 0.314),
+        ({"kind": "DeltaNet", "negative": False}, {"kind": "ModularArithmetic", "modulus": 7}, {}, None),
+        ({"kind": "Attention"}, {"kind": "CycleNavigation", "places": 5, "each": False}, {}, 0.619),
+        ({"kind": "Mamba2", "negative": True}, {"kind": "Parity"}, {}, None),
+        ({"kind": "SLSTM"}, {"kind": "Parity"}, {"layout": {"kind": "Tagged"}}, None),
+        ({"kind": "SLSTM"}, {"kind": "Parity"}, {"families": 0.5}, None),
+        ({"kind": "SLSTM"}, {"kind": "Parity"}, {"loops": {"kind": "Constant", "count": 2}}, None),
+        ({"kind": "SLSTM"}, {"kind": "Sorting"}, {}, None),
+    ],
+    ids=str,
+)
+def test_a_published_score_stands_beside_runs_of_its_form_alone(mixer, task, changes, published):
+    assert paper_score(config(mixer, task, **changes))["published"] == published
+
+
+def test_published_scores_are_whole_and_one_for_a_cell():
+    papers = tomllib.loads(PAPERS.read_text())
+    cells = []
+    for paper in papers["paper"]:
+        assert paper["standing"] in ("read", "second-hand") and paper["where"] and paper["tested"]
+        assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", paper["source"])
+        for score in paper["scores"]:
+            values = {task: value for task, value in score.items() if task != "model"}
+            assert values and values.keys() <= papers["tasks"].keys() and all(0 <= one <= 1 for one in values.values())
+            cells += [(str(score["model"]), task) for task in values]
+            assert score["model"]["kind"] in {**fields.kinds(ModelSpec), **fields.kinds(MixerSpec)}
+    assert len(set(cells)) == len(cells) and papers["tasks"].keys() <= fields.kinds(Task).keys()
+
+
+def test_a_cell_shows_the_published_score_and_the_seconds(folders):
+    rows = matrix_rows(RunFolder(folder) for folder in folders)
+    published = {(row["architecture"], row["task"]): foot_texts(row)[0] for row in rows}
+    assert published == {
+        ("TorchLSTM", "Parity, labelled"): "1",
+        ("TorchLSTM", "EvenPairs, labelled"): "1",
+        ("DeltaNet negative=false", "Parity, labelled"): ".017†",
+        ("DeltaNet negative=false", "EvenPairs, labelled"): "",
+    }
+    shown = [text.get_text() for text in matrix_figure(rows).axes[0].texts]
+    assert shown.count(".017†") == 1 and sum(text.endswith(" s") for text in shown) == 4
+    known = {"published": 0.242, "published_scaled": False, "standing": "second-hand", "cpu_s": 1234.5}
+    assert foot_texts(known) == (".242*", "1,234 s")
+
+
+def test_recipes_of_one_name_and_other_steps_have_rows_of_their_own(folders, tmp_path):
+    first = next(folder for folder in folders if "lstm-EvenPairs" in folder.name)
+    other = tmp_path / "other"
+    shutil.copytree(first, other)
+    (other / "about.json").unlink()  # so that the outline is computed from the recipe
+    recipe = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(recipe | {"steps": 2}))
+    names = {row["architecture"] for row in matrix_rows([RunFolder(first), RunFolder(other)])}
+    assert names == {"TorchLSTM (lstm-EvenPairs, 1 steps)", "TorchLSTM (lstm-EvenPairs, 2 steps)"}
 
 
 def test_the_command_draws_runs_and_published_results_together(folders, tmp_path):
