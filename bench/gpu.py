@@ -223,7 +223,7 @@ def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float
             trainer.step = step
             plain = Plain(trainer.model) if matmul == "fp32" else Bf16(Plain(trainer.model))
             exact, start = gradient(recipe, plain, step), waited(device)
-            loss = trainer.backward(*data.batch(recipe, step))
+            loss = next(trainer.losses(*data.batch(recipe, step)))
             recorded = [loss.value.detach().cpu(), *(one.grad.cpu() for one in trainer.model.parameters())]
             found[f"{matmul}, seconds to record"] = waited(device) - start
             found[f"{matmul}, apart"] = apart(exact, recorded)

@@ -73,11 +73,12 @@ from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
+from lengthwise.objectives.segments import Segments
 from lengthwise.registry import sources
 from lengthwise.report.scored import Comparison, PooledComparison, Scores
 from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain
-from lengthwise.runners.plain import unroll
+from lengthwise.runners.plain import detach, unroll
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import SequenceTask, Task
 from lengthwise.tasks.addition import Addition

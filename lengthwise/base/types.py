@@ -191,6 +191,12 @@ class Loss:
     value: Float[Tensor, ""]
     logs: dict[str, Tensor]
 
+    @staticmethod
+    def mean(losses: Sequence[Loss]) -> Loss:
+        """Return the mean of losses with equal logs."""
+        logs = {name: torch.stack([loss.logs[name] for loss in losses]).mean() for name in losses[0].logs}
+        return Loss(torch.stack([loss.value for loss in losses]).mean(), logs)
+
 
 @dataclass(frozen=True)
 class Trace:

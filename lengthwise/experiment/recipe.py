@@ -117,6 +117,11 @@ class Recipe(fields.Config):
             raise UsageError("patience needs keep=best or keep=lowest-loss, to know which weights are better")
         if self.accumulate > self.batch:
             raise UsageError(f"accumulate={self.accumulate}: a batch has at most {self.batch} parts")
+        if self.accumulate > 1 and self.objective.takes_several_steps:
+            kind = type(self.objective).__name__
+            raise UsageError(
+                f"accumulate={self.accumulate}: {kind} takes several steps on a batch: leave accumulate out"
+            )
         if self.start >= self.steps:
             raise UsageError(
                 f"steps={self.steps}: the run that it continues took {self.start} steps, which count: write "

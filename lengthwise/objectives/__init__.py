@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar
 
 from jaxtyping import Float, Int
@@ -23,6 +24,16 @@ class Objective(Config):
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         """Compute the loss. All arguments are on the CPU, logits on the model's device. The loss and logs stay there:
         the host does not wait for it."""
+
+    def steps(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Iterator[Loss]:
+        """Yield a loss for each optimizer step on a batch, by default one. A step is taken before the next loss is
+        computed."""
+        yield self(runner, batch, loops, generator)
+
+    @property
+    def takes_several_steps(self) -> bool:
+        """True if ``steps`` is its own."""
+        return type(self).steps is not Objective.steps
 
 
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:

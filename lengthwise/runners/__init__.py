@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Inputs, UsageError
-from lengthwise.models import Model
+from lengthwise.models import Model, State
 
 RowLoops = Int[Tensor, " b"]  # the number of loops of each row, at least 1
 Selected = Bool[Tensor, "b t"]  # True at the n positions whose logits are wanted
@@ -44,6 +44,11 @@ class Runner(ABC):
     @abstractmethod
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         """Return the logits after each row's last loop. The first ``no_grad_loops`` loops run without gradients."""
+
+    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+        """Return the logits and the state after each row's last loop. Loops start from ``state``, which an earlier call
+        for these rows returned; None: from the model's first state. Gradients flow through states (see ``detach``)."""
+        raise UsageError(f"{type(self).__name__} carries no state from one call to the next")
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         """Yield, after each loop k = 1, 2, …: k, the indices (on the CPU) of the rows that ran, and their logits."""

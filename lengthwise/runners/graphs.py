@@ -32,7 +32,7 @@ from torch.func import functional_call
 from lengthwise.base.errors import UsageError, is_out_of_memory
 from lengthwise.base.files import one_line
 from lengthwise.base.types import CopiedInputs, Inputs
-from lengthwise.models import Model, device_of
+from lengthwise.models import Model, State, device_of
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerModel
@@ -105,6 +105,11 @@ class Graphs(Runner):
         if logits is None:
             return self.plain.last(inputs, loops, at, no_grad_loops=no_grad_loops)
         return pick(logits, *at.nonzero(as_tuple=True))
+
+    def carry(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], state: State | None = None
+    ) -> tuple[Float[Tensor, "n v"], State]:
+        return self.plain.carry(inputs, loops, at, state)
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]

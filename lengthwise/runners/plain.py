@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.types import Inputs, to_device
+from lengthwise.base.types import Inputs, UsageError, to_device
 from lengthwise.models import Model, State, device_of
 from lengthwise.runners import Logits, RowLoops, Runner, Selected, Step, Steps
 from lengthwise.runners.movement import PERIODS, relative_movement
 
 
 def unroll(
-    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, no_grad_loops: int = 0
+    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, no_grad_loops: int = 0, state: State | None = None
 ) -> Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]:
     """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running
     (indices into ``inputs``), and their state.
 
     ``inputs`` and ``loops`` are on the CPU, loops at least 1. Rows are sorted by loops, most first, so that the running
     rows are always the first r; finished rows are no longer computed. After a loop, ``send`` a mask "r" of the rows
-    that continue. The first ``no_grad_loops`` loops run without gradients.
+    that continue. The first ``no_grad_loops`` loops run without gradients. ``state``: the state of all rows before the
+    first loop, by default the model's first.
     """
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
     context = model.embed(inputs.take(order).to(device := device_of(model)))
-    state = model.start(context)
+    state = model.start(context) if state is None else rows_of(state, to_device(order, device))
     for k, count in enumerate(running, 1):
         # Rows with fewer loops are last, so cutting them off is a slice, without a copy.
         order = order[:count]
@@ -51,28 +52,63 @@ def first(tree: Any, count: int) -> Any:
 
 def rows_of(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
     """Return these rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
-    if isinstance(tree, Tensor):
-        return tree if len(tree) == 1 else tree[rows]
+    return map_tensors(lambda part: part if len(part) == 1 else part[rows], tree)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Apply a function to all tensors in nested tuples."""
     if isinstance(tree, tuple):
-        parts = [rows_of(part, rows) for part in tree]
+        parts = [map_tensors(function, part) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-    return tree
+    return function(tree) if isinstance(tree, Tensor) else tree
+
+
+def detach(state: State) -> State:
+    """Return a state without its gradients."""
+    return map_tensors(Tensor.detach, state)
+
+
+def join_rows(parts: Sequence[tuple[Int[Tensor, " r"], Any]]) -> Any:
+    """Join the states of some rows each, given with their indices, to the state of all rows, in order. Raises
+    UsageError if the parts differ in what all rows share."""
+    rows, trees = zip(*parts, strict=True)
+    one = trees[0]
+    if isinstance(one, tuple):
+        joined = [join_rows([*zip(rows, same, strict=True)]) for same in zip(*trees, strict=True)]
+        return type(one)(*joined) if hasattr(one, "_fields") else tuple(joined)
+    if isinstance(one, Tensor) and all(len(tree) == len(own) for tree, own in zip(trees, rows, strict=True)):
+        return torch.cat(trees)[to_device(torch.cat(rows).argsort(), one.device)]
+    if all(torch.equal(tree, one) if isinstance(tree, Tensor) else tree == one for tree in trees):
+        return one
+    raise UsageError("a part of this model's state is shared by all rows: it carries states after equal loops only")
 
 
 class Plain(Runner):
     """Advances the running rows, at all positions, by calling the model's methods."""
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()  # rows that leave after each loop
         ids, logits = [], []
-        for k, rows, state in unroll(self.model, inputs, loops, no_grad_loops=no_grad_loops):
-            if left[k]:
-                done = len(rows) - left[k]
-                ids.append(rows[done:])
-                logits.append(self.model.read(state)[done:])
+        for rows, state, left in self._until_last(inputs, loops, no_grad_loops=no_grad_loops):
+            ids.append(rows[-left:])
+            logits.append(self.model.read(state)[-left:])
         # Rows were collected in the order of halting; restore the batch's order.
         row, position = at.nonzero(as_tuple=True)
         return pick(torch.cat(logits), torch.cat(ids).argsort()[row], position)
+
+    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+        halted = self._until_last(inputs, loops, state=state)
+        state = join_rows([(rows[-left:], rows_of(own, slice(-left, None))) for rows, own, left in halted])
+        return pick(self.model.read(state), *at.nonzero(as_tuple=True)), state
+
+    def _until_last(
+        self, inputs: Inputs, loops: RowLoops, **options: Any
+    ) -> Iterator[tuple[Int[Tensor, " r"], State, int]]:
+        """Yield, after each loop that is the last of some rows: the rows that ran, their state, and how many leave;
+        these are last."""
+        leave = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
+        for k, rows, state in unroll(self.model, inputs, loops, **options):
+            if leave[k]:
+                yield rows, state, leave[k]
 
     def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
         real, earlier, moved = to_device(inputs.padding_mask, device_of(self.model)), list[State](), None

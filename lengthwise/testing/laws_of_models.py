@@ -72,6 +72,14 @@ def causal_means_causal(spec: ModelSpec) -> None:
         check_causality(runner)
 
 
+def a_run_in_halves_is_one_run(spec: ModelSpec) -> None:
+    """Loops that continue from a carried state give the same logits and gradients as all loops in one run."""
+    for runner in _runners(spec):
+        inputs = runner.rows()
+        for first in (LOOPS, (2, 2, 2)):
+            check_carrying(runner, inputs, first)
+
+
 def every_parameter_takes_part(spec: ModelSpec) -> None:
     """Each parameter has a gradient with a value other than 0."""
     for runner in _runners(spec):
@@ -149,6 +157,28 @@ def check_order(runner: Runner) -> None:
         permuted = logits_of(runner, inputs.take(order), [loops[i] for i in order])
         if differ(logits_of(runner, inputs, loops)[order], permuted):
             raise Broken("the same rows in another order get other logits")
+
+
+def check_carrying(runner: Runner, inputs: Inputs, first: Sequence[int]) -> None:
+    """Raise Broken if two more loops after ``first``, from the carried state, differ from all loops in one run."""
+    at, loops = inputs.padding_mask, torch.tensor(first)
+    runner.model.zero_grad()
+    try:
+        _, state = runner.carry(inputs, loops, at)
+        halves, _ = runner.carry(inputs, torch.full_like(loops, 2), at, state)
+    except UsageError:
+        return  # its states cannot be carried, and it says so
+    halves.square().sum().backward()
+    gradients = [weight.grad for weight in runner.model.parameters()]
+    runner.model.zero_grad()
+    whole = runner.last(inputs, loops + 2, at)
+    whole.square().sum().backward()
+    if differ(whole, halves):
+        raise Broken("a run that continues from a carried state gives other logits: keep all that loops need in it")
+    for found, (name, weight) in zip(gradients, runner.model.named_parameters(), strict=True):
+        if found is not None and weight.grad is not None and differ(weight.grad, found):
+            raise Broken(f"{name} has another gradient when the state is carried")
+    runner.model.zero_grad()
 
 
 def check_causality(runner: Runner) -> None:

@@ -15,7 +15,7 @@ import torch
 from lengthwise.base.errors import UsageError
 from lengthwise.base.signals import STOPS, on_stop_signals
 from lengthwise.base.types import Inputs
-from lengthwise.models import device_of
+from lengthwise.models import State, device_of
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 
 Matmul = Literal["fp32", "tf32", "bf16"]
@@ -40,6 +40,11 @@ class Bf16(Runner):
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         with self._autocast():
             return self.runner.last(inputs, loops, at, no_grad_loops=no_grad_loops).float()
+
+    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+        with self._autocast():
+            logits, state = self.runner.carry(inputs, loops, at, state)
+        return logits.float(), state
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         steps = self.runner.each(inputs, loops, at)

@@ -20,7 +20,7 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
     line = shown.line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:
         with suppress_warnings(), trainer.borrowed():  # the compiler's warnings are for those who write kernels
-            trainer.backward(*trainer.batch(trainer.recipe.start))
+            next(trainer.losses(*trainer.batch(trainer.recipe.start)))
     except RuntimeError as error:
         if not runners.compiles:
             raise

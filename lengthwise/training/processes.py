@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Inputs, to_device
+from lengthwise.models import State
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 from lengthwise.runs.run import from_torchrun
 
@@ -159,6 +160,12 @@ class Divided(Runner):
         mine = self._own_rows(loops)
         own = self.runner.last(inputs.take(mine), loops[mine], at[mine], no_grad_loops=no_grad_loops)
         return self._join_logits(own, torch.arange(len(loops)), at)
+
+    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+        """See ``Runner.carry``. The state is that of this process's rows."""
+        mine = self._own_rows(loops)
+        own, state = self.runner.carry(inputs.take(mine), loops[mine], at[mine], state)
+        return self._join_logits(own, torch.arange(len(loops)), at), state
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         mine = self._own_rows(loops)

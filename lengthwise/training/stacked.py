@@ -123,6 +123,9 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
         raise UsageError("a stack is of two or more seeds, all different")
     first = recipes[0]
+    if first.objective.takes_several_steps:
+        kind = type(first.objective).__name__
+        raise UsageError(f"{kind} takes several steps on a batch, which a stack does not: leave the stack out")
     if first.parent or first.patience or first.accumulate > 1:
         raise UsageError("a stack neither goes on from a run nor knows patience or accumulate: leave the stack out")
     if len({recipe.seedless_id for recipe in recipes}) > 1:
@@ -223,7 +226,9 @@ def _advance_together(trainers: Sequence[Trainer], step: int, batches: Sequence[
     models = [one.model for one in trainers]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:
-        return [one.loss(step, runner, *batch) for one, runner, batch in zip(trainers, runners, batches, strict=True)]
+        return [
+            next(one.steps(step, runner, *batch)) for one, runner, batch in zip(trainers, runners, batches, strict=True)
+        ]
 
     recorders = [Recorder(one.model, len(one.recipe.layout.vocabs(one.recipe.task)[1])) for one in trainers]
     versions = [buffer._version for model in models for buffer in model.buffers()]
@@ -243,5 +248,5 @@ def _advance_together(trainers: Sequence[Trainer], step: int, batches: Sequence[
         due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
         torch.stack([loss.value for _, loss in due]).sum().backward()
     for one, loss in due:
-        one.descend(loss)
+        one.count_step([one.descend(loss)])
     return [one for one, _ in due]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -90,51 +90,61 @@ class Trainer:
         self.clock = Clock()
 
     def advance(self) -> None:
-        """Take one optimizer step. If memory runs out, repeat it with twice as many parts of the batch, also from then
-        on. Raises UsageError if memory does not hold a single row."""
+        """Take an optimizer step on the next batch, or as many as the objective takes on a batch."""
         batch, loops = self.batch(self.step)
         with self.borrowed():
-            while (loss := self.backward(batch, loops)) is None:
-                if self.processes.count > 1 or self.parts >= len(loops):
-                    rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
-                    raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
-                self.parts *= 2
-            self.processes.add_gradients(self.model)
-            self.descend(loss)
+            logs = []
+            for loss in self.losses(batch, loops):
+                self.processes.add_gradients(self.model)
+                logs.append(self.descend(loss))
+            self.count_step(logs)
 
-    def backward(self, batch: Batch, loops: Int[Tensor, " b"]) -> Loss | None:
-        """Compute the loss and its gradients. Return None if memory runs out; it is then free again."""
-        runner = self.runner()
-        try:
-            with step_precision(self.matmul):
-                loss = self.loss(self.step, runner, batch, loops)
-                loss.value.backward()
-        except (MemoryError, RuntimeError) as error:
-            if is_out_of_memory(error):
-                self.optimizer.zero_grad()
-                if self.runners.graphs:
-                    self.runners.graphs.release()
-                return None
-            if "once_differentiable" not in message_of(error) or type(runner) is Plain:
-                raise
-            raise UsageError(
-                "the objective takes gradients of gradients, which faster runners do not have: train it within "
-                "lw.plain(), or with LENGTHWISE_PLAIN=1"
-            ) from error
-        return loss
+    def losses(self, batch: Batch, loops: Int[Tensor, " b"]) -> Iterator[Loss]:
+        """Yield each loss on a batch once its gradients are computed. If memory runs out, start again with twice as
+        many parts of the batch, also from then on; raise UsageError where that is not possible."""
+        while True:
+            runner = self.runner()
+            try:
+                steps = self.steps(self.step, runner, batch, loops)
+                while True:
+                    with step_precision(self.matmul):
+                        if (loss := next(steps, None)) is None:
+                            return
+                        loss.value.backward()
+                    yield loss
+            except (MemoryError, RuntimeError) as error:
+                self._free_memory(error, runner)
+            if self.recipe.objective.takes_several_steps or self.processes.count > 1 or self.parts >= len(loops):
+                rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
+                raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
+            self.parts *= 2
+
+    def _free_memory(self, error: MemoryError | RuntimeError, runner: Runner) -> None:
+        """Free memory after an error of a step that ran out of it; raise any other error."""
+        if is_out_of_memory(error):
+            self.optimizer.zero_grad()
+            if self.runners.graphs:
+                self.runners.graphs.release()
+            return
+        if "once_differentiable" not in message_of(error) or type(runner) is Plain:
+            raise error
+        raise UsageError(
+            "the objective takes gradients of gradients, which faster runners do not have: train it within "
+            "lw.plain(), or with LENGTHWISE_PLAIN=1"
+        ) from error
 
     def batch(self, step: int) -> DrawnBatch:
         """Return the batch of a step, with its rows' loops."""
         return self.draw(step, self.passed)
 
-    def loss(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Loss:
-        """Return the loss of a batch, computed by a runner."""
+    def steps(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Iterator[Loss]:
+        """Yield the objective's losses on a batch, computed by a runner."""
         # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
         rng.seed_torch(rng.address(self.recipe.seed, "dropout", step, *self.processes.address))
-        return self.recipe.objective(runner, batch, loops, rng.stream(self.recipe.seed, "objective", step))
+        yield from self.recipe.objective.steps(runner, batch, loops, rng.stream(self.recipe.seed, "objective", step))
 
-    def descend(self, loss: Loss) -> None:
-        """Update the weights by their gradients, and count the step."""
+    def descend(self, loss: Loss) -> dict[str, Tensor]:
+        """Update the weights by their gradients, and return the values to log."""
         recipe, step = self.recipe, self.step
         rate = recipe.optimizer.rate * recipe.schedule.factor(step - recipe.start, recipe.steps - recipe.start)
         average = self.average if step >= recipe.ema_start else None
@@ -143,8 +153,14 @@ class Trainer:
         self.optimizer.zero_grad()
         if average:
             average.n_averaged += 1
+        return logs
+
+    def count_step(self, logs: Sequence[dict[str, Tensor]]) -> None:
+        """Count a step on one batch, and add the means of the values to log."""
         # Summed on the device: reading a number at every step would make a GPU wait.
-        self.sums = {name: self.sums.get(name, 0.0) + value.detach() for name, value in logs.items()}
+        for each in logs:
+            for name, value in each.items():
+                self.sums[name] = self.sums.get(name, 0.0) + value.detach() / len(logs)
         self.step += 1
 
     def runner(self) -> Runner:

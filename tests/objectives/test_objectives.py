@@ -16,6 +16,7 @@ from lengthwise.base.types import Inputs
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
+from lengthwise.models.scan import Scan
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, RoPE
 from lengthwise.nn.window import Local
@@ -23,6 +24,7 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
+from lengthwise.objectives.segments import Segments
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.strings import Copy
 
@@ -65,6 +67,7 @@ TOGETHER = [
     for i, spec in enumerate(SPECS)
     for j, objective in enumerate(OBJECTIVES)
     for way in some(ways_of(spec), i + j)
+    if not (isinstance(spec, Scan) and isinstance(objective, Segments))  # its rows must have run equal loops
 ]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
 every_pair = pytest.mark.parametrize(("spec", "objective", "task", "layout"), TOGETHER, ids=short)
@@ -249,7 +252,8 @@ def test_one_loop_is_one_loop_for_every_objective(run):
     model, batch = setting(BASE, Addition(3), FullOutput())
     ones = torch.ones_like(LOOPS)
     batch = replace(batch, rounds=ones)  # no row stops early
-    values = [objective(run(model), batch, ones, stream(0, "x")).value for objective in OBJECTIVES]
+    once = [objective for objective in OBJECTIVES if not objective.takes_several_steps]
+    values = [objective(run(model), batch, ones, stream(0, "x")).value for objective in once]
     for value in values:
         close(value, values[0])
 

@@ -16,6 +16,7 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
+from lengthwise.objectives.segments import Segments
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
@@ -44,6 +45,14 @@ RICH = Recipe(
     keep="best",
 )
 LARGE = replace(PLAIN, name="large", optimizer=LAMB(5e-3), schedule=Schedule("exponential", floor=0.05))
+SEGMENTED = replace(
+    PLAIN,
+    name="segmented",
+    loops=ExtraLoops(extra=2),
+    model=replace(MODEL, noise=0.5, dropout=0.1),
+    objective=Segments(count=3),
+    ema=0.8,
+)
 MASTERED = replace(PLAIN, name="mastered", lengths=Mastery(4, every=3, least=0.0, count=4))
 
 
@@ -81,6 +90,7 @@ RECIPES = {
     "halting": (replace(ODD, objective=Halting(), loops=AnyLoops(extra=2)), 3),
     "next-token": (replace(ODD, layout=NextToken()), 3),
     "rich": (replace(RICH, batch=3, model=replace(RICH.model, dropout=0.0)), 3),
+    "segmented": (replace(SEGMENTED, batch=7, model=MODEL, ema=0.0), 3),
     "mastered": (replace(MASTERED, batch=7), 6),
 }
 

@@ -410,6 +410,34 @@ class Sum(lw.Mixer):
         return found, found[:, -1:]
 
 
+class Counting(lw.Model):
+    """Counts its loops outside the state."""
+
+    def __init__(self, reads, writes):
+        super().__init__()
+        self.embedding, self.readout = nn.Embedding(reads, 8), nn.Linear(8, writes)
+
+    def embed(self, inputs):
+        self.loops = 0
+        return self.embedding(inputs.tokens)
+
+    def start(self, context):
+        return context
+
+    def advance(self, state, context):
+        self.loops += 1
+        return state + self.loops * context
+
+    def read(self, state):
+        return self.readout(state)
+
+
+@dataclass(frozen=True)
+class _Counts(lw.ModelSpec):
+    def build(self, reads, writes, *, causal):
+        return Counting(len(reads), len(writes))
+
+
 @dataclass(frozen=True)
 class _Sums(lw.MixerSpec):
     """A mixer whose steps are not its whole row."""
@@ -440,6 +468,7 @@ CAUGHT = {
     "padding_is_not_read": _Spec("Padded"),
     "the_order_of_rows_does_not_matter": _Spec("First"),
     "causal_means_causal": _Spec("Ahead"),
+    "a_run_in_halves_is_one_run": _Counts(),
     "every_parameter_takes_part": _Spec("Idle"),
     "weights_come_from_the_seed": _Spec("Unseeded"),
     "at_test_nothing_is_random": _Spec("Noisy"),

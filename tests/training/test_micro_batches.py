@@ -69,7 +69,7 @@ def test_the_runners_for_a_cpu_run_in_parts(name):
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     parted.parts = 2
     for trainee in (whole, parted):
-        assert trainee.backward(*trainee.batch(0))
+        next(trainee.losses(*trainee.batch(0)))
     for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
         if one.grad is not None or other.grad is not None:
             torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)
@@ -130,7 +130,7 @@ EXHAUSTED = [exhaust_memory, raise_cuda, raise_python]
 @pytest.mark.parametrize("exhausted", EXHAUSTED)
 def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
     trainee = Trainer(PLAIN, CPU)
-    monkeypatch.setattr(Trainer, "loss", exhausted)
+    monkeypatch.setattr(Trainer, "steps", exhausted)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: reduce batch"):
         trainee.advance()
     together = stacked.Stack([SimpleNamespace(trainer=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())

@@ -21,7 +21,7 @@ import torch
 from conftest import Crash, survived
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, outcome, stop_at, unbroken
+from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, SEGMENTED, outcome, stop_at, unbroken
 
 import lengthwise
 from lengthwise.api import catalog
@@ -37,6 +37,7 @@ from lengthwise.experiment.loops import PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Schedule
 from lengthwise.experiment.recipe import Watch
 from lengthwise.experiment.source import Finite
+from lengthwise.objectives.segments import Segments
 from lengthwise.runners.cpu import choose, plain
 from lengthwise.runs import folder as folders
 from lengthwise.runs.run import Run, load
@@ -44,7 +45,7 @@ from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computing, stop_signal, train
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainer import rehearse
+from lengthwise.training.trainer import Trainer, rehearse
 
 each = pytest.mark.parametrize("recipe", [PLAIN, RICH], ids=lambda recipe: recipe.name)
 
@@ -211,6 +212,34 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     )
 
 
+def test_each_segment_starts_from_the_state_of_the_one_before_and_takes_a_step():
+    """By hand: descend after each segment, hand the detached state to the next."""
+    recipe = replace(SEGMENTED, model=MODEL, ema=0.0, clip=None, optimizer=AdamW(rate=1e-2))
+    trainer, model = Trainer(recipe, torch.device("cpu")), recipe.build().double()
+    trainer.model.double()
+    optimizer = recipe.optimizer.build(model.parameters())
+    for step in range(3):
+        trainer.advance()
+        batch, loops = data.batch(recipe, step)
+        at, state = batch.loss_mask, None
+        optimizer.param_groups[0]["lr"] = 1e-2 * recipe.schedule.factor(step, recipe.steps)
+        for _ in range(3):
+            rows = []
+            for row, count in enumerate(loops.tolist()):
+                context = model.embed(batch.inputs.take(slice(row, row + 1)))
+                own = model.start(context) if state is None else state[row : row + 1].detach()
+                for _ in range(count):
+                    own = model.advance(own, context)
+                rows.append(own)
+            state = torch.cat(rows)
+            torch.nn.functional.cross_entropy(model.read(state)[at], batch.targets[at]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert trainer.step == step + 1
+    for one, two in zip(trainer.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(one, two, atol=1e-7, rtol=0)
+
+
 def test_training_learns():
     recipe = replace(PLAIN, lengths=Uniform(1), loops=PerRound(), steps=60, batch=8, optimizer=AdamW(1e-2))
     losses = [row["loss"] for row in train(recipe).rows("metrics")]
@@ -289,10 +318,10 @@ def test_training_leaves_threads_and_signals_as_they_were():
 # Stopped and resumed
 
 
-STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM)]
+STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM), (SEGMENTED, signal.SIGINT)]
 
 
-@pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["plain", "rich", "mastered"])
+@pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["plain", "rich", "mastered", "segmented"])
 def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeypatch):
     """Before and after rows are logged, weights watched, and the last step."""
     stops = [1, 4, 9, 10, 12, recipe.steps]
@@ -770,6 +799,7 @@ def test_a_schedule_that_does_not_fit_is_refused(wrong):
         {"steps": 0}, {"batch": 0}, {"ema": 1.0}, {"ema": -0.1}, {"hard": 1.5}, {"clip": 0.0}, {"clip": -1.0},
         {"name": ""}, {"name": "a/b"}, {"name": ".."}, {"name": "-a"}, {"name": "a b"}, {"name": "a\0b"},
         {"name": "a\nb"}, {"keep": "best"}, {"layout": Pairs()},
+        {"objective": Segments(), "accumulate": 2},
     ],
     ids=str,
 )  # fmt: skip

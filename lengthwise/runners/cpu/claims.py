@@ -15,10 +15,12 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from lengthwise.models import Model
+from lengthwise.base.types import Inputs
+from lengthwise.models import Model, State
 from lengthwise.nn.position import Encoding
 from lengthwise.registry.loading import import_room
-from lengthwise.runners import Runner
+from lengthwise.runners import Logits, RowLoops, Runner, Selected
+from lengthwise.runners.plain import Plain
 
 # What the package calls of encodings; of other modules it calls ``forward`` and what their classes define.
 ENCODING = {"vectors", "angles", "keys", "attention_bias", "blank"}
@@ -47,6 +49,9 @@ class Claiming(Runner):
     def declines(cls, model: Model) -> str | None:
         """Return the reason why the model is not claimed; None if it is."""
         return why_declined(model, cls.parts, cls.devices)
+
+    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+        return Plain(self.model).carry(inputs, loops, at, state)
 
 
 _WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes before anybody could patch them
