@@ -17,7 +17,7 @@ from lengthwise.base.files import write_json
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.report.lines import line_style
-from lengthwise.report.style import drawing, fix_layout, save, style
+from lengthwise.report.style import fix_layout, new_figure, save, style
 from lengthwise.runs.run import Weights, load
 
 LENGTHS, SAMPLES, REPEATS = ((2, 5), 4, 1) if QUICK else ((5, 10, 20, 40, 60, 80, 100), 128, 5)
@@ -43,7 +43,7 @@ def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
 @style()
 def drawn(prices: Prices) -> Figure:
     """A figure of time and operations, both on logarithmic axes."""
-    figure = drawing("page", 3.0)
+    figure = new_figure("page", 3.0)
     for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
         for number, (name, found) in enumerate(prices.items()):
             axes.plot(LENGTHS, [price[part] for price in found], **line_style(number, name=name).line())

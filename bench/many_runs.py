@@ -42,7 +42,7 @@ class Simulated(Launcher):
     def executor(self, jobs):
         return Cluster(self)
 
-    def at_once(self, jobs):
+    def max_parallel(self, jobs):
         return self.slots
 
 
@@ -54,7 +54,7 @@ class Cluster(Executor):
     def __init__(self, engine):
         self.engine, self.free = engine, [0.0] * engine.slots
 
-    def room(self, running):
+    def free_slots(self, running):
         return 1000
 
     def submit(self, commands):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lengthwise.base.score_rows import SOLVED
 from lengthwise.report import by_recipe
-from lengthwise.report.style import COLOURS, drawing, fix_layout, save, style
+from lengthwise.report.style import COLOURS, fix_layout, new_figure, save, style
 from lengthwise.runs.folder import RunFolder
 
 
@@ -22,7 +22,7 @@ def reach(run):
 def reach_figure(runs):
     """A dot for each run, a line of dots for each recipe; the longest training length is a bar."""
     groups = by_recipe(run for run in runs if run.rows("scores"))
-    figure = drawing("page", 1 + 0.3 * len(groups))
+    figure = new_figure("page", 1 + 0.3 * len(groups))
     axes = figure.add_subplot()
     for number, group in enumerate(groups.values()):
         colour = COLOURS[number % len(COLOURS)]

@@ -126,9 +126,9 @@ def test_no_verb_imports_another(module):
 
 
 def test_each_verb_of_the_command_line_is_a_file():
-    from lengthwise.cli.entry import parser
+    from lengthwise.cli.entry import build_parser
 
-    (verbs,) = [action.choices for action in parser()._actions if action.dest == "verb"]
+    (verbs,) = [action.choices for action in build_parser()._actions if action.dest == "verb"]
     assert {f"cli.{name}" for name in verbs} == {name for name in modules() if folder(name) == "cli"} - SHARED
     for name in verbs:
         assert callable(importlib.import_module(f"lengthwise.cli.{name}").run)

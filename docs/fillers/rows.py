@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lengthwise.base.results import RunOutline
 from lengthwise.base.score_rows import Row, fit_rows, latest, share_text, size_text
-from lengthwise.report import not_fitted
-from lengthwise.report.publish import run_of
+from lengthwise.report import describe_misfit
+from lengthwise.report.publish import run_columns
 from lengthwise.report.published import read_published
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def unfitted(folder: str) -> dict[str, str]:
     for (name, _), rows in runs.items():
         shares[name] += [float(row["exact"]) for row in fit_rows(rows, rows[0]["sizes"])]
     shares = {name: found for name, found in shares.items() if found}
-    said = {name: not_fitted(statistics.fmean(found), tops[name]) for name, found in shares.items()}
+    said = {name: describe_misfit(statistics.fmean(found), tops[name]) for name, found in shares.items()}
     return {name: f" ({text})" for name, text in said.items() if text}
 
 
@@ -62,7 +62,7 @@ def scores_of(folder: str) -> Sequence[Row]:
 @cache  # pages ask for the same folders some hundred times
 def _scores_in(folder: Path) -> Sequence[Row]:
     return [
-        run_of(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
+        run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
         for run in read_published(folder)
         for row in latest(run.rows("scores"))
     ]

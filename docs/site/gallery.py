@@ -52,7 +52,7 @@ def pages(tables: Tables) -> dict[str, str | bytes]:
         runs = read_published(whole) if is_published(whole) else []
         if runs:
             command = f"lengthwise report {folder} --html page.html"
-            texts[f"{folder}/report.page.html"] = report_page(runs, made=command)
+            texts[f"{folder}/report.page.html"] = report_page(runs, command=command)
         texts[page_of(folder)] = _page(folder, tables, interactive=bool(runs))
     return texts
 

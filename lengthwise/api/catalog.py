@@ -31,7 +31,7 @@ from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
 from lengthwise.registry import sources
-from lengthwise.registry.loading import import_room
+from lengthwise.registry.loading import import_folder
 from lengthwise.tasks import Task
 
 _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, Objective, Stopping, Optimizer)
@@ -106,7 +106,7 @@ def recipes() -> dict[str, Callable[[], Recipe]]:
 
 @cache
 def _shipped_recipes() -> dict[str, Callable[[], Recipe]]:
-    return _recipes(import_room("recipes"))
+    return _recipes(import_folder("recipes"))
 
 
 def studies() -> dict[str, Callable[..., Study]]:
@@ -116,7 +116,7 @@ def studies() -> dict[str, Callable[..., Study]]:
 
 @cache
 def _shipped_studies() -> dict[str, Callable[..., Study]]:
-    return _find_functions(import_room("studies"), Study)
+    return _find_functions(import_folder("studies"), Study)
 
 
 def add(module: ModuleType) -> None:
@@ -176,7 +176,7 @@ def own_studies() -> dict[str, str]:
 def members() -> dict[str, dict[str, list[str]]]:
     """Return the names of all families' recipes, by file and function, which the sources alone do not contain."""
     found: dict[str, dict[str, list[str]]] = {}
-    for module in import_room("recipes"):
+    for module in import_folder("recipes"):
         families = {function.__name__: function() for function in _find_functions([module], dict[str, Recipe]).values()}
         found[module.__name__.rpartition(".")[2]] = {name: list(family) for name, family in families.items()}
     return found

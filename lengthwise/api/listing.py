@@ -14,7 +14,7 @@ from lengthwise.registry import sources
 def list_recipes(*words: str) -> Listing:
     """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
     return Listing(
-        sources.matching(
+        sources.filter_entries(
             {name: catalog.summary_of(function) for name, function in catalog.recipes().items()},
             texts_from(words, "words"),
         )
@@ -24,7 +24,7 @@ def list_recipes(*words: str) -> Listing:
 def list_tasks(*words: str) -> Listing:
     """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
     return Listing(
-        sources.matching(
+        sources.filter_entries(
             {fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()},
             texts_from(words, "words"),
         )
@@ -34,11 +34,11 @@ def list_tasks(*words: str) -> Listing:
 def list_models(*words: str) -> Listing:
     """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
     return Listing(
-        sources.matching(
+        sources.filter_entries(
             {name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, texts_from(words, "words")
         )
     )
 
 
 def _sentence(cls: type) -> str:
-    return sources.sentence(inspect.getdoc(cls) or "")
+    return sources.first_sentence(inspect.getdoc(cls) or "")

@@ -24,7 +24,7 @@ from lengthwise.base.ranges import (
 SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as in tables
 
 
-class Metrics(TypedDict):
+class MetricsRow(TypedDict):
     """A row of metrics.jsonl."""
 
     step: Whole
@@ -37,7 +37,7 @@ class Metrics(TypedDict):
     cpu_s: NotRequired[NotNegative]
 
 
-class Measured(TypedDict):
+class ScoreRow(TypedDict):
     """A row of scores.jsonl."""
 
     task: OneLine
@@ -65,7 +65,7 @@ class Measured(TypedDict):
     together: NotRequired[Count]  # batch size of a rule that chooses one loop per batch
 
 
-class Chosen(TypedDict):
+class ChosenLoops(TypedDict):
     """Statistics of the loops that one stopping rule chose."""
 
     mean: NotNegative
@@ -74,16 +74,16 @@ class Chosen(TypedDict):
     exact: Fraction
 
 
-class ChosenBy(TypedDict):
+class ChosenLoopsByRule(TypedDict):
     """Statistics of the loops that each stopping rule chose."""
 
-    oracle: Chosen
-    batch: Chosen
-    example: Chosen
-    own: NotRequired[Chosen]
+    oracle: ChosenLoops
+    batch: ChosenLoops
+    example: ChosenLoops
+    own: NotRequired[ChosenLoops]
 
 
-class Depth(TypedDict):
+class DepthRow(TypedDict):
     """A row of depth.jsonl."""
 
     task: OneLine
@@ -93,10 +93,10 @@ class Depth(TypedDict):
     planned: Size
     exact: tuple[Fraction, ...]  # after each loop
     confidence: tuple[Real, ...]
-    chosen: ChosenBy
+    chosen: ChosenLoopsByRule
 
 
-class Ends(TypedDict):
+class AnswerEnds(TypedDict):
     """Counts of wrong answers whose end is too early, too late or right."""
 
     early: Whole
@@ -104,7 +104,7 @@ class Ends(TypedDict):
     right: Whole
 
 
-class Group(TypedDict):
+class FeatureGroup(TypedDict):
     """Problems with a similar value of a difficulty feature."""
 
     low: Real
@@ -113,7 +113,7 @@ class Group(TypedDict):
     exact: Fraction
 
 
-class Anatomy(TypedDict):
+class AnatomyRow(TypedDict):
     """A row of anatomy.jsonl."""
 
     task: OneLine
@@ -123,12 +123,12 @@ class Anatomy(TypedDict):
     count: Count
     seed: NotRequired[Seed]
     exact: Fraction
-    ends: Ends
+    ends: AnswerEnds
     first_wrong: dict[OneLine, Whole]
-    by: dict[OneLine, tuple[Group, ...]]
+    by: dict[OneLine, tuple[FeatureGroup, ...]]
 
 
-class Reply(TypedDict):
+class ReplyRow(TypedDict):
     """A row of replies.jsonl."""
 
     prompt: str
@@ -138,7 +138,7 @@ class Reply(TypedDict):
     answer: NotRequired[str | None]
 
 
-class About(TypedDict):
+class AboutFile(TypedDict):
     """about.json, without the recipe's outline."""
 
     parameters: Whole
@@ -147,7 +147,7 @@ class About(TypedDict):
     steps: NotRequired[Whole]
 
 
-class Published(TypedDict):
+class PublishedEntry(TypedDict):
     """An entry of runs.json or inquiries.json in a folder of results."""
 
     recipe_name: OneLine
@@ -157,23 +157,23 @@ class Published(TypedDict):
     wall_s: NotRequired[NotNegative]
 
 
-class Quoted(TypedDict):
+class QuotedResult(TypedDict):
     """A published result that a figure shows."""
 
     who: OneLine
     exact: Fraction
 
 
-class Figures(TypedDict):
+class FiguresFile(TypedDict):
     """figures.json: texts of figures."""
 
     title: NotRequired[str | None]
     strong: NotRequired[str | None]
     panels: NotRequired[tuple[OneLine, ...]]
-    claims: NotRequired[tuple[Quoted, ...]]
+    claims: NotRequired[tuple[QuotedResult, ...]]
 
 
-class Trained(TypedDict):
+class ParameterRow(TypedDict):
     """A row of parameters.csv."""
 
     recipe: OneLine
@@ -190,7 +190,7 @@ Length = Annotated[str, Pattern(r"\d{1,7}", "a length")]
 Distribution = dict[Length, Whole]  # distribution.json: number of problems of each length
 
 
-class Checked(TypedDict):
+class CheckRecord(TypedDict):
     """A check of a verification."""
 
     name: OneLine
@@ -198,7 +198,7 @@ class Checked(TypedDict):
     told: OneLine
 
 
-class Verified(TypedDict):
+class VerifiedWeights(TypedDict):
     """The subject of a verification."""
 
     name: OneLine
@@ -206,22 +206,22 @@ class Verified(TypedDict):
     trained_to: SizeText
 
 
-class Record(TypedDict):
+class VerificationRecord(TypedDict):
     """The record of a verification."""
 
-    about: Verified
-    checks: tuple[Checked, ...]
+    about: VerifiedWeights
+    checks: tuple[CheckRecord, ...]
     longest: OneLine | None
     longest_uniform: OneLine | None
     left_out: tuple[OneLine, ...]
-    scores: tuple[Measured, ...]
+    scores: tuple[ScoreRow, ...]
     digest: OneLine
 
 
 ROWS: dict[str, Any] = {
-    "metrics": Metrics,
-    "scores": Measured,
-    "depth": Depth,
-    "anatomy": Anatomy,
-    "replies": Reply,
+    "metrics": MetricsRow,
+    "scores": ScoreRow,
+    "depth": DepthRow,
+    "anatomy": AnatomyRow,
+    "replies": ReplyRow,
 }

@@ -21,9 +21,9 @@ from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import scores
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import err, say
+from lengthwise.cli.console import err, print_result
 from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
-from lengthwise.cli.shared import Argument, Kinds, Printed, Quiet, Words
+from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, ProgressOptions, Words
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.report.tables import language_model_table
@@ -32,7 +32,7 @@ LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
 
 
 @dataclass(kw_only=True)
-class Options(Kinds, Printed, Quiet):
+class Options(KindOptions, OutputOptions, ProgressOptions):
     """Exact match of a large language model, behind any OpenAI-compatible endpoint, length by length."""
 
     task: Argument  # TASK: e.g. addition
@@ -80,9 +80,9 @@ def run(args: Options) -> int:
         asked.keep_scores(rows)
     result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
     result |= {"tokens": tokens, "tokens_of_this_call": {name: tokens[name] - before[name] for name in tokens}}
-    say(args, result, *([language_model_table(rows)] if rows else []), _account(asked, outcome, result))
+    print_result(args, result, *([language_model_table(rows)] if rows else []), _summarize(asked, outcome, result))
     if outcome.left:
-        print(f"lengthwise: {_describe_rest(outcome, wanted)}", file=sys.stderr)
+        print(f"lengthwise: {_describe_missing(outcome, wanted)}", file=sys.stderr)
     return 1 if outcome.left else 0
 
 
@@ -119,7 +119,7 @@ def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
     result = {"requests": requests, "replies": len(known)} | tokens
     costs = f"{requests} requests, about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
     more = f"; at most {requests * args.max_tokens:,} out" if args.max_tokens else ""
-    return say(args, result, Text(f"{costs}{more}, further tries not counted"))
+    return print_result(args, result, Text(f"{costs}{more}, further tries not counted"))
 
 
 def _warn_of_damage(asked: InquiryRun) -> None:
@@ -144,7 +144,7 @@ def _collect_replies(args: Options, asked: InquiryRun, wanted: list[Item], manne
         return collect(asked, wanted, manner, seen)
 
 
-def _account(asked: InquiryRun, outcome: Outcome, result: dict[str, Any]) -> Text:
+def _summarize(asked: InquiryRun, outcome: Outcome, result: dict[str, Any]) -> Text:
     now, all_in_all = (
         f"{tokens['prompt_tokens']:,} + {tokens['completion_tokens']:,}"
         for tokens in (result["tokens_of_this_call"], result["tokens"])
@@ -155,6 +155,6 @@ def _account(asked: InquiryRun, outcome: Outcome, result: dict[str, Any]) -> Tex
     )
 
 
-def _describe_rest(outcome: Outcome, wanted: list[Item]) -> str:
+def _describe_missing(outcome: Outcome, wanted: list[Item]) -> str:
     total = len({item.prompt for item in wanted})
     return f"{outcome.left} of {total} prompts have no reply ({outcome.reason}); the same command goes on from here"

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from lengthwise.base.ranges import Count, Positive, Seed
 from lengthwise.base.score_rows import share_text
-from lengthwise.cli.console import doing, say
+from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import only_rule, parse_sizes
-from lengthwise.cli.shared import Argument, Computed, Printed, Texts
+from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Texts
 from lengthwise.evaluation.attack import attack
-from lengthwise.report.sheet import Sheet
+from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computing
 
@@ -23,7 +23,7 @@ ORIGINS = 8  # maximum number of origins in the table
 
 
 @dataclass(kw_only=True)
-class Options(Computed, Printed):
+class Options(ComputeOptions, OutputOptions):
     """Search for problems that a model gets wrong, short ones first."""
 
     weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
@@ -41,15 +41,15 @@ def run(args: Options) -> int:
     weights = load(args.weights, choose_device(args.device))
     rule = only_rule(args.stopping)
     sizes = parse_sizes(args.lengths) if args.lengths else None
-    with computing(args.threads), doing(f"{weights.name}: looking for what it gets wrong"):
+    with computing(args.threads), show_elapsed(f"{weights.name}: looking for what it gets wrong"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
     summary = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
     if not found["failed"]:
-        return say(args, found, f"{summary}: nothing found, which proves nothing; a longer search may")
-    return say(args, found, _shortest(found), "", _origins(found), "", summary)
+        return print_result(args, found, f"{summary}: nothing found, which proves nothing; a longer search may")
+    return print_result(args, found, _shortest_failures(found), "", _count_by_origin(found), "", summary)
 
 
-def _shortest(found: dict[str, Any]) -> Table:
+def _shortest_failures(found: dict[str, Any]) -> Table:
     table = _table("the shortest failures", "prompt", "answer", "right", "sure", "from")
     for row in found["shortest"]:
         texts = (_shorten(row[name]) for name in ("prompt", "answer", "right"))
@@ -57,7 +57,7 @@ def _shortest(found: dict[str, Any]) -> Table:
     return table
 
 
-def _origins(found: dict[str, Any]) -> Table:
+def _count_by_origin(found: dict[str, Any]) -> Table:
     table = _table("where they come from", "from", "tries", "fail")
     for row in found["origins"][:ORIGINS]:
         table.add_row(row["origin"], str(row["tries"]), share_text(row["share"], 3))
@@ -71,7 +71,7 @@ def _shorten(text: str) -> Text:
 
 
 def _table(title: str, *headings: str) -> Table:
-    table = Sheet(title=title)
+    table = FittedTable(title=title)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in ("sure", "tries", "fail") else "left")
     return table

@@ -12,14 +12,14 @@ from rich.text import Text
 
 from lengthwise.api.checking import Findings, check, describe_file, find_faults
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import doing, say
-from lengthwise.cli.shared import Arguments, Printed, Quiet
+from lengthwise.cli.console import print_result, show_elapsed
+from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.cli.verbs import is_problem_file
-from lengthwise.report.sheet import Sheet
+from lengthwise.report.sheet import FittedTable
 
 
 @dataclass(kw_only=True)
-class Options(Quiet, Printed):
+class Options(ProgressOptions, OutputOptions):
     """Hold your own parts, recipes and studies to the laws of their kinds; or check a file of problems."""
 
     # MODULE: e.g. own_task, for own_task.py in this folder; or problems.jsonl, a CSV file, or a data set's folder
@@ -33,12 +33,12 @@ def run(args: Options) -> int:
         if len(files) < len(names):
             raise UsageError("check files of problems and modules in separate commands")
         return _check_files(args, files)
-    with doing(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
+    with show_elapsed(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
         for name in names:
             found += check(sys.modules[name])
     broken = len(found.broken)
     result: dict[str, Any] = {"laws": len(found), "broken": broken, "found": [asdict(one) for one in found]}
-    say(args, result, _table(found), "", found.summary if broken else f"all {len(found)} laws hold")
+    print_result(args, result, _table(found), "", found.summary if broken else f"all {len(found)} laws hold")
     return 1 if broken else 0
 
 
@@ -48,17 +48,17 @@ def _check_files(args: Options, names: Sequence[str]) -> int:
     for name in names:
         faults = find_faults(name)
         facts = [("wrong", fault) for fault in faults] or describe_file(name)
-        table = Sheet(name, "")
+        table = FittedTable(name, "")
         for fact, text in facts:
             table.add_row(Text(fact), Text(text, "bold red" if faults else ""))
         result.append({"file": name, "faults": faults, **({} if faults else dict(facts))})
         tables, wrong = [*tables, table], wrong + len(faults)
-    say(args, result, *tables)
+    print_result(args, result, *tables)
     return 1 if wrong else 0
 
 
-def _table(found: Findings) -> Sheet:
-    table = Sheet("part", "laws")
+def _table(found: Findings) -> FittedTable:
+    table = FittedTable("part", "laws")
     for part, law, result in found.lines():
         cell = Text(f"{law} {result}", "green") if result == "hold" else Text.assemble(law, "\n", (result, "bold red"))
         table.add_row(Text(part), cell)

@@ -19,7 +19,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.quantities import duration
 from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
-from lengthwise.cli.shared import Printed
+from lengthwise.cli.shared import OutputOptions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,14 +36,14 @@ err = Terminal(stderr=True)
 
 
 @contextmanager
-def doing(what: str, *, quiet: bool = False) -> Iterator[Progress]:
+def show_elapsed(what: str, *, quiet: bool = False) -> Iterator[Progress]:
     """Show progress with the elapsed time; further lines may be added."""
     with Progress(quiet=quiet, console=err) as shown:
         shown.line(what)
         yield shown
 
 
-def say(args: Printed, result: Any, *renderables: Any) -> int:
+def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
     """Print the result, as JSON or as text."""
     if args.json:
         print(json_text(result), file=results())
@@ -63,21 +63,21 @@ def code_changed(run: Run, model: nn.Module | None = None) -> bool:
     return bool(changed)
 
 
-def say_page(args: Printed, file: str, page: str, **more: Any) -> int:
+def save_page(args: OutputOptions, file: str, page: str, **more: Any) -> int:
     """Write a page to a file, and report it; ``more`` is added to the JSON."""
     from lengthwise.viewer.document import write_page
 
     path, size = write_page(file, page), len(page.encode())
     written = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
-    return say(args, {"file": str(path), "bytes": size, **more}, written)
+    return print_result(args, {"file": str(path), "bytes": size, **more}, written)
 
 
-def measuring(sizes: Sequence[object]) -> str:
+def describe_measurement(sizes: Sequence[object]) -> str:
     """Return the description of measuring these sizes."""
     return f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
 
 
-def foresee(what: str, demand: ResourceEstimate) -> None:
+def announce_duration(what: str, demand: ResourceEstimate) -> None:
     """Announce the duration if it is long. Raises UsageError if this machine has too little memory."""
     demand.check(what)
     if demand.seconds > LONG:
@@ -85,7 +85,7 @@ def foresee(what: str, demand: ResourceEstimate) -> None:
 
 
 @contextmanager
-def waiting(what: str, demand: ResourceEstimate) -> Iterator[None]:
+def report_waiting(what: str, demand: ResourceEstimate) -> Iterator[None]:
     """After some seconds, print to standard error that work is in progress, with its estimated duration; on a terminal
     also the elapsed time."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
@@ -108,7 +108,7 @@ def waiting(what: str, demand: ResourceEstimate) -> Iterator[None]:
         bar.stop()
 
 
-def columns(head: Text, rows: Sequence[tuple[str, Text]], *, gap: bool = False) -> RenderableType:
+def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, gap: bool = False) -> RenderableType:
     """Format names with a text beside each, or below each if the names are long for the terminal."""
     longest = max((len(name) for name, _ in rows), default=0)
     if len(rows) > MANY and all(longest + len(said.plain) + 4 <= out.width for _, said in rows):

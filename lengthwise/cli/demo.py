@@ -17,7 +17,7 @@ from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
 from lengthwise.cli.options import jobs_of
-from lengthwise.cli.shared import Printed, Quiet
+from lengthwise.cli.shared import OutputOptions, ProgressOptions
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.jobs.live import follow
@@ -48,7 +48,7 @@ docs/how-to shows how to plug in a task or a model of your own, in a short file 
 
 
 @dataclass(kw_only=True)
-class Options(Printed, Quiet):
+class Options(OutputOptions, ProgressOptions):
     """Train a looped and a standard model on sums of up to 8 digits; show how far each carries."""
 
     seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
@@ -77,10 +77,10 @@ def run(args: Options) -> int:
         )
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with JobPool(runs, lambda _: options, jobs=jobs_of(args.jobs)) as fleet:
-        follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
+        follow(fleet, runs, console, quiet=args.quiet, extra=lambda: plot_progress(runs))
     fleet.check()
     files = publish(runs, folder, title=study.title)
-    page = report_page(runs, title=study.title, made="lengthwise demo", models=exportable_weights(runs))
+    page = report_page(runs, title=study.title, command="lengthwise demo", models=exportable_weights(runs))
     files.append(write_page(str(folder / "page.html"), page))
     if args.json:
         scores = {run.recipe.name: run.rows("scores") for run in runs}
@@ -95,7 +95,7 @@ def run(args: Options) -> int:
     return 0
 
 
-def pictures(runs: Sequence[Run]) -> RenderableType:
+def plot_progress(runs: Sequence[Run]) -> RenderableType:
     """Plot exact match against steps while training; once there are scores, against length."""
     if any(run.rows("scores") for run in runs):
         return length_plot(runs)
@@ -126,7 +126,7 @@ def worked_sums(runs: Sequence[Run]) -> RenderableType:
     for size in WORKED:
         problem = fresh_problems(task, (size,), 1, seed=1)
         first, second = (str(int(operand)) for operand in task.to_text(problem.prompt[0]).split("+"))
-        answers = {run.recipe.name: _try(Solver(run.weights()), f"{first}+{second}") for run in runs}
+        answers = {run.recipe.name: _answer_prompt(Solver(run.weights()), f"{first}+{second}") for run in runs}
         right = str(int(first) + int(second))
         lines = [Text(f"{'':>16} {first:>{len(right)}}"), Text(f"{'+':>16} {second:>{len(right)}}")]
         lines += [_mark_wrong(name, answer, right) for name, answer in answers.items()]
@@ -134,7 +134,7 @@ def worked_sums(runs: Sequence[Run]) -> RenderableType:
     return Group(*panels)
 
 
-def _try(solver: Solver, prompt: str) -> Answer | None:
+def _answer_prompt(solver: Solver, prompt: str) -> Answer | None:
     try:
         return solver.solve(prompt)
     except UsageError:

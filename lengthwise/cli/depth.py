@@ -10,17 +10,17 @@ from lengthwise.base.csv_files import write_csv
 from lengthwise.base.fates import RULE
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import doing, say
+from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_sizes
-from lengthwise.cli.shared import Arguments, Computed, Printed
-from lengthwise.report.sheet import Sheet
+from lengthwise.cli.shared import Arguments, ComputeOptions, OutputOptions
+from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import save
 from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computing
 
 
 @dataclass(kw_only=True)
-class Options(Computed, Printed):
+class Options(ComputeOptions, OutputOptions):
     """Run looped weights beyond T(n): do they settle, and is the answer right?"""
 
     weights: Arguments  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
@@ -39,10 +39,10 @@ def run(args: Options) -> int:
     fates = Fates()
     with computing(args.threads):
         for name in args.weights:
-            with doing(f"{name}: T(n) + {args.more} loops"):
+            with show_elapsed(f"{name}: T(n) + {args.more} loops"):
                 weights = load(name, choose_device(args.device))
                 fates += depth(weights, sizes[0], more=args.more, samples=args.samples, seed=args.seed or 0)
-    table = Sheet(*HEADS, left=("weights", "fate"), ornament=len(HEADS) - 2, caption=RULE)
+    table = FittedTable(*HEADS, left_aligned=("weights", "fate"), optional=len(HEADS) - 2, caption=RULE)
     for cells in fates.table()[1]:
         table.add_row(*cells)
     said = []
@@ -50,4 +50,4 @@ def run(args: Options) -> int:
         out = Path(args.out)
         write_csv(out / "depth.csv", fates.rows())
         said = [f"written to {', '.join(map(str, [out / 'depth.csv', *save(fates.plot(), out / 'depth')]))}"]
-    return say(args, [vars(fate) | {"verdict": fate.verdict} for fate in fates], table, *said)
+    return print_result(args, [vars(fate) | {"verdict": fate.verdict} for fate in fates], table, *said)

@@ -15,7 +15,7 @@ from typing import NoReturn
 import lengthwise
 from lengthwise.base import signals, streams
 from lengthwise.base.errors import Interrupted, NotImported, UsageError, is_out_of_memory, remove_controls
-from lengthwise.cli.parser import parser, verbs_of
+from lengthwise.cli.parser import build_parser, verbs_of
 
 ELSEWHERE = {  # options of other programs: the equivalent here
     "config": "a recipe is named without an option: a name, a run's folder, or a JSON file such as its config.json",
@@ -27,14 +27,14 @@ KEEPING = ("ask", "reproduce", "sweep", "train")  # verbs that save their progre
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Parse arguments. Options may stand anywhere, and a prompt may start with a minus sign; argparse alone would
     reject ``solve WEIGHTS --json PROMPT`` and ``solve WEIGHTS -3+12``."""
-    top = parser()
+    top = build_parser()
     if arguments and any("\0" in word for word in arguments):
         top.error("an argument contains a null character")
     args, rest = top.parse_known_args(arguments)
     if not any(re.match("--|-[a-zA-Z]", word) for word in rest):
         rest = _assign_words(args, rest)
     if rest:
-        top.error(_unknown(rest, verbs_of(top).get(args.verb, top), hasattr(args, "recipe")))
+        top.error(_describe_unknown(rest, verbs_of(top).get(args.verb, top), hasattr(args, "recipe")))
     return args
 
 
@@ -50,7 +50,7 @@ def _assign_words(args: argparse.Namespace, rest: list[str]) -> list[str]:
     return rest
 
 
-def _unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -> str:
+def _describe_unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -> str:
     """Return the error message for unrecognized arguments: with the option or recipe field that was probably meant."""
     from lengthwise.base.fields import suggest
     from lengthwise.registry import sources
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if "_ARGCOMPLETE" in os.environ:
         from lengthwise.cli.completion import complete
 
-        complete(parser())
+        complete(build_parser())
     with signals.exit_on_stop_signals():
         args = parse(arguments)
     sys.exit(_run(args))
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
         if sys.stdout is None:  # e.g. after `>&-`: the output would be lost
             raise UsageError("standard output is closed: the result cannot be printed")
         with signals.exit_on_stop_signals():
-            work = _work(args)
+            work = _load_verb(args)
         signals.install_handlers()
         with streams.only_results() if getattr(args, "json", False) else contextlib.nullcontext():
             status = work()
@@ -107,7 +107,7 @@ def _run(args: argparse.Namespace) -> int:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return _print_error(f"out of memory: reduce {_reducible(args)}{_resume_hint(args)}", 2)
+        return _print_error(f"out of memory: reduce {_memory_settings(args)}{_resume_hint(args)}", 2)
     except OSError as error:
         if error.filename is None:
             streams.discard_output()
@@ -118,19 +118,19 @@ def _resume_hint(args: argparse.Namespace) -> str:
     return "; the same command goes on from here" if args.verb in KEEPING else ""
 
 
-def _reducible(args: argparse.Namespace) -> str:
+def _memory_settings(args: argparse.Namespace) -> str:
     """Return the settings of a verb that determine its memory, as they are typed."""
     fields = ["batch, lengths.top"] * hasattr(args, "recipe")
     options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
     return ", ".join([*fields, *options]) or "the problem's size"
 
 
-def _work(args: argparse.Namespace) -> Callable[[], int]:
+def _load_verb(args: argparse.Namespace) -> Callable[[], int]:
     """Import the verb and return it as a function without arguments."""
     if args.version:
         return partial(_print, lengthwise.__version__)
     if args.verb is None:
-        return partial(_print, parser().format_help().rstrip("\n"))
+        return partial(_print, build_parser().format_help().rstrip("\n"))
     from lengthwise.cli import verbs
 
     return verbs.load(args)

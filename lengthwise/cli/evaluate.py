@@ -18,10 +18,10 @@ from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, latest
 from lengthwise.base.types import Score, UsageError
-from lengthwise.cli.console import code_changed, say
-from lengthwise.cli.forecast import foresee_scores
+from lengthwise.cli.console import code_changed, print_result
+from lengthwise.cli.forecast import announce_scores
 from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
-from lengthwise.cli.shared import Argument, Computed, Measured, Printed, Quiet
+from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.curves import follow_scores, follow_sizes, sizes_without_scores
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
@@ -39,7 +39,7 @@ from lengthwise.training.arithmetic import computing
 
 
 @dataclass(kw_only=True)
-class Options(Measured, Computed, Printed, Quiet):
+class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions):
     """Exact match on fresh problems, length by length."""
 
     weights: Argument  # RUN: a run's folder, any folder of weights, shipped weights by name, or hf:user/name
@@ -56,7 +56,7 @@ class Options(Measured, Computed, Printed, Quiet):
 
 
 @dataclass(frozen=True)
-class Work:
+class EvaluationPlan:
     """The task of ``evaluate``: weights, sizes and stopping rules."""
 
     args: Options
@@ -81,22 +81,22 @@ class Work:
         """The seed of the problems."""
         return self.args.seed or 0
 
-    def what(self, measured: str) -> str:
+    def progress_label(self, measured: str) -> str:
         """Return the label of a progress line."""
         return f"{self.weights.name}: {measured}"
 
-    def keep(self, name: str, *rows: Row) -> None:
+    def save_rows(self, name: str, *rows: Row) -> None:
         """Save rows in the run's folder, if there is one."""
         if self.own:
             self.own.keep(name, *rows)
 
-    def keep_scores(self, scores: Iterable[Score]) -> list[Row]:
+    def save_scores(self, scores: Iterable[Score]) -> list[Row]:
         """Return scores as rows; save them in the run's folder, if there is one, and collect their answers."""
         rows = []
         for score in scores:
             rows.append(score.row() | {"seed": self.seed})
             self.answers.extend(score.answers)
-        self.keep("scores", *rows)
+        self.save_rows("scores", *rows)
         return rows
 
 
@@ -119,38 +119,38 @@ def run(args: Options) -> int:
         own = None
     rules = rules_of(args, weights.recipe)
     check_precision(args.precision)
-    foresee_scores(weights.recipe, sizes, most, rules, kind_of(args))
+    announce_scores(weights.recipe, sizes, most, rules, kind_of(args))
     # Locked, or two concurrent calls would save the same scores twice.
     lock = own.locked(wait=args.wait) if own else nullcontext()
     with lock, computing(args.threads), Progress(quiet=args.quiet) as progress:
-        return _measure(Work(args, weights, own, sizes, rules, progress), most)
+        return _measure(EvaluationPlan(args, weights, own, sizes, rules, progress), most)
 
 
-def _measure(work: Work, most: int) -> int:
+def _measure(work: EvaluationPlan, most: int) -> int:
     """Measure, save the scores in the run's folder, and print them; ``most`` is the maximum number of uniform problems
     per size."""
     args, tops = work.args, work.recipe.tops
-    rows = _scores(work, most)
-    tables: list[Any] = (_maps(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
-    if _with_families(args) and (args.families or work.recipe.task.families):
-        structured = _families(work)
+    rows = _measure_scores(work, most)
+    tables: list[Any] = (_map_tables(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
+    if _includes_families(args) and (args.families or work.recipe.task.families):
+        structured = _measure_families(work)
         tables += _family_tables(rows, structured, tops, whole=args.families)
         rows = rows + structured
     if args.rows:
         write(Path(args.rows), "".join(json_text(row) + "\n" for row in work.answers).encode())
     if not args.anatomy:
-        return say(args, rows, *tables)
-    parts = _anatomies(work)
-    return say(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
+        return print_result(args, rows, *tables)
+    parts = _analyse_errors(work)
+    return print_result(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
 
 
-def _with_families(args: Options) -> bool:
+def _includes_families(args: Options) -> bool:
     """Return True if families are to be measured too: on request, or unless other options exclude them."""
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     return args.families or not other
 
 
-def _families(work: Work) -> list[Row]:
+def _measure_families(work: EvaluationPlan) -> list[Row]:
     """Return a row per size, family and stopping rule; and the scores on all problems of the shortest sizes."""
     recipe, count = work.recipe, samples_of_family(work.samples)
     rules = rules_of_families(work.rules)
@@ -158,11 +158,11 @@ def _families(work: Work) -> list[Row]:
     options = {"samples": count, "stopping": rules, "seed": work.seed, "rows": bool(work.args.rows)}
     scores = partial(evaluate_families, work.weights, everywhere, **options)
     each = {"each": len(recipe.task.families), "rules": len(rules)}
-    found = follow_scores(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
+    found = follow_scores(scores, work.progress, recipe, everywhere, what=work.progress_label("families"), **each)
     rows: list[Row] = []
     # Saved per complete size, since the worst family needs all families.
     for _, of_size in groupby(found, key=lambda score: score.sizes):
-        rows += work.keep_scores(of_size)
+        rows += work.save_scores(of_size)
     return rows
 
 
@@ -181,22 +181,22 @@ def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, 
     return tables
 
 
-def _scores(work: Work, most: int) -> list[Row]:
+def _measure_scores(work: EvaluationPlan, most: int) -> list[Row]:
     """Return a row per size and rule; scores of a run are saved in its folder."""
     args = work.args
     rows = _read_measured(work) if args.grid and work.own and args.precision is None and not args.rows else []
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     options = {"samples": most, "precision": args.precision, "kind": kind_of(args), "seed": work.seed}
     options["rows"] = bool(args.rows)
-    what = work.what("exact match")
+    what = work.progress_label("exact match")
     for rules, sizes in sizes_without_scores(work.recipe, work.sizes, work.rules, known).items():
         scores = partial(evaluate, work.weights, sizes, stopping=rules, **options)
         for score in follow_scores(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
-            rows += work.keep_scores([score])
+            rows += work.save_scores([score])
     return rows
 
 
-def _read_measured(work: Work) -> list[Row]:
+def _read_measured(work: EvaluationPlan) -> list[Row]:
     """Return the cells of a grid that an earlier call has measured."""
     names, cells = {rule.name for rule in work.rules}, set(work.sizes)
     requested = kind_of(work.args), work.samples, work.seed
@@ -208,17 +208,17 @@ def _read_measured(work: Work) -> list[Row]:
     ]
 
 
-def _anatomies(work: Work) -> list[Row]:
+def _analyse_errors(work: EvaluationPlan) -> list[Row]:
     """Analyse the errors in the same answers, under the first of the requested rules."""
     options = {"samples": work.samples, "kind": kind_of(work.args), "seed": work.seed}
     rows = []
-    for size in follow_sizes(work.progress, work.recipe, work.sizes, what=work.what("how answers go wrong")):
+    for size in follow_sizes(work.progress, work.recipe, work.sizes, what=work.progress_label("how answers go wrong")):
         rows.append(anatomy(work.weights, size, stopping=work.rules[0], **options))
-        work.keep("anatomy", rows[-1])
+        work.save_rows("anatomy", rows[-1])
     return rows
 
 
-def _maps(rows: Sequence[Row], tops: Sizes) -> list[Table]:
+def _map_tables(rows: Sequence[Row], tops: Sizes) -> list[Table]:
     """Return a table of blocks for each rule, if the map is large."""
     by_rule: dict[str, list[Row]] = {}
     for row in rows:

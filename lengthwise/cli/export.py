@@ -9,16 +9,16 @@ from lengthwise.api import catalog
 from lengthwise.api.export import NAMES, check_exporters, export
 from lengthwise.base.ranges import Size
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import doing, say
+from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import task_sizes
-from lengthwise.cli.shared import Argument, Printed, Quiet, Words
+from lengthwise.cli.shared import Argument, OutputOptions, ProgressOptions, Words
 from lengthwise.evaluation.harness import write_harness_task
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.runs.run import load
 
 
 @dataclass(kw_only=True)
-class Options(Printed, Quiet):
+class Options(OutputOptions, ProgressOptions):
     """Write weights as a graph (ONNX, torch.export), or a task for lm-evaluation-harness."""
 
     weights: Argument | None = None  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
@@ -44,9 +44,9 @@ def run(args: Options) -> int:
     if args.onnx:
         check_exporters()
     weights = load(args.weights)
-    with doing(f"{weights.name}: exported", quiet=args.quiet):
+    with show_elapsed(f"{weights.name}: exported", quiet=args.quiet):
         export(weights, onnx=args.onnx, program=args.program)
-    return say(args, {"files": files, "inputs": NAMES, "outputs": ["logits"]}, *files)
+    return print_result(args, {"files": files, "inputs": NAMES, "outputs": ["logits"]}, *files)
 
 
 def _write_task(args: Options) -> int:
@@ -60,4 +60,4 @@ def _write_task(args: Options) -> int:
     estimate_problems(args.count, max(sizes, key=sum)).check(f"{args.count} problems of a size")
     folder = Path(args.out or f"lengthwise_{task.name.replace('-', '_')}")
     files = [*map(str, write_harness_task(folder, task, sizes, args.count))]
-    return say(args, {"files": files}, *files)
+    return print_result(args, {"files": files}, *files)

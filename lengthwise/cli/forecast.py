@@ -14,9 +14,9 @@ from lengthwise.base.quantities import bytes_text, duration
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError
-from lengthwise.cli.console import foresee, measuring, say
-from lengthwise.cli.options import engine, jobs_of
-from lengthwise.cli.shared import Trained
+from lengthwise.cli.console import announce_duration, describe_measurement, print_result
+from lengthwise.cli.options import jobs_of, parse_engine
+from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import check_problems
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_evaluation
@@ -24,41 +24,46 @@ from lengthwise.experiment.stopping import Stopping
 from lengthwise.jobs.launchers import Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
-from lengthwise.report.sheet import Sheet
+from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import Run
 from lengthwise.training.cost import Cost, cost, gpu_step_seconds, known_cost
 
 
-def foresee_scores(
+def announce_scores(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping], kind: Kind = "uniform"
 ) -> None:
     """Announce how long exact match at these sizes takes, if that is long. Raises UsageError if this machine has too
     little memory, or there are no such problems."""
-    what, demand = measuring(sizes), estimate_evaluation(recipe, sizes, samples, rules)
+    what, demand = describe_measurement(sizes), estimate_evaluation(recipe, sizes, samples, rules)
     demand.check(what)  # first, since drawing a problem of each size may need much memory
     check_problems(recipe, sizes, kind)
-    foresee(what, demand)
+    announce_duration(what, demand)
 
 
-def forecast(args: Trained, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
+def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
     """Print the cost of a plan, in which each entry is a recipe with all its seeds. The numbers are stored costs and
     estimates; with ``--measure`` they come from steps run on one thread of this machine, and on its GPU if it has one,
     with batches of ``rows`` if given."""
     gpu = args.measure and torch.cuda.is_available()
-    table = Sheet("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title)
+    table = FittedTable(
+        "recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title
+    )
     found = []
     for seeds in _show_progress(plan, args.quiet or not args.measure):
         price = cost(seeds[0], moments=2, rows=rows) if args.measure else known_cost(seeds[0])
         faster = gpu_step_seconds(seeds[0], 2, matmul=args.matmul, compile=args.compile) if gpu else None
-        row = _row(seeds, price, faster)
+        row = _cost_row(seeds, price, faster)
         found.append(row)
         minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
         times = ["–" if each is None else duration(each * 60) for each in minutes]
         size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
         table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
-    engines = _engines(args, found)
-    return say(
-        args, {"recipes": found, "engines": engines}, table, "\n".join([*map(_told, engines), *_notes(found, gpu)])
+    engines = _time_by_engine(args, found)
+    return print_result(
+        args,
+        {"recipes": found, "engines": engines},
+        table,
+        "\n".join([*map(_describe_source, engines), *_notes(found, gpu)]),
     )
 
 
@@ -83,7 +88,7 @@ def _show_progress(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Se
             yield seeds
 
 
-def _row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
+def _cost_row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
     return {
         "recipe": seeds[0].name,
         "seeds": len(seeds),
@@ -96,14 +101,14 @@ def _row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
     }
 
 
-def _engines(args: Trained, found: Sequence[Row]) -> list[dict[str, Any]]:
+def _time_by_engine(args: TrainingOptions, found: Sequence[Row]) -> list[dict[str, Any]]:
     """Return how long the plan takes on the CPUs of each available engine: the requested one first, then the others."""
-    asked, rows = engine(args), []
+    asked, rows = parse_engine(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in found)
     longest = max((row["minutes_each"] for row in found if row["missing"]), default=0.0)
     for one in (asked, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(asked, kind))):
         try:
-            at_once = one.at_once(jobs_of(args.jobs))
+            at_once = one.max_parallel(jobs_of(args.jobs))
         except UsageError:
             at_once = 0
         minutes = max(total / at_once, longest) if at_once else None
@@ -121,7 +126,7 @@ def _minutes(row: dict[str, Any]) -> float:
     return float("inf") if row["minutes"] is None else row["minutes"]
 
 
-def _told(row: dict[str, Any]) -> str:
+def _describe_source(row: dict[str, Any]) -> str:
     if row["minutes"] is None:
         return f"--on {row['engine']}: not at hand"
     marks = [name for name in ("cheapest", "fastest") if row[name]]

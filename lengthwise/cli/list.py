@@ -16,8 +16,8 @@ from rich.text import Text
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_text
-from lengthwise.cli.console import columns, out, say
-from lengthwise.cli.shared import Printed, Words
+from lengthwise.cli.console import format_columns, out, print_result
+from lengthwise.cli.shared import OutputOptions, Words
 from lengthwise.registry import sources
 from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped, runs_folder
 
@@ -30,7 +30,7 @@ Sections = dict[str, dict[str, str]]
 
 
 @dataclass(kw_only=True)
-class Options(Printed):
+class Options(OutputOptions):
     """Recipes, studies, shipped weights, parts and runs."""
 
     words: Words = ()  # WORD: only what has every word, each with a sentence
@@ -38,7 +38,7 @@ class Options(Printed):
 
 def run(args: Options) -> int:
     """List recipes, studies, weights, runs and parts; with words, those that match every word."""
-    systems, studies = _recipes(), sources.studies()
+    systems, studies = _shipped_recipes(), sources.studies()
     if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
@@ -46,28 +46,28 @@ def run(args: Options) -> int:
         studies |= catalog.own_studies()
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything |= {"studies": studies} | _sections_on_disk()
-    found = {title: sources.matching(entries, args.words, title) for title, entries in everything.items()}
-    parts = {kind: sources.matching(about, args.words, f"parts {kind}") for kind, about in _parts().items()}
+    found = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
+    parts = {kind: sources.filter_entries(about, args.words, f"parts {kind}") for kind, about in _part_names().items()}
     if args.json:
-        return say(
+        return print_result(
             args, found | {"parts": {kind: list(about) for kind, about in parts.items() if about or not args.words}}
         )
     if not args.words:
-        return say(args, None, _overview(systems, found), "", _parts_line(parts))
+        return print_result(args, None, _overview(systems, found), "", _parts_line(parts))
     matches = {title: entries for title, entries in (found | parts).items() if entries}
     if not matches:
         raise UsageError(f"list: no name or description contains {' and '.join(args.words)}")
     count = sum(map(len, matches.values()))
     shown = [
-        _section(title, _group_names(entries))
+        _section_lines(title, _group_names(entries))
         if count <= WHOLE or title in ("runs", "asked")
-        else _lines(title, entries, together=count > SCREEN)
+        else _entry_lines(title, entries, together=count > SCREEN)
         for title, entries in matches.items()
     ]
-    return say(args, None, *shown)
+    return print_result(args, None, *shown)
 
 
-def _recipes() -> list[sources.System]:
+def _shipped_recipes() -> list[sources.System]:
     """Return shipped recipes by system."""
     if (found := sources.systems()) is None:  # their files have changed: import them
         from lengthwise.api import catalog
@@ -82,12 +82,12 @@ def _sections_on_disk() -> Sections:
     runs, asked = (sorted(found, key=lambda path: path.parent.name) for found in files)
     return {
         "weights": {name: _summary_of_weights(name) for name in list_shipped()},
-        "runs": {path.parent.name: _standing(path.parent) for path in runs},
-        "asked": {path.parent.name: _replies(path.parent) for path in asked},
+        "runs": {path.parent.name: _run_state(path.parent) for path in runs},
+        "asked": {path.parent.name: _describe_replies(path.parent) for path in asked},
     }
 
 
-def _parts() -> Sections:
+def _part_names() -> Sections:
     return {kind: {name: one.summary for name, one in found.items()} for kind, found in sources.parts().items()}
 
 
@@ -99,15 +99,15 @@ def _overview(systems: Iterable[sources.System], found: Sections) -> Any:
     rows: list[tuple[str, Text]] = []
     for system in systems:
         about = Text(system.about.partition(":")[0].rstrip("."), "dim")
-        names = ", ".join(_short(system.recipes, found["weights"]))
+        names = ", ".join(_abbreviate(system.recipes, found["weights"]))
         rows.append((system.name, Text.assemble(about, "\n", names)))
     rows.append(("studies", Text(", ".join(found["studies"]))))
-    rows += [(kind, Text(_latest(kind, found[kind]))) for kind in ("runs", "asked") if found[kind]]
+    rows += [(kind, Text(_count_if_many(kind, found[kind]))) for kind in ("runs", "asked") if found[kind]]
     head = Text("Recipes by system; * has weights, which answer at once (lengthwise solve)", "bold")
-    return columns(head, rows)
+    return format_columns(head, rows)
 
 
-def _short(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
+def _abbreviate(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
     """Return names; if many share a description, the first of them and their number."""
     groups: dict[str, list[str]] = {}
     for name, about in recipes.items():
@@ -119,7 +119,7 @@ def _short(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
     return shown
 
 
-def _latest(kind: str, entries: Mapping[str, str]) -> str:
+def _count_if_many(kind: str, entries: Mapping[str, str]) -> str:
     """Return all entries; if there are many, only their number."""
     if len(entries) <= LATEST:
         return "\n".join(f"{name}: {text}" for name, text in entries.items())
@@ -130,14 +130,14 @@ def _latest(kind: str, entries: Mapping[str, str]) -> str:
 def _parts_line(parts: Sections) -> Any:
     rows = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
     head = Text("Parts of a recipe (lengthwise show Transformer; lengthwise list WORD says what each is)", "bold")
-    return columns(head, rows)
+    return format_columns(head, rows)
 
 
-def _section(title: str, entries: Mapping[str, str]) -> Any:
-    return columns(Text(title, "bold"), [(name, Text(text)) for name, text in entries.items()], gap=True)
+def _section_lines(title: str, entries: Mapping[str, str]) -> Any:
+    return format_columns(Text(title, "bold"), [(name, Text(text)) for name, text in entries.items()], gap=True)
 
 
-def _lines(title: str, entries: Mapping[str, str], *, together: bool) -> Any:
+def _entry_lines(title: str, entries: Mapping[str, str], *, together: bool) -> Any:
     """Return a line per entry, cut to the terminal's width; with ``together``, entries with the same description share
     one."""
     groups: dict[str, list[str]] = {}
@@ -146,7 +146,7 @@ def _lines(title: str, entries: Mapping[str, str], *, together: bool) -> Any:
     rows = []
     for text, names in groups.items():
         marked = [f"{names[0]} … ({len(names)})"] if together and len(names) >= SEVERAL else names
-        rows += [(name, sources.sentence(text)) for name in marked]
+        rows += [(name, sources.first_sentence(text)) for name in marked]
     longest = min(max(len(name) for name, _ in rows), out.width // 2)
     lines = "\n".join(f"  {name:{longest}}  {text}" for name, text in rows)
     return Group(Text(title, "bold"), Text(lines, no_wrap=True, overflow="ellipsis"))
@@ -167,9 +167,9 @@ def _group_names(summaries: Mapping[str, str]) -> dict[str, str]:
 # Runs
 
 
-def _standing(folder: Path) -> str:
+def _run_state(folder: Path) -> str:
     """Return whether a run is done, or the error if it cannot be read."""
-    if not _plain(folder):
+    if not _has_known_parts(folder):
         from lengthwise.runs.run import Run  # imports torch, but gives the exact error
 
         try:
@@ -179,23 +179,23 @@ def _standing(folder: Path) -> str:
     return "done" if RunFolder(folder).done else "begun"
 
 
-def _plain(folder: Path) -> bool:
+def _has_known_parts(folder: Path) -> bool:
     """Return True if the run's recipe consists of known parts with valid and complete fields."""
     try:
-        return _fits(SEED.sub("0", read_text(folder / "config.json")))
+        return _is_valid_recipe(SEED.sub("0", read_text(folder / "config.json")))
     except (UsageError, ValueError, RecursionError):
         return False
 
 
 @cache
-def _fits(text: str) -> bool:
+def _is_valid_recipe(text: str) -> bool:
     """Validate a recipe's text in which seeds are replaced by 0. Cached, since most of thousands of runs differ only in
     their seeds."""
     tree = json.loads(text)
-    return isinstance(tree, dict) and tree.get("kind") == "Recipe" and sources.fits(tree)
+    return isinstance(tree, dict) and tree.get("kind") == "Recipe" and sources.is_readable(tree)
 
 
-def _replies(folder: Path) -> str:
+def _describe_replies(folder: Path) -> str:
     try:
         asked = InquiryFolder(folder)
         replies = {row.get("prompt") for row in asked.rows("replies")}

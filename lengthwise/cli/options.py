@@ -22,7 +22,7 @@ from lengthwise.base.files import is_folder, one_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.parser import flag_of
-from lengthwise.cli.shared import Kinds, Measured, Trained
+from lengthwise.cli.shared import KindOptions, MeasurementOptions, TrainingOptions
 from lengthwise.experiment import resources
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import After, Stopping
@@ -84,12 +84,12 @@ def parse_size(text: str, axes: int) -> tuple[int, ...]:
 # Problems
 
 
-def further_kinds(args: Kinds) -> list[Kind]:
+def further_kinds(args: KindOptions) -> list[Kind]:
     """Return the requested kinds of problems that have their own option."""
     return [kind for kind in ("hard", "natural") if getattr(args, kind)]
 
 
-def kind_of(args: Kinds) -> Kind:
+def kind_of(args: KindOptions) -> Kind:
     """Return the requested kind of problems. Raises UsageError if there are two."""
     kinds = further_kinds(args) + ([args.family] if getattr(args, "family", None) else [])
     if len(kinds) > 1:
@@ -112,7 +112,7 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
     if is_folder(path):
         return Run.open(path).recipe.change(changes)
     if path.suffix in (".json", ".yaml", ".yml"):
-        return _read(path).change(changes)
+        return _read_recipe_file(path).change(changes)
     if path.suffix in (".toml", ".ini", ".cfg", ".txt") or (path.suffix == ".py" and path.is_file()):
         own = f"name a recipe, and import the module that defines it: RECIPE --import {path.stem}"
         files = "a recipe's file is JSON or YAML, as `lengthwise show RECIPE --json` prints it, or name a recipe"
@@ -120,9 +120,9 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
     return catalog.recipe(name, changes)
 
 
-def _read(path: Path) -> Recipe:
+def _read_recipe_file(path: Path) -> Recipe:
     try:
-        return _recipe_in(read_bytes(path).decode(), path)
+        return _parse_recipe(read_bytes(path).decode(), path)
     except NotImported as error:
         raise NotImported(f"{path}: {error}") from None
     except (OSError, UsageError, UnicodeDecodeError) as error:
@@ -130,7 +130,7 @@ def _read(path: Path) -> Recipe:
         raise UsageError(f"{path}: cannot be read as a recipe ({reason})") from None
 
 
-def _recipe_in(text: str, path: Path) -> Recipe:
+def _parse_recipe(text: str, path: Path) -> Recipe:
     """Read a recipe from a file's text: all fields, as ``show --json`` prints them; or ``recipe: NAME`` and changed
     fields."""
     if path.suffix == ".json":
@@ -138,7 +138,7 @@ def _recipe_in(text: str, path: Path) -> Recipe:
     else:
         yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
         try:
-            tree = _numbers(yaml.safe_load(text))
+            tree = _parse_numbers(yaml.safe_load(text))
         except yaml.YAMLError as error:
             raise UsageError(f"not YAML: {one_line(error)}") from None
     recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
@@ -149,12 +149,12 @@ def _recipe_in(text: str, path: Path) -> Recipe:
     return catalog.recipe(recipe, [change.replace("=null", "=none") for change in changes])
 
 
-def _numbers(tree: Any) -> Any:
+def _parse_numbers(tree: Any) -> Any:
     """Convert a YAML tree so that 1e-3 is a number, as in JSON."""
     if isinstance(tree, dict):
-        return {str(name): _numbers(value) for name, value in tree.items()}
+        return {str(name): _parse_numbers(value) for name, value in tree.items()}
     if isinstance(tree, list):
-        return [_numbers(value) for value in tree]
+        return [_parse_numbers(value) for value in tree]
     is_number = isinstance(tree, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", tree)
     return float(tree) if is_number else tree
 
@@ -178,10 +178,10 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
 # Stopping rules
 
 
-def rules_of(args: Measured, recipe: Recipe) -> list[Stopping]:
+def rules_of(args: MeasurementOptions, recipe: Recipe) -> list[Stopping]:
     """Return the requested stopping rules, or the recipe's own. Raises UsageError if one is invalid or does not fit the
     recipe's layout."""
-    rules = stoppings(args.stopping) + _after(getattr(args, "loops", None)) or [recipe.stopping]
+    rules = parse_rules(args.stopping) + _after_rules(getattr(args, "loops", None)) or [recipe.stopping]
     for rule in rules:
         check_stopping(recipe.layout, rule)
     return rules
@@ -191,15 +191,15 @@ def only_rule(texts: Sequence[str]) -> Stopping | None:
     """Return the requested stopping rule, or None. Raises UsageError if there are several."""
     if len(texts) > 1:
         raise UsageError("this verb uses a single rule: give --stopping once")
-    return next(iter(stoppings(texts)), None)
+    return next(iter(parse_rules(texts)), None)
 
 
-def stoppings(texts: Sequence[str]) -> list[Stopping]:
+def parse_rules(texts: Sequence[str]) -> list[Stopping]:
     """Parse stopping rules. Raises UsageError if one is invalid."""
     return [fields.decode(Stopping, literals.parse(text, "--stopping"), "--stopping") for text in texts]
 
 
-def _after(loops: str | None) -> list[Stopping]:
+def _after_rules(loops: str | None) -> list[Stopping]:
     """Return a rule for each number of ``1,8,16``."""
     if not loops:
         return []
@@ -222,7 +222,7 @@ def check_stack(*, stack: bool, compile: bool) -> None:
         raise UsageError("--stack does not support --compile: omit one of them")
 
 
-def engine(args: Trained) -> Launcher:
+def parse_engine(args: TrainingOptions) -> Launcher:
     """Parse --on: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
     value = literals.parse(args.on, "--on")
     if isinstance(value, str):
@@ -230,11 +230,11 @@ def engine(args: Trained) -> Launcher:
     return fields.decode(Launcher, value, "--on")
 
 
-def local_device(args: Trained) -> tuple[torch.device, Matmul]:
+def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
     """Return the device and the arithmetic for a trial in this process: those requested; but the CPU if other machines
     train, since they may have a GPU that this one lacks. Raises UsageError if the device is invalid, or is missing on
     this machine."""
-    if isinstance(engine(args), Local):
+    if isinstance(parse_engine(args), Local):
         return choose_device(args.device), args.matmul
     try:
         if args.device != "auto":
@@ -249,9 +249,9 @@ def local_device(args: Trained) -> tuple[torch.device, Matmul]:
 OF_THE_CALL = {"json", "quiet", "seeds", "jobs", "on", "dry_run", "measure"}
 
 
-def training_options(args: Trained) -> list[str]:
+def training_options(args: TrainingOptions) -> list[str]:
     """Return the options that every training process receives too."""
-    passed = {field.name for field in dataclasses.fields(Trained)} - OF_THE_CALL
+    passed = {field.name for field in dataclasses.fields(TrainingOptions)} - OF_THE_CALL
     return to_words(args, {field.name for field in dataclasses.fields(args)} - passed)
 
 

@@ -70,7 +70,7 @@ def _epilog() -> str:
     return "\n".join(["examples:", *lines, "", _COMPLETION])
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all verbs and their options."""
     top = _Parser(
         prog="lengthwise",
@@ -86,13 +86,13 @@ def parser() -> argparse.ArgumentParser:
         text = about[0].lower() + about[1:].removesuffix(".")
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
         for field in declared.values():
-            _add(sub, field)
+            _add_option(sub, field)
     return top
 
 
 def read_options(verb: str) -> tuple[str, dict[str, Field]]:
     """Return the description of a verb and its options by name, its own ones first, from the source of its file."""
-    classes = _classes(verb) | _classes("shared")
+    classes = _read_classes(verb) | _read_classes("shared")
     found: dict[str, Field] = {}
     names = ["Options"]
     for name in names:  # grows by the bases of each class
@@ -103,7 +103,7 @@ def read_options(verb: str) -> tuple[str, dict[str, Field]]:
 
 
 @cache
-def _classes(file: str) -> dict[str, tuple[ast.ClassDef, list[Field]]]:
+def _read_classes(file: str) -> dict[str, tuple[ast.ClassDef, list[Field]]]:
     path = Path(__file__).with_name(f"{file}.py")
     nodes = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef)]
     kept = [node for node in nodes if node.name == "Options" or file == "shared"]
@@ -121,7 +121,7 @@ def value_type(field: Field) -> Any:
     return getattr(ranges, name, {"int": int, "float": float}.get(name, str))
 
 
-def _add(sub: argparse.ArgumentParser, field: Field) -> None:
+def _add_option(sub: argparse.ArgumentParser, field: Field) -> None:
     """Add an option, or a positional argument, to the parser of a verb."""
     name, kind = field.name, field.type.removesuffix(" | None")
     metavar, colon, about = field.about.partition(": ")

@@ -10,8 +10,8 @@ import torch
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import say
-from lengthwise.cli.shared import Argument, Printed, Several
+from lengthwise.cli.console import print_result
+from lengthwise.cli.shared import Argument, OutputOptions, Several
 from lengthwise.evaluation.attack import prompts
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.model_card import model_card
@@ -21,7 +21,7 @@ from lengthwise.runs.run import load, weights_folder
 
 
 @dataclass(kw_only=True)
-class Options(Printed):
+class Options(OutputOptions):
     """Send a run's weights to the Hugging Face Hub, with a model card from its data."""
 
     weights: Argument  # RUN: a finished run, or a folder of weights
@@ -45,9 +45,9 @@ def run(args: Options) -> int:
     if args.dry_run:
         if not args.json:
             print(card)  # printed without rich, which would wrap its lines
-        return say(args, {"card": card})
+        return print_result(args, {"card": card})
     address = push(folder, str(where), card, private=args.private)
-    return say(args, {"repository": where.repository, "commit": address}, address)
+    return print_result(args, {"repository": where.repository, "commit": address}, address)
 
 
 def _example(recipe: Recipe) -> str:

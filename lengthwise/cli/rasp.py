@@ -13,14 +13,14 @@ from lengthwise.base import fields
 from lengthwise.base.errors import remove_controls
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import err, out, say
-from lengthwise.cli.shared import Argument, Printed, Words
+from lengthwise.cli.console import err, out, print_result
+from lengthwise.cli.shared import Argument, OutputOptions, Words
 from lengthwise.rasp.program import answer, execute, format_state, rounds_shown
 from lengthwise.rasp.programs import PUBLISHED, program
 
 
 @dataclass(kw_only=True)
-class Options(Printed):
+class Options(OutputOptions):
     """An n-RASP-L program at work: the state after each round, which a looped model has to learn."""
 
     task: Argument | None = None  # TASK: e.g. parity; left out, the programs there are
@@ -47,7 +47,7 @@ def run(args: Options) -> int:
         row, rounds, answer_text = format_state(ran.row), rounds_shown(ran), answer(ran, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
-        return say(args, result)
+        return print_result(args, result)
     # Printed without rich, which takes a minute for the states of thousands of symbols.
     print(
         "\n".join(
@@ -63,7 +63,7 @@ def _list(args: Options, tasks: dict[str, Task]) -> int:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, text in known.items():
         table.add_row(Text(name, "bold"), text)
-    return say(args, known, table)
+    return print_result(args, known, table)
 
 
 def _state_lines(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:

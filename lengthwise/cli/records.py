@@ -8,13 +8,13 @@ from itertools import groupby
 from rich.table import Table
 
 from lengthwise.base.score_rows import Row
-from lengthwise.cli.console import say
-from lengthwise.cli.shared import Argument, Printed
+from lengthwise.cli.console import print_result
+from lengthwise.cli.shared import Argument, OutputOptions
 from lengthwise.report.records import describe_ours, read_records
 
 
 @dataclass(kw_only=True)
-class Options(Printed):
+class Options(OutputOptions):
     """The best published length generalization of each task, and ours beside it."""
 
     group: Argument | None = None  # GROUP: e.g. parity; left out, all groups of tasks
@@ -24,7 +24,7 @@ def run(args: Options) -> int:
     """Print the records of all groups of tasks, or of one."""
     found = read_records(args.group)
     tables = [_table(group, list(rows)) for group, rows in groupby(found, key=lambda record: record["group"])]
-    return say(args, found, *tables)
+    return print_result(args, found, *tables)
 
 
 def _table(group: str, records: list[Row]) -> Table:

@@ -16,13 +16,13 @@ from lengthwise.base.files import check_file, is_folder, path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.cli import console
-from lengthwise.cli.console import code_changed, doing, foresee, say, say_page
-from lengthwise.cli.shared import Arguments, Printed, Quiet
+from lengthwise.cli.console import announce_duration, code_changed, print_result, save_page, show_elapsed
+from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, redraw
-from lengthwise.report.published import inquiries, is_published, read_figures_json, read_published
+from lengthwise.report.published import is_published, read_figures_json, read_inquiries, read_published
 from lengthwise.report.scored import PooledComparison
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
 from lengthwise.report.tables import depth_rows, row_table, score_table
@@ -45,7 +45,7 @@ SAMPLES = 512  # problems per length, with --stopping
 
 
 @dataclass(kw_only=True)
-class Options(Printed, Quiet):
+class Options(OutputOptions, ProgressOptions):
     """Tables, figures and CSV of runs."""
 
     runs: Arguments  # RUN: run folders, and those of `ask`; or folders of results, to draw again
@@ -64,29 +64,29 @@ class Options(Printed, Quiet):
 def run(args: Options) -> int:
     """Write tables and figures of runs; with --stopping, the effect of more loops on them."""
     _check_options(args)
-    _drawing(args)
+    _figure_options(args)
     args.runs = _runs_among(args.runs)
     folders = [Path(name) for name in args.runs if is_published(Path(name))]
     if args.matrix:
-        return _matrix(args, folders)
+        return _write_matrix(args, folders)
     if folders and args.html:
-        return _page_of_results(args, args.html, folders)
+        return _write_results_page(args, args.html, folders)
     if folders:
         return _redraw(args, folders)
-    found = [_open_inquiry(name) or _run(name) for name in args.runs]
+    found = [_open_inquiry(name) or _open_run(name) for name in args.runs]
     runs = drop_repeats(one for one in found if isinstance(one, RunFolder))
     asked = drop_repeats(one for one in found if isinstance(one, InquiryFolder))
     if args.html:
-        return _page(args, args.html, _open_runs(runs), asked)
+        return _write_page(args, args.html, _open_runs(runs), asked)
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model has no loops to report")
         return _report_stopping(args, _open_runs(runs))
     with _pause_garbage_collection():
-        return _report(args, runs, asked)
+        return _write_report(args, runs, asked)
 
 
-def _drawing(args: Options) -> dict[str, Any]:
+def _figure_options(args: Options) -> dict[str, Any]:
     """Return the width and formats of figures. Raises UsageError if a format is unknown."""
     formats = tuple(dict.fromkeys(args.formats.split(","))) if args.formats else FORMATS
     if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
@@ -142,7 +142,7 @@ def _pause_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _run(name: str) -> RunFolder:
+def _open_run(name: str) -> RunFolder:
     """Return the folder of a run or of shipped weights. The recipe is not read, which would be slow."""
     path = SHIPPED / name if not is_folder(Path(name)) and name in list_shipped() else run_path(name)
     if not (path / "config.json").exists() and any(path.glob("*/config.json")):
@@ -166,10 +166,10 @@ def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
     return [Run.open(one.folder) for one in runs]
 
 
-def _report(args: Options, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
+def _write_report(args: Options, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
     price = _operations(args, runs)
-    with doing("figures", quiet=args.quiet):
-        files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, **_drawing(args))
+    with show_elapsed("figures", quiet=args.quiet):
+        files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, **_figure_options(args))
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
     cards = score_card(runs, price) if runs else []
     lines = all_curves(runs, asked)
@@ -179,11 +179,11 @@ def _report(args: Options, runs: Sequence[RunFolder], asked: Sequence[InquiryFol
     if args.table:
         latex = PooledComparison(runs).to_latex()
         if args.json:
-            return say(args, result | {"latex": latex})
+            return print_result(args, result | {"latex": latex})
         # Written directly, since rich would wrap its lines.
         streams.results().write(latex + "".join(f"% {file}\n" for file in files))
         return 0
-    return say(args, result, *shown, "\n".join(map(str, files)))
+    return print_result(args, result, *shown, "\n".join(map(str, files)))
 
 
 def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
@@ -205,43 +205,47 @@ def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
     return found
 
 
-def _page(args: Options, html: str, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
+def _write_page(args: Options, html: str, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
     """Write one page of all results of these runs, with as many runnable models as fit."""
     from lengthwise.viewer.report import exportable_weights, report_page
 
     check_file("--html", Path(html))
     price = _operations(args, runs)
-    with doing("a page: examples, and a search for failures", quiet=args.quiet):
-        page = report_page(runs, asked, made=_again(args.runs, html), operations=price, models=exportable_weights(runs))
-    return say_page(args, html, page)
+    with show_elapsed("a page: examples, and a search for failures", quiet=args.quiet):
+        page = report_page(
+            runs, asked, command=_repeat_command(args.runs, html), operations=price, models=exportable_weights(runs)
+        )
+    return save_page(args, html, page)
 
 
-def _page_of_results(args: Options, html: str, folders: Sequence[Path]) -> int:
+def _write_results_page(args: Options, html: str, folders: Sequence[Path]) -> int:
     """Write the page of folders of results, which contain no weights."""
     if len(folders) < len(args.runs):
         raise UsageError("--html takes either folders of results or runs, not both")
     runs = [run for folder in folders for run in read_published(folder)]
-    asked = [one for folder in folders for one in inquiries(folder)]
+    asked = [one for folder in folders for one in read_inquiries(folder)]
     if not runs and not asked:
         raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
     from lengthwise.viewer.report import report_page
 
     title = read_figures_json(folders[0]).get("title") if len(folders) == 1 else None
-    return say_page(args, html, report_page(runs, asked, title=title, made=_again(args.runs, html)))
+    return save_page(args, html, report_page(runs, asked, title=title, command=_repeat_command(args.runs, html)))
 
 
-def _again(runs: Sequence[str], html: str) -> str:
+def _repeat_command(runs: Sequence[str], html: str) -> str:
     return shlex.join(["lengthwise", "report", *runs, "--html", html])
 
 
-def _matrix(args: Options, folders: Sequence[Path]) -> int:
+def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
     """Architectures × tasks, of runs and of the runs in folders of results."""
     runs = [run for folder in folders for run in read_published(folder)]
-    runs += [_run(name) for name in args.runs if Path(name) not in folders]
+    runs += [_open_run(name) for name in args.runs if Path(name) not in folders]
     rows = matrix_rows(drop_repeats(runs))
-    with doing("the matrix", quiet=args.quiet):
-        files = publish_matrix(rows, Path(args.out or "figures"), **_drawing(args))
-    return say(args, {"files": list(map(str, files)), "matrix": rows}, matrix_table(rows), "\n".join(map(str, files)))
+    with show_elapsed("the matrix", quiet=args.quiet):
+        files = publish_matrix(rows, Path(args.out or "figures"), **_figure_options(args))
+    return print_result(
+        args, {"files": list(map(str, files)), "matrix": rows}, matrix_table(rows), "\n".join(map(str, files))
+    )
 
 
 def _redraw(args: Options, folders: Sequence[Path]) -> int:
@@ -251,8 +255,8 @@ def _redraw(args: Options, folders: Sequence[Path]) -> int:
     targets = [path_inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
     if len(set(targets)) < len(targets):
         raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
-    files = [file for pair in zip(folders, targets, strict=True) for file in redraw(*pair, **_drawing(args))]
-    return say(args, {"files": list(map(str, files))}, "\n".join(map(str, files)))
+    files = [file for pair in zip(folders, targets, strict=True) for file in redraw(*pair, **_figure_options(args))]
+    return print_result(args, {"files": list(map(str, files))}, "\n".join(map(str, files)))
 
 
 def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
@@ -271,13 +275,15 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
         top = one.recipe.lengths.top
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
         samples = SAMPLES if args.samples is None else args.samples
-        foresee(f"{one.recipe.name}: every loop", estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()]))
+        announce_duration(
+            f"{one.recipe.name}: every loop", estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()])
+        )
         code_changed(one)
         lock = one.locked(wait=True) if one.is_run else nullcontext()
         with lock, computing(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
-        files += publish_depth(rows, path, **_drawing(args))
+        files += publish_depth(rows, path, **_figure_options(args))
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
     result = {"files": [str(file) for file in files], "loops": found}
-    return say(args, result, row_table(found), "\n".join(map(str, files)))
+    return print_result(args, result, row_table(found), "\n".join(map(str, files)))

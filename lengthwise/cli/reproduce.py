@@ -15,10 +15,10 @@ from lengthwise.base.files import path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.base.score_rows import Row
-from lengthwise.cli.console import doing, err, say
+from lengthwise.cli.console import err, print_result, show_elapsed
 from lengthwise.cli.forecast import forecast
-from lengthwise.cli.options import check_stack, engine, jobs_of, local_device, seeds_of, training_options
-from lengthwise.cli.shared import Argument, Trained
+from lengthwise.cli.options import check_stack, jobs_of, local_device, parse_engine, seeds_of, training_options
+from lengthwise.cli.shared import Argument, TrainingOptions
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
 from lengthwise.evaluation.sealed import seal
@@ -44,7 +44,7 @@ DEPTH_SAMPLES = 512  # problems for measuring every loop; the batch size of the 
 
 
 @dataclass(kw_only=True)
-class Options(Trained):
+class Options(TrainingOptions):
     """Train and evaluate all of a study, then write its table and figures."""
 
     study: Argument  # STUDY: e.g. pairs, or looped
@@ -66,7 +66,7 @@ def run(args: Options) -> int:
     study = catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
     if args.dry_run:
         return _dry_run(args, study)
-    engine(args).check()
+    parse_engine(args).check()
     device, matmul = local_device(args)
     check_matmul(matmul, device)
     if args.samples is None:
@@ -76,8 +76,8 @@ def run(args: Options) -> int:
     folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
-    runs = {panel.title: _runs(args, panel) for panel in study.panels}
-    fleet = _train(args, study, runs)
+    runs = {panel.title: _runs_of_panel(args, panel) for panel in study.panels}
+    fleet = _train_and_measure(args, study, runs)
     runs = {
         title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # divergence is a result too
         for title, group in runs.items()
@@ -85,7 +85,7 @@ def run(args: Options) -> int:
     if not any(run.done for group in runs.values() for run in group):
         fleet.check()
     if args.publish:
-        _seal(args, study, runs)
+        _measure_sealed(args, study, runs)
     _publish(args, study, runs, folder)
     fleet.check()  # reported last, since a failed run does not stop the others
     return 0
@@ -100,7 +100,7 @@ def _check_stacks(study: Study, seeds: int) -> None:
             rehearse_stacked(recipes, torch.device("cpu"))
 
 
-def _runs(args: Options, panel: Panel) -> list[Run]:
+def _runs_of_panel(args: Options, panel: Panel) -> list[Run]:
     """Return the requested seeds, and the seeds after them that are already trained."""
     runs = []
     for recipe in panel.recipes:
@@ -110,7 +110,7 @@ def _runs(args: Options, panel: Panel) -> list[Run]:
     return runs
 
 
-def _train(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> JobPool:
+def _train_and_measure(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> JobPool:
     """Train and measure in processes; the returned pool records which runs failed."""
     options = {
         one.folder: [*training_options(args), *_measurement_options(args, panel, one)]
@@ -118,20 +118,20 @@ def _train(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> Jo
         for one in runs[panel.title]
     }
     together = list(chain(*runs.values()))
-    how = {"jobs": jobs_of(args.jobs), "on": engine(args), "stack": args.stack}
+    how = {"jobs": jobs_of(args.jobs), "on": parse_engine(args), "stack": args.stack}
     with JobPool(together, lambda one: options[one.folder], **how) as fleet:
         follow(fleet, together, err, quiet=args.quiet)
     return fleet
 
 
-def _seal(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
+def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
     """Measure every run once on problems of its own sealed seed."""
     (device, _), samples = local_device(args), args.samples or study.samples
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
             what = f"{run.recipe.name}: sealed problems"
-            with computing(1), doing(what, quiet=args.quiet), run.locked(wait=True):
+            with computing(1), show_elapsed(what, quiet=args.quiet), run.locked(wait=True):
                 few, rules = samples_of_family(samples), panel.rules(run.recipe)
                 seal(run, panel.sizes, samples=samples, structured=few, rules=rules, kinds=kinds, device=device)
 
@@ -193,7 +193,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     cards, scores = score_card(every, prices), [row for one in every for row in one.rows("scores")]
     result = {"files": list(map(str, files)), "summary": rows, "scores": scores, "cards": cards}
     result |= {"matrix": cells} if cells else {}
-    return say(args, result, table, "", card_table(cards), study.notes, "\n".join(map(str, files)))
+    return print_result(args, result, table, "", card_table(cards), study.notes, "\n".join(map(str, files)))
 
 
 def _published_before(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
@@ -222,7 +222,7 @@ def _publish_set(recipe: Recipe, path: Path, *, quiet: bool) -> list[Path]:
     """Write the distribution of lengths in a fixed set; nothing if there is no fixed set."""
     if not isinstance(recipe.source, Finite):
         return []
-    with doing(f"{recipe.name}: its set", quiet=quiet):
+    with show_elapsed(f"{recipe.name}: its set", quiet=quiet):
         sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
     counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
     return publish_distribution(counts, path)

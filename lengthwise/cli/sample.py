@@ -15,7 +15,7 @@ from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.types import Problems
 from lengthwise.cli.console import err
 from lengthwise.cli.options import kind_of, parse_size, task_sizes
-from lengthwise.cli.shared import Argument, Kinds, Printed, Words
+from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, Words
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
 from lengthwise.experiment.resources import estimate_problems
@@ -24,7 +24,7 @@ CHUNK = 1000  # problems written at a time
 
 
 @dataclass(kw_only=True)
-class Options(Kinds, Printed):
+class Options(KindOptions, OutputOptions):
     """Problems of a task."""
 
     task: Argument  # TASK: e.g. addition
@@ -46,11 +46,11 @@ def run(args: Options) -> int:
     if args.size and args.lengths:
         raise UsageError("give a size, or --lengths, not both")
     if not args.lengths:
-        return _of_one_size(args, task)
-    return _of_many_sizes(args, task, task_sizes(task, args.lengths))
+        return _print_one_size(args, task)
+    return _print_many_sizes(args, task, task_sizes(task, args.lengths))
 
 
-def _of_many_sizes(args: Options, task: Task, sizes: list[tuple[int, ...]]) -> int:
+def _print_many_sizes(args: Options, task: Task, sizes: list[tuple[int, ...]]) -> int:
     """Write problems of several sizes as they are drawn; print their digest to standard error."""
     count, digest, done, out = args.count or 5, hashlib.sha256(), 0, streams.results()
     estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
@@ -69,7 +69,7 @@ def _of_many_sizes(args: Options, task: Task, sizes: list[tuple[int, ...]]) -> i
     return 0
 
 
-def _of_one_size(args: Options, task: Task) -> int:
+def _print_one_size(args: Options, task: Task) -> int:
     """Write problems of one size, the ones that models are measured on."""
     if args.split or args.size is None:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
@@ -82,13 +82,13 @@ def _of_one_size(args: Options, task: Task) -> int:
         line = progress.line(f"{task.name}: problems", count)
         out.write("[" * args.json)
         for start in range(0, count, CHUNK):
-            out.write(_written(args, task, problems.take(slice(start, start + CHUNK)), first=start == 0))
+            out.write(_format_problems(args, task, problems.take(slice(start, start + CHUNK)), first=start == 0))
             line.show(min(count, start + CHUNK))
         out.write("]\n" * args.json)
     return 0
 
 
-def _written(args: Options, task: Task, problems: Problems, *, first: bool) -> str:
+def _format_problems(args: Options, task: Task, problems: Problems, *, first: bool) -> str:
     if args.jsonl:
         return "".join(json_lines(task, problems))
     pairs: Any = problem_texts(task, problems)

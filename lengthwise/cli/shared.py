@@ -20,7 +20,7 @@ Several = Sequence[str]  # an option that takes one or more words
 
 
 @dataclass(kw_only=True)
-class Printed:
+class OutputOptions:
     """Options of every verb."""
 
     json: bool = False  # the result as JSON on standard output
@@ -29,14 +29,14 @@ class Printed:
 
 
 @dataclass(kw_only=True)
-class Quiet:
+class ProgressOptions:
     """An option of verbs that show progress."""
 
     quiet: bool = False  # no progress
 
 
 @dataclass(kw_only=True)
-class Changed:
+class RecipeOptions:
     """A recipe with changed fields."""
 
     recipe: Argument  # RECIPE: a recipe's name, a recipe in a JSON file, or a run's folder
@@ -44,7 +44,7 @@ class Changed:
 
 
 @dataclass(kw_only=True)
-class Kinds:
+class KindOptions:
     """Kinds of problems that are measured in addition, or instead."""
 
     hard: bool = False  # the task's harder set (sums: long carries)
@@ -53,7 +53,7 @@ class Kinds:
 
 
 @dataclass(kw_only=True)
-class Measured(Kinds):
+class MeasurementOptions(KindOptions):
     """Which problems weights are measured on, and by which rules."""
 
     # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)
@@ -66,21 +66,21 @@ class Measured(Kinds):
 
 
 @dataclass(kw_only=True)
-class Placed:
+class DeviceOptions:
     """Where weights compute."""
 
     device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
 
 
 @dataclass(kw_only=True)
-class Computed(Placed):
+class ComputeOptions(DeviceOptions):
     """Where and how weights compute."""
 
     threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
 
 
 @dataclass(kw_only=True)
-class Trained(Placed, Printed, Quiet):
+class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
     """How several trainings run."""
 
     seeds: Seeds = 1  # K: train K seeds (default: 1)

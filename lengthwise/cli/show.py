@@ -16,15 +16,15 @@ from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import check_file
 from lengthwise.base.ranges import describe_type
-from lengthwise.cli.console import columns, doing, say, say_page
-from lengthwise.cli.shared import Argument, Printed, Words
+from lengthwise.cli.console import format_columns, print_result, save_page, show_elapsed
+from lengthwise.cli.shared import Argument, OutputOptions, Words
 from lengthwise.registry import sources
 
 EACH = "on 1,000 problems of each default length"
 
 
 @dataclass(kw_only=True)
-class Options(Printed):
+class Options(OutputOptions):
     """A recipe with its parameters, operations and an estimate of time; or a part, or a field."""
 
     # RECIPE: a recipe's name, a recipe in a JSON file, or a run's folder; or a part (Transformer), or a field
@@ -39,21 +39,21 @@ class Options(Printed):
 def run(args: Options) -> int:
     """Show a recipe and its cost; or a part, or a field; or, with ``--html``, write a page of weights."""
     if args.html:
-        return _page(args, args.html)
+        return _write_page(args, args.html)
     if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
-        return _part(args)
+        return _show_part(args)
     if path := _field_path(args.recipe):
-        return _field(args, path)
+        return _show_field(args, path)
     if args.recipe in sources.BASES:
         args.recipe = sources.BASES[args.recipe]
-        return _part(args)
-    return _recipe(args)
+        return _show_part(args)
+    return _show_recipe(args)
 
 
 # Pages
 
 
-def _page(args: Options, html: str) -> int:
+def _write_page(args: Options, html: str) -> int:
     """Write the page that runs weights loop by loop; further weights are shown for comparison."""
     from lengthwise.runs.run import load
     from lengthwise.viewer.viewer import viewer_page
@@ -65,20 +65,20 @@ def _page(args: Options, html: str) -> int:
     names = [args.recipe, *args.changes]
     models = [load(name) for name in names]
     check_file("--html", Path(html))
-    with doing(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
+    with show_elapsed(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
         page = viewer_page(models)
-    return say_page(args, html, page, models=names)
+    return save_page(args, html, page, models=names)
 
 
 # Recipes
 
 
-def _recipe(args: Options) -> int:
+def _show_recipe(args: Options) -> int:
     from lengthwise.api.cost import SOURCES, describe_cost  # late: it imports torch, which parts do not need
     from lengthwise.cli.options import recipe_of
 
     recipe = recipe_of(args.recipe, args.changes)
-    with doing(f"{recipe.name}: some steps, to see what they cost", quiet=not args.measure):
+    with show_elapsed(f"{recipe.name}: some steps, to see what they cost", quiet=not args.measure):
         cost = describe_cost(recipe, measure=args.measure)
     minutes = cost["evaluation_minutes"]
     rows = _all_fields(recipe) if args.all else _list_fields(recipe)
@@ -91,7 +91,7 @@ def _recipe(args: Options) -> int:
         ("runner", Text(cost["runner"])),
     ]
     result = {"recipe": fields.encode(recipe), "id": recipe.id, **cost}
-    return say(args, result, columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
+    return print_result(args, result, format_columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
 
 
 def _list_fields(recipe: Any) -> list[tuple[str, Text]]:
@@ -127,7 +127,7 @@ def _check_alone(args: Options) -> None:
         raise UsageError(f"show {args.recipe}: --all, --measure and changes apply only to recipes")
 
 
-def _part(args: Options) -> int:
+def _show_part(args: Options) -> int:
     """Show a part's fields, with their defaults and descriptions."""
     _check_alone(args)
     part = _find_declared(args.recipe)
@@ -145,10 +145,12 @@ def _part(args: Options) -> int:
         "",
     ]
     if part.fields:
-        shown.append(columns(Text("fields", "bold"), [(field.name, _about(field)) for field in part.fields]))
+        shown.append(
+            format_columns(Text("fields", "bold"), [(field.name, _describe_field(field)) for field in part.fields])
+        )
     elif kinds:
-        shown.append(_kinds(kinds[0]))
-    return say(args, result, *shown)
+        shown.append(_list_kind(kinds[0]))
+    return print_result(args, result, *shown)
 
 
 def _paragraphs(about: str) -> str:
@@ -157,16 +159,16 @@ def _paragraphs(about: str) -> str:
     return re.sub(r"(?<=[^\n])\n +", " ", joined).replace("``", "")
 
 
-def _about(field: sources.Field) -> Text:
+def _describe_field(field: sources.Field) -> Text:
     """Return a field's type, default and description."""
     given = "must be given" if field.default is None else f"= {field.default}"
     return Text.assemble(f"{describe_type(field.type)} {given}", "\n" * bool(field.about), (field.about, "dim"))
 
 
-def _kinds(kind: str) -> RenderableType:
+def _list_kind(kind: str) -> RenderableType:
     """List the parts of one kind, with a sentence each."""
     rows = [(name, Text(one.summary)) for name, one in sources.parts()[kind].items()]
-    return columns(Text("one of", "bold"), rows)
+    return format_columns(Text("one of", "bold"), rows)
 
 
 # Fields
@@ -179,16 +181,16 @@ def _field_path(name: str) -> list[tuple[sources.Declared, sources.Field]] | Non
     owners = [sources.find("Recipe")]
     for step in parents:
         types = [field.type for owner in owners if owner for field in owner.fields if field.name == step]
-        owners = [one for text in types for one in sources.may_hold(text)]
+        owners = [one for text in types for one in sources.possible_parts(text)]
     return [(one, field) for one in owners if one for field in one.fields if field.name == last] or None
 
 
-def _field(args: Options, owners: list[tuple[sources.Declared, sources.Field]]) -> int:
+def _show_field(args: Options, owners: list[tuple[sources.Declared, sources.Field]]) -> int:
     """Show the meaning of a field in every part that has it, and its possible values."""
     _check_alone(args)
     result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]
-    rows = [(f"{owner.name}.{field.name}", _about(field)) for owner, field in owners]
+    rows = [(f"{owner.name}.{field.name}", _describe_field(field)) for owner, field in owners]
     words = set(re.findall(r"\w+", " ".join(field.type for _, field in owners)))
     kinds = [kind for kind, base in sources.BASES.items() if base in words]
     head = Text(f"{args.recipe}  {owners[0][0].where}", "bold")
-    return say(args, result, Group(columns(head, rows), *(_kinds(kind) for kind in kinds)))
+    return print_result(args, result, Group(format_columns(head, rows), *(_list_kind(kind) for kind in kinds)))

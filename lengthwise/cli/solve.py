@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from lengthwise.base.files import json_text
 from lengthwise.base.streams import results
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import waiting
+from lengthwise.cli.console import report_waiting
 from lengthwise.cli.options import only_rule
-from lengthwise.cli.shared import Argument, Printed, Texts, Words
+from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.recipe import check_stopping
 from lengthwise.runs.run import choose_device, load
 
 
 @dataclass(kw_only=True)
-class Options(Printed):
+class Options(OutputOptions):
     """Answer prompts, from arguments or from standard input, one a line."""
 
     weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
@@ -34,9 +34,9 @@ def run(args: Options) -> int:
     if (stopping := only_rule(args.stopping)) is not None:
         check_stopping(solver.weights.recipe.layout, stopping)
     count = bad = 0
-    for count, prompt in enumerate(_prompts(args), 1):
+    for count, prompt in enumerate(_read_prompts(args), 1):
         try:
-            with waiting(f"prompt {count}", solver.demand(prompt, stopping)):
+            with report_waiting(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
             result = {name: value for name, value in vars(solved).items() if value != ()}
             print(json_text(result) if args.json else solved.text, file=results(), flush=True)
@@ -49,7 +49,7 @@ def run(args: Options) -> int:
     return 1 if bad else 0
 
 
-def _prompts(args: Options) -> Iterable[str]:
+def _read_prompts(args: Options) -> Iterable[str]:
     """Return the prompts given as arguments, otherwise the lines of standard input."""
     if args.prompts:
         return args.prompts

@@ -17,19 +17,19 @@ from lengthwise.base.files import json_text, path_inside, read_tree, write, writ
 from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest, size_text
-from lengthwise.cli.console import err, foresee, measuring, say
+from lengthwise.cli.console import announce_duration, describe_measurement, err, print_result
 from lengthwise.cli.forecast import forecast
 from lengthwise.cli.options import (
     check_seeds,
-    engine,
     jobs_of,
     local_device,
+    parse_engine,
     parse_sizes,
     recipe_of,
     seeds_of,
     training_options,
 )
-from lengthwise.cli.shared import Changed, Trained
+from lengthwise.cli.shared import RecipeOptions, TrainingOptions
 from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
 from lengthwise.experiment.recipe import ChosenOn, Recipe
 from lengthwise.experiment.resources import estimate_evaluation
@@ -55,7 +55,7 @@ class Sweep:
     seeds: int
     trials: int | None  # None: the whole grid
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the sweep as plain values, which identify it. The number of trials is left out, so that a search can
         be extended."""
         axes = [vars(axis) | {"values": list(axis.values)} for axis in self.axes]
@@ -64,7 +64,7 @@ class Sweep:
 
 
 @dataclass(kw_only=True)
-class Options(Trained, Changed):
+class Options(TrainingOptions, RecipeOptions):
     """Train a recipe with several values of its fields; choose the best near the training lengths."""
 
     samples: Size = 1000  # N: fresh problems per length (default: 1000)
@@ -78,18 +78,18 @@ def run(args: Options) -> int:
     sweep = _parse_sweep(args)
     if args.dry_run:
         return _dry_run(args, sweep)
-    engine(args).check()
-    text = json_text(sweep.plain())
+    parse_engine(args).check()
+    text = json_text(sweep.as_dict())
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
     folder = Path(args.out) if args.out else path_inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
     if sweep.trials is not None:
         load_optuna()
-    _keep(folder, text)
+    _record_sweep(folder, text)
     with Folder(folder).locked(what="sweep"):
-        trials, faults = (_grid if sweep.trials is None else _search)(args, sweep, folder)
+        trials, faults = (_run_grid if sweep.trials is None else _run_search)(args, sweep, folder)
         if not trials:
             raise UsageError("; ".join(faults) or "no trial has finished")
-        status = _tell(args, sweep, folder, trials)
+        status = _report_trials(args, sweep, folder, trials)
     if faults:
         raise UsageError(f"{len(faults)} runs failed: {'; '.join(faults)}")
     return status
@@ -104,7 +104,7 @@ def _parse_sweep(args: Options) -> Sweep:
     limit = largest_choice(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
-    foresee(measuring(sizes), estimate_evaluation(recipe, sizes, args.samples, [recipe.stopping]))
+    announce_duration(describe_measurement(sizes), estimate_evaluation(recipe, sizes, args.samples, [recipe.stopping]))
     if args.trials is None:
         points = [change_recipe(recipe, point) for point in grid(axes)]
         rehearse(points[0], *local_device(args))
@@ -114,13 +114,13 @@ def _parse_sweep(args: Options) -> Sweep:
 def _dry_run(args: Options, sweep: Sweep) -> int:
     """Print the cost of a grid; for a search, its maximum if all trials cost the same as the recipe."""
     if sweep.trials is None:
-        plan = [_seeds(change_recipe(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
+        plan = [_replicates(change_recipe(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
         return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
-    plan = [_seeds(sweep.recipe, sweep.seeds * sweep.trials)]
+    plan = [_replicates(sweep.recipe, sweep.seeds * sweep.trials)]
     return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
 
 
-def _keep(folder: Path, text: str) -> None:
+def _record_sweep(folder: Path, text: str) -> None:
     """Record the sweep in its folder. Raises UsageError if the folder holds another sweep."""
     path = folder / "sweep.json"
     if path.exists() and json_text(read_tree(path)) != text:
@@ -131,25 +131,25 @@ def _keep(folder: Path, text: str) -> None:
 # Trials
 
 
-def _grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
+def _run_grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     points = list(grid(sweep.axes))
     groups = [_runs(change_recipe(sweep.recipe, point), sweep.seeds) for point in points]
     faults = _train(args, sweep, [one for group in groups for one in group])
-    rows = [_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
+    rows = [_trial_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
     return [row for row in rows if row["seeds"]], faults
 
 
-def _search(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
+def _run_search(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     """Run as many trials at a time as there are jobs, one seed after another: a trial below the median gets no further
     seed."""
     assert sweep.trials is not None
     search, faults = Search(folder, sweep.axes, sweep.recipe.seed), []
-    waiting = search.begun()
+    waiting = search.unfinished_trials()
     again = {trial.number for trial in waiting}
     while waiting or search.count_finished() < sweep.trials:
         left = sweep.trials - search.count_finished() - len(waiting)
         active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args.jobs) - len(waiting))))]
-        found, lost = _stage(args, sweep, search, active)
+        found, lost = _run_trials(args, sweep, search, active)
         faults, waiting = faults + found, []
         # E.g. a full disk, or a run locked by another process: the next call retries such a trial once.
         for trial in lost:
@@ -158,11 +158,11 @@ def _search(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[
         if lost:
             break
     points = search.points()
-    rows = [_row(sweep, point, _runs_at(sweep, point)) for point in points]
+    rows = [_trial_row(sweep, point, _runs_at(sweep, point)) for point in points]
     return [row for row in rows if row["seeds"]], faults
 
 
-def _stage(args: Options, sweep: Sweep, search: Search, active: Sequence[Any]) -> tuple[list[str], list[Any]]:
+def _run_trials(args: Options, sweep: Sweep, search: Search, active: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Run these trials to their ends; return the errors, and the trials whose training failed."""
     faults: list[str] = []
     lost: list[Any] = []
@@ -171,17 +171,17 @@ def _stage(args: Options, sweep: Sweep, search: Search, active: Sequence[Any]) -
         runs = {}
         for number, (trial, point) in [*trials.items()]:
             try:
-                runs[number] = Run.of(_seeds(change_recipe(sweep.recipe, point), sweep.seeds)[seed])
+                runs[number] = Run.of(_replicates(change_recipe(sweep.recipe, point), sweep.seeds)[seed])
             except UsageError as error:  # incompatible values
                 faults.append(str(error))
                 search.tell(trial, None)
                 trials.pop(number)
         faults += _train(args, sweep, list(runs.values()))
         for number, (trial, point) in [*trials.items()]:
-            row = _row(sweep, point, _runs_at(sweep, point)[: seed + 1])
+            row = _trial_row(sweep, point, _runs_at(sweep, point)[: seed + 1])
             if row["seeds"] <= seed:
                 lost.append(trial)
-            elif seed + 1 == sweep.seeds or not search.goes_on(trial, seed, row["exact"]):
+            elif seed + 1 == sweep.seeds or not search.should_continue(trial, seed, row["exact"]):
                 search.tell(trial, row["exact"])
             else:
                 continue
@@ -189,17 +189,17 @@ def _stage(args: Options, sweep: Sweep, search: Search, active: Sequence[Any]) -
     return faults, lost
 
 
-def _seeds(recipe: Recipe, count: int) -> list[Recipe]:
+def _replicates(recipe: Recipe, count: int) -> list[Recipe]:
     return seeds_of(recipe, recipe.seed, count)
 
 
 def _runs(recipe: Recipe, count: int) -> list[Run]:
-    return [Run.of(one) for one in _seeds(recipe, count)]
+    return [Run.of(one) for one in _replicates(recipe, count)]
 
 
 def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
     try:
-        return [Run.locate(one) for one in _seeds(change_recipe(sweep.recipe, point), sweep.seeds)]
+        return [Run.locate(one) for one in _replicates(change_recipe(sweep.recipe, point), sweep.seeds)]
     except UsageError:
         return []
 
@@ -207,15 +207,15 @@ def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
 def _train(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     """Train and measure what is missing; return the errors, a line each."""
     # A search may try the same point twice.
-    missing = list({one.folder: one for one in runs if _exact(sweep, one) is None}.values())
+    missing = list({one.folder: one for one in runs if _mean_exact(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    with JobPool(missing, lambda _: options, jobs=jobs_of(args.jobs), on=engine(args)) as fleet:
+    with JobPool(missing, lambda _: options, jobs=jobs_of(args.jobs), on=parse_engine(args)) as fleet:
         follow(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 
 
-def _exact(sweep: Sweep, run: Run) -> float | None:
+def _mean_exact(sweep: Sweep, run: Run) -> float | None:
     """Return mean exact match over the sizes; 0 for a run that diverged, None for one that is not measured."""
     if run.folder.exists() and run.diverged:
         return 0.0
@@ -230,8 +230,8 @@ def _exact(sweep: Sweep, run: Run) -> float | None:
     return statistics.fmean(found[size] for size in wanted) if wanted <= found.keys() else None
 
 
-def _row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
-    exact = [share for one in runs if (share := _exact(sweep, one)) is not None]
+def _trial_row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
+    exact = [share for one in runs if (share := _mean_exact(sweep, one)) is not None]
     sizes = [about["parameters"] for one in runs if one.done and (about := one.about())]
     return {
         "values": point,
@@ -245,7 +245,7 @@ def _row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
 # Results
 
 
-def _tell(args: Options, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
+def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
     ranges = {axis.path: axis.log for axis in sweep.axes if not axis.values}
     best, parts = rank_trials(trials)[0], compute_importances(trials, list(ranges))
     chosen = _best_recipe(sweep, best["values"])
@@ -260,7 +260,9 @@ def _tell(args: Options, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> i
     result = {"best": fields.encode(chosen), "trials": trials, "mattered": parts, "files": [*map(str, files)]}
     how = " ".join(f"{path}={value}" for path, value in best["values"].items())
     note = f"best: {how}  (lengthwise train {folder / 'best.json'})"
-    return say(args, result, trials_table(trials), "", importance_table(parts), note, "\n".join(map(str, files)))
+    return print_result(
+        args, result, trials_table(trials), "", importance_table(parts), note, "\n".join(map(str, files))
+    )
 
 
 def _best_recipe(sweep: Sweep, point: Point) -> Recipe:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import say
-from lengthwise.cli.shared import Argument, Printed, Texts
+from lengthwise.cli.console import print_result
+from lengthwise.cli.shared import Argument, OutputOptions, Texts
 from lengthwise.runs.folder import RunFolder, run_path
 from lengthwise.runs.tracking import send_to_trackers
 
 
 @dataclass(kw_only=True)
-class Options(Printed):
+class Options(OutputOptions):
     """Send a run to a tracker: what it does not have yet."""
 
     runs: Argument  # RUN: a run's folder
@@ -32,4 +32,4 @@ def run(args: Options) -> int:
     result = {tracker.name: tracker.sent for tracker in trackers}
     lines = (f"{name}: {', '.join(f'{count} rows of {kind}' for kind, count in sent.items()) or 'nothing'}"
              for name, sent in result.items())  # fmt: skip
-    return say(args, result, *lines)
+    return print_result(args, result, *lines)

@@ -19,22 +19,22 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import ALONE, trained_on
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli import console
-from lengthwise.cli.console import say
-from lengthwise.cli.forecast import forecast, foresee_scores
+from lengthwise.cli.console import print_result
+from lengthwise.cli.forecast import announce_scores, forecast
 from lengthwise.cli.options import (
     OF_THE_CALL,
     check_stack,
-    engine,
     further_kinds,
     jobs_of,
     local_device,
+    parse_engine,
     parse_sizes,
     recipe_of,
     rules_of,
     seeds_of,
     to_words,
 )
-from lengthwise.cli.shared import Changed, Measured, Texts, Trained
+from lengthwise.cli.shared import MeasurementOptions, RecipeOptions, Texts, TrainingOptions
 from lengthwise.evaluation.curves import follow_scores, follow_sizes
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
 from lengthwise.evaluation.scores import evaluate
@@ -72,7 +72,7 @@ class Measurement(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Options(Trained, Measured, Changed):
+class Options(TrainingOptions, MeasurementOptions, RecipeOptions):
     """Train a recipe, or go on with a run; then evaluate it."""
 
     seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
@@ -90,11 +90,11 @@ class Options(Trained, Measured, Changed):
 
 def run(args: Options) -> int:
     """Train a recipe with one or several seeds; then measure it."""
-    recipe = recipe_of(args.recipe, args.changes) if args.from_ is None else _going_on(args, args.from_)
+    recipe = recipe_of(args.recipe, args.changes) if args.from_ is None else _continued_recipe(args, args.from_)
     check(args.track)
     check_stack(stack=args.stack, compile=args.compile)
-    on = engine(args)
-    plan = _plan(args, recipe)
+    on = parse_engine(args)
+    plan = _plan_measurements(args, recipe)
     recipes = seeds_of(recipe, args.seed, args.seeds)
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
@@ -105,7 +105,7 @@ def run(args: Options) -> int:
     if len(recipes) > 1 and process_count() > 1:
         raise UsageError(f"{process_count()} processes train one run together: omit --seeds, or do not use torchrun")
     if args.changes and is_folder(Path(args.recipe)) and not is_follower():
-        _say_that_it_is_new(Path(args.recipe), recipes)
+        _warn_of_new_run(Path(args.recipe), recipes)
     if is_follower():
         _train(args, Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
@@ -120,19 +120,19 @@ def run(args: Options) -> int:
     for one in runs:
         if one not in lost:
             try:
-                _here(args, one, plan)
+                _train_here(args, one, plan)
             except Diverged:
                 if len(runs) == 1:
                     raise
                 lost.append(one)
     if len(lost) < len(runs):
-        _say(args, runs)
+        _print_runs(args, runs)
     if lost:
         raise Diverged(f"{len(lost)} of {len(runs)} seeds diverged: {', '.join(str(one.folder) for one in lost)}")
     return 0
 
 
-def _going_on(args: Options, parent: str) -> Recipe:
+def _continued_recipe(args: Options, parent: str) -> Recipe:
     """Return the recipe of a training that continues a run: that run's own, unless another is named."""
     if "=" in args.recipe:  # not a name, but a change of the run's own recipe
         recipe = read_recipe(weights_folder(parent)).change([args.recipe, *args.changes])
@@ -151,7 +151,7 @@ def _going_on(args: Options, parent: str) -> Recipe:
     return recipe
 
 
-def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
+def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
     """Warn that changing a run's recipe starts another run, which does not continue from that run's weights."""
     old = Run.open(folder)
     new = [Run.locate(one).folder for one in recipes if one.id != old.recipe.id]
@@ -177,12 +177,12 @@ def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int
         follow(fleet, runs, console.err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
     if any(one.done for one in left) or not fleet.failed:
-        _say(args, left)
+        _print_runs(args, left)
     fleet.check()
     return 0
 
 
-def _here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
+def _train_here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
     """Train and measure what is missing, in this process."""
     with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
         _train(args, run, progress)
@@ -193,13 +193,13 @@ def _here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
         run.forgive()
 
 
-def _say(args: Options, runs: Sequence[Run]) -> None:
+def _print_runs(args: Options, runs: Sequence[Run]) -> None:
     result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
-    where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
-    say(args, result, score_table(curves(runs)), *where)
+    where = [Text.assemble((str(run.folder), "dim"), f"  {_describe_time(run)}") for run in runs]
+    print_result(args, result, score_table(curves(runs)), *where)
 
 
-def _time(run: Run) -> str:
+def _describe_time(run: Run) -> str:
     if not run.done:
         return DIVERGED
     about = run.about()
@@ -208,7 +208,7 @@ def _time(run: Run) -> str:
     return seconds + ("" if matmul == "fp32" else f", products in {matmul}")
 
 
-def _plan(args: Options, recipe: Recipe) -> list[Measurement]:
+def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
     """Return all measurements. Raises UsageError for invalid options now, not after hours of training."""
     rules = rules_of(args, recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
@@ -218,7 +218,7 @@ def _plan(args: Options, recipe: Recipe) -> list[Measurement]:
         only = rules if args.curve_samples == args.samples else rules[:1]
         plan.append(Measurement(parse_sizes(args.curve), args.curve_samples, "uniform", only))
     for part in plan:
-        foresee_scores(recipe, part.sizes, part.samples, part.rules, part.kind)
+        announce_scores(recipe, part.sizes, part.samples, part.rules, part.kind)
     return plan
 
 
@@ -226,13 +226,17 @@ def _rehearse(args: Options, recipe: Recipe) -> None:
     """Raise UsageError for what cannot work, before anything is written."""
     device, matmul = local_device(args)
     rehearse(recipe, device, matmul)
-    if args.compile and isinstance(engine(args), Local):
+    if args.compile and isinstance(parse_engine(args), Local):
         with Progress(quiet=args.quiet) as progress, computing(args.threads):
             prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
 def _train(args: Options, run: Run, progress: Progress) -> None:
-    how = _how(args) | {"compile": args.compile, "graphs": not args.no_graphs, "keep_state": args.keep_state}
+    how = _training_arguments(args) | {
+        "compile": args.compile,
+        "graphs": not args.no_graphs,
+        "keep_state": args.keep_state,
+    }
     train(run.recipe, run.folder, progress=progress, **how)
 
 
@@ -242,10 +246,10 @@ def _train_stacked(args: Options, recipes: Sequence[Recipe], on: Launcher) -> No
     if args.jobs is not None or not isinstance(on, Local):
         raise UsageError("--stack trains all seeds in this process: omit --jobs and --on")
     with Progress(quiet=args.quiet) as progress:
-        train_stacked(recipes, progress=progress, wait=args.wait, **_how(args))
+        train_stacked(recipes, progress=progress, wait=args.wait, **_training_arguments(args))
 
 
-def _how(args: Options) -> dict[str, Any]:
+def _training_arguments(args: Options) -> dict[str, Any]:
     """Return the training options that are not part of a recipe."""
     names = ("device", "threads", "save_every", "allow_divergence", "matmul", "track")
     return {name: getattr(args, name) for name in names}
@@ -255,7 +259,7 @@ def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Pro
     """Run the measurements that a run still lacks, so that a repeated command resumes where it was interrupted."""
     weights = run.weights(choose_device(args.device))
     for asked in plan:
-        for sizes, samples, rules in _missing(run, asked):
+        for sizes, samples, rules in _missing_measurements(run, asked):
             what = f"{run.recipe.name}: exact match, {asked.kind}"
             with computing(args.threads):
                 scores = partial(evaluate, weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
@@ -263,7 +267,9 @@ def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Pro
                     run.append("scores", score.row() | {"seed": 0})
 
 
-def _missing(run: Run, asked: Measurement) -> Iterator[tuple[list[tuple[int, ...]], int, Sequence[Stopping]]]:
+def _missing_measurements(
+    run: Run, asked: Measurement
+) -> Iterator[tuple[list[tuple[int, ...]], int, Sequence[Stopping]]]:
     """Yield the parts of a measurement that the run's scores lack; rules on the same number of problems share an
     evaluation."""
     known = run.measured()
@@ -298,7 +304,7 @@ def _measure_families(
         *short_sizes(recipe, count),
         *(
             size
-            for size in _outside_map(sizes)
+            for size in _drop_map_sizes(sizes)
             if args.far_families or trained_on(recipe.sizes(size), [BEYOND * top for top in recipe.tops])
         ),
     ]
@@ -314,7 +320,7 @@ def _measure_families(
             run.append("scores", *(score.row() | {"seed": 0} for score in found))
 
 
-def _outside_map(sizes: Sequence[AnySize]) -> Sequence[AnySize]:
+def _drop_map_sizes(sizes: Sequence[AnySize]) -> Sequence[AnySize]:
     """Return the sizes without those of a map."""
     alone = [size for size in sizes if isinstance(size, int)]
     return sizes if len(sizes) - len(alone) <= LISTED else alone

@@ -20,7 +20,7 @@ from pathlib import Path
 from lengthwise.base.errors import UsageError, message_of
 from lengthwise.base.fields import validate
 from lengthwise.cli.parser import flag_of, read_options, value_type
-from lengthwise.cli.shared import Trained
+from lengthwise.cli.shared import TrainingOptions
 from lengthwise.registry.sources import Field
 
 
@@ -28,17 +28,17 @@ def load(args: argparse.Namespace) -> Callable[[], int]:
     """Return the verb as a function without arguments that returns the exit status, with its imports done. Raises
     UsageError if an option is invalid."""
     _, declared = read_options(args.verb)
-    _check(args, declared)
+    _validate_options(args, declared)
     if args.import_:
         sys.path.append(os.getcwd())  # finds the user's modules; last, so that they shadow no other module
     for name in args.import_:
         if args.verb == "check" and is_problem_file(name):
             continue
-        _add(name, "check " if args.verb == "check" else "--import ")
+        _import_module(name, "check " if args.verb == "check" else "--import ")
     # Imported late: `list` need not wait for matplotlib.
     verb = importlib.import_module(f"lengthwise.cli.{args.verb}")
     options = verb.Options(**{name: getattr(args, name) for name in declared})
-    if isinstance(options, Trained):
+    if isinstance(options, TrainingOptions):
         from lengthwise.cli.options import local_device
 
         local_device(options)
@@ -59,7 +59,7 @@ def is_problem_file(name: str) -> bool:
     )
 
 
-def _check(args: argparse.Namespace, declared: Mapping[str, Field]) -> None:
+def _validate_options(args: argparse.Namespace, declared: Mapping[str, Field]) -> None:
     for name, field in declared.items():
         value, flag = getattr(args, name), flag_of(name)
         if value == "" and field.type == "str | None":
@@ -70,7 +70,7 @@ def _check(args: argparse.Namespace, declared: Mapping[str, Field]) -> None:
         raise UsageError("--measure works only with --dry-run: add it, or omit --measure")
 
 
-def _add(name: str, asked: str) -> None:
+def _import_module(name: str, asked: str) -> None:
     """Import a user's module; ``asked`` is the text before its name, for errors. Raises UsageError if the import fails
     for any reason."""
     from lengthwise.api import catalog

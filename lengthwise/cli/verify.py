@@ -13,11 +13,11 @@ from lengthwise.base.files import check_file, write_json
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Positive, Seed, Size
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import say
+from lengthwise.cli.console import print_result
 from lengthwise.cli.options import parse_sizes
-from lengthwise.cli.shared import Argument, Computed, Printed, Quiet
+from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, ProgressOptions
 from lengthwise.report.families import worst_table
-from lengthwise.report.sheet import Sheet
+from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.hub import NEEDED
 from lengthwise.runs.run import choose_device, load, name_of, weights_folder
 from lengthwise.training.arithmetic import computing
@@ -28,7 +28,7 @@ STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
 
 @dataclass(kw_only=True)
-class Options(Computed, Printed, Quiet):
+class Options(ComputeOptions, OutputOptions, ProgressOptions):
     """Measure what somebody else's weights are and do; spoofs are exposed."""
 
     weights: Argument  # WEIGHTS: weights, as for `evaluate`; or FILE.json, a record to check
@@ -45,7 +45,7 @@ class Options(Computed, Printed, Quiet):
 def run(args: Options) -> int:
     """Verify weights, or a record of an earlier verification; return 1 if a check exposed a problem."""
     if args.weights.endswith(".json"):
-        return _read(args)
+        return _read_record(args)
     folder = weights_folder(args.weights)
     weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
     weights = replace(weights, name=name_of(args.weights, folder))
@@ -63,34 +63,34 @@ def run(args: Options) -> int:
             record["checks"].append(asdict(again))
     record = sign(record)
     write_json(out, record)
-    return _say(args, record, f"written to {out}")
+    return _print_record(args, record, f"written to {out}")
 
 
-def _read(args: Options) -> int:
+def _read_record(args: Options) -> int:
     """Read a record and print it."""
     path = Path(args.weights)
     if not path.exists():
         raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
-    return _say(args, read(path), f"{path}: as it was written")
+    return _print_record(args, read(path), f"{path}: as it was written")
 
 
-def _say(args: Options, record: dict[str, Any], where: str) -> int:
+def _print_record(args: Options, record: dict[str, Any], where: str) -> int:
     about = record["about"]
-    table = Sheet(title=f"{about['name']}: {about['task']}, trained to {about['trained_to']}")
+    table = FittedTable(title=f"{about['name']}: {about['task']}, trained to {about['trained_to']}")
     for heading in ("check", "verdict", "found"):
         table.add_column(heading)
     for check in record["checks"]:
         table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
-    say(args, record, table, "", _scores(record), "", _longest(record), Text(where, "dim"))
+    print_result(args, record, table, "", _score_lines(record), "", _longest_text(record), Text(where, "dim"))
     return 0 if has_passed(record) else 1
 
 
-def _scores(record: dict[str, Any]) -> Table:
+def _score_lines(record: dict[str, Any]) -> Table:
     tops = tuple(map(int, record["about"]["trained_to"].split("x")))
     return worst_table(record["scores"], tops)
 
 
-def _longest(record: dict[str, Any]) -> Text:
+def _longest_text(record: dict[str, Any]) -> Text:
     """Return the score, and the score on uniform problems alone."""
     longest = (
         f"longest: {record['longest'] or 'none'}; of uniform problems alone: {record['longest_uniform'] or 'none'}"

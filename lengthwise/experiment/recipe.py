@@ -26,7 +26,7 @@ from lengthwise.experiment.stopping import Oracle, Stopping
 from lengthwise.models import Model, ModelSpec, SinglePass
 from lengthwise.objectives import Objective
 from lengthwise.registry import sources
-from lengthwise.registry.loading import import_room
+from lengthwise.registry.loading import import_folder
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import choose_families
 
@@ -274,7 +274,7 @@ def by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
 def import_parts() -> None:
     """Import every shipped task, position, model and objective, so that their kinds can be named."""
     for name in ("tasks", "nn", "nn.mixers", "models", "objectives"):
-        import_room(name)
+        import_folder(name)
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:

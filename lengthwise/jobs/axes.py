@@ -52,14 +52,14 @@ class Axis:
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         spaced = (low + (high - low) * i / (count - 1) for i in range(1, count - 1))
         between = (self.text(math.exp(one) if self.log else one) for one in spaced)
-        return tuple(dict.fromkeys((self._end(self.low), *between, self._end(self.high))))
+        return tuple(dict.fromkeys((self._parse_end(self.low), *between, self._parse_end(self.high))))
 
     def text(self, value: float) -> str:
         """Format a value of the range with four digits, unless rounding would leave the range."""
-        short = self._end(value) if self.whole else f"{value:.4g}"
-        return short if self.low <= float(short) <= self.high else self._end(min(max(value, self.low), self.high))
+        short = self._parse_end(value) if self.whole else f"{value:.4g}"
+        return short if self.low <= float(short) <= self.high else self._parse_end(min(max(value, self.low), self.high))
 
-    def _end(self, value: float) -> str:
+    def _parse_end(self, value: float) -> str:
         return str(round(value)) if self.whole else repr(value).removesuffix(".0")
 
 

@@ -36,7 +36,7 @@ class Executor(ABC):
     """Runs ``lengthwise`` commands, which all share one folder of runs."""
 
     @abstractmethod
-    def room(self, running: int) -> int:
+    def free_slots(self, running: int) -> int:
         """Return how many more commands it accepts now, while ``running`` commands run."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Launcher(Config):
         """Raise UsageError if a required library is missing. Called before anything is written."""
 
     @abstractmethod
-    def at_once(self, jobs: int) -> int:
+    def max_parallel(self, jobs: int) -> int:
         """Return how many trainings its machines can run at once; 0 if there are none. Nothing is started."""
 
 
@@ -74,7 +74,7 @@ class Local(Launcher):
     def executor(self, jobs: int) -> Executor:
         return _Local(jobs)
 
-    def at_once(self, jobs: int) -> int:
+    def max_parallel(self, jobs: int) -> int:
         return min(jobs, os.cpu_count() or 1)
 
 
@@ -83,7 +83,7 @@ class _Local(Executor):
         self.jobs = jobs
         self.placed: list[tuple[Job, int]] = []  # with several GPUs: each running process and its GPU
 
-    def room(self, running: int) -> int:
+    def free_slots(self, running: int) -> int:
         return self.jobs - running
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:

@@ -32,7 +32,7 @@ def follow(
     """Poll the pool until all runs are done and show their progress, with ``extra`` below if given. If the output is
     not a terminal, the status is printed every ``EVERY`` seconds."""
 
-    def picture() -> RenderableType:
+    def draw() -> RenderableType:
         return Group(overview(pool, runs), extra()) if extra else overview(pool, runs)
 
     least = 0.0 if console.is_terminal else EVERY  # seconds between updates
@@ -42,7 +42,7 @@ def follow(
             began = time.monotonic()
             if live and began >= due:
                 if console.is_terminal:
-                    live.update(picture(), refresh=True)
+                    live.update(draw(), refresh=True)
                 else:
                     console.print(overview(pool, runs))
                 due = began + max(least, (time.monotonic() - began) / SHARE)
@@ -67,12 +67,12 @@ def status(runs: Sequence[Run]) -> Table:
     several = len({run.recipe.name for run in runs}) < len(runs)
     for run in runs:
         name = f"{run.recipe.name} {run.recipe.seed}" if several else run.recipe.name
-        steps, note = _progress(run)
+        steps, note = _read_progress(run)
         table.add_row(name, ProgressBar(total=run.recipe.steps, completed=steps, width=12), str(steps), note)
     return table
 
 
-def _progress(run: Run) -> tuple[int, str]:
+def _read_progress(run: Run) -> tuple[int, str]:
     """Return the number of steps done, and a note with exact match, loss and time."""
     rows = run.rows("metrics")
     taken = [row for row in rows if "rate" in row]  # rows of steps; the others hold validation scores

@@ -68,7 +68,7 @@ class JobPool:
                 run.forget()
             if reason := job.failure():
                 self._fail(runs, reason)
-        room = max(0, self.executor.room(len(self.running)))
+        room = max(0, self.executor.free_slots(len(self.running)))
         starting, self.waiting = self.waiting[:room], self.waiting[room:]
         if starting:
             for run in chain(*starting):

@@ -35,12 +35,12 @@ class Ray(Launcher):
     retries: Extra = 3  # number of retries of a lost training
 
     def check(self) -> None:
-        _library()
+        _import_ray()
 
     def executor(self, jobs: int) -> Executor:
         return _Ray(self)
 
-    def at_once(self, jobs: int) -> int:
+    def max_parallel(self, jobs: int) -> int:
         if not (self.address or os.environ.get("RAY_ADDRESS")):
             return 0  # a new cluster would only have this machine's cores
         ray = _join_cluster(self.address)
@@ -49,13 +49,13 @@ class Ray(Launcher):
         return cores // self.cpus
 
 
-def _library() -> Any:
+def _import_ray() -> Any:
     return import_library("ray", "ray", "Ray is not installed")
 
 
 def _join_cluster(address: str) -> Any:
     """Connect to a cluster and return Ray. Raises UsageError if Ray is not installed, or no cluster answers."""
-    ray = _library()
+    ray = _import_ray()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry from a cluster that this command starts
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -71,14 +71,14 @@ class _Ray(Executor):
     def __init__(self, engine: Ray) -> None:
         self.ray = _join_cluster(engine.address)
         needs = {"num_cpus": engine.cpus, "num_gpus": engine.gpus}
-        again = {"max_retries": engine.retries, "retry_exceptions": [Lost]}
-        self.train = self.ray.remote(**needs, **again)(training)
+        again = {"max_retries": engine.retries, "retry_exceptions": [TrainingKilled]}
+        self.train = self.ray.remote(**needs, **again)(run_training)
         self.tasks = _Tasks(self.ray)
         # A thread of Ray prints node events to standard output, which is reserved for the command's result.
         self.silent = ExitStack()
         self.silent.enter_context(redirect_stdout(io.StringIO()))
 
-    def room(self, running: int) -> int:
+    def free_slots(self, running: int) -> int:
         return MOST - running
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
@@ -96,11 +96,11 @@ class _Ray(Executor):
         self.silent.close()
 
 
-class Lost(Exception):
+class TrainingKilled(Exception):
     """Raised if a training was killed."""
 
 
-def training(words: list[str], folder: str) -> str:
+def run_training(words: list[str], folder: str) -> str:
     """Run a command in a process that ends together with the task. Return why it failed, empty if it succeeded. Raises
     ``Lost`` if it was killed."""
     os.chdir(folder)
@@ -114,7 +114,7 @@ def training(words: list[str], folder: str) -> str:
         raise
     if (status := process.process.returncode) < 0:
         process.close()
-        raise Lost(f"killed by signal {-status}")
+        raise TrainingKilled(f"killed by signal {-status}")
     return process.failure()
 
 

@@ -74,7 +74,7 @@ class Search:
         """Return the number of finished trials."""
         return sum(trial.state.is_finished() for trial in self.study.trials)
 
-    def begun(self) -> list[Any]:
+    def unfinished_trials(self) -> list[Any]:
         """Return trials that an earlier call started and did not finish."""
         states = [self.library.trial.TrialState.RUNNING]
         return [self.library.trial.Trial(self.study, one._trial_id) for one in self.study.get_trials(states=states)]
@@ -100,7 +100,7 @@ class Search:
         tried = [self.point(self.library.trial.FixedTrial(one.params)) for one in self.study.trials if one.params]
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
 
-    def goes_on(self, trial: Any, seeds: int, exact: float) -> bool:
+    def should_continue(self, trial: Any, seeds: int, exact: float) -> bool:
         """Report the exact match of seed ``seeds``; return False if the trial should be pruned, that is, if it is below
         the median."""
         with warnings.catch_warnings(action="ignore"):  # a killed call may already have reported it

@@ -26,7 +26,7 @@ MOST = 1000  # maximum number of jobs in an array
 LOOK = 5.0  # seconds between polls of the queue
 WARNING = 90  # seconds from the time-limit signal to the end of a job
 AGAIN = 1000  # maximum number of time-outs per job
-LOST = 3  # maximum number of times a job may be lost, e.g. out of memory
+MAX_RESUBMITS = 3  # maximum number of times a job may be lost, e.g. out of memory
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Slurm(Launcher):
     leave: bool = False  # keep jobs running when this command stops; otherwise they are cancelled
 
     def check(self) -> None:
-        _library()
+        _import_submitit()
         if not shutil.which("sbatch") or not shutil.which("srun"):
             raise UsageError("Slurm's commands sbatch and srun are not installed")
 
@@ -50,7 +50,7 @@ class Slurm(Launcher):
         self.check()
         return _Slurm(self)
 
-    def at_once(self, jobs: int) -> int:
+    def max_parallel(self, jobs: int) -> int:
         if not shutil.which("sinfo"):
             return 0
         where = ["--partition", self.partition] if self.partition else []
@@ -59,13 +59,13 @@ class Slurm(Launcher):
         return min(self.at_a_time, sum(int(cores[0]) + int(cores[1]) for cores in usable) // self.cpus)
 
 
-def _library() -> Any:
+def _import_submitit() -> Any:
     return import_library("submitit", "slurm", "Slurm needs submitit, which is not installed")
 
 
 class _Slurm(Executor):
     def __init__(self, engine: Slurm) -> None:
-        submitit = _library()
+        submitit = _import_submitit()
         self.engine = engine
         folder = check_tree(path_inside(runs_folder().absolute(), ".slurm"))
         self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=AGAIN)
@@ -82,7 +82,7 @@ class _Slurm(Executor):
         )
         self.queue = _Queue()
 
-    def room(self, running: int) -> int:
+    def free_slots(self, running: int) -> int:
         return MOST if running < self.engine.at_a_time else 0  # the next array, once this one has fewer jobs left
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
@@ -123,7 +123,7 @@ class Training:
         if self.process:
             self.process.terminate()
             self.process.wait()
-        return _library().helpers.DelayedSubmission(Training(self.command))
+        return _import_submitit().helpers.DelayedSubmission(Training(self.command))
 
 
 @dataclass
@@ -166,7 +166,7 @@ class _Job(Job):
             return False
         shown = ["scontrol", "--oneliner", "show", "job", self.job.job_id]  # as far as Slurm still knows it
         found = subprocess.run(shown, capture_output=True, text=True)
-        if self.lost == LOST or "JobState=CANCELLED" in found.stdout:
+        if self.lost == MAX_RESUBMITS or "JobState=CANCELLED" in found.stdout:
             return True
         self.lost, self.missed = self.lost + 1, None
         (self.job,) = self.submit()

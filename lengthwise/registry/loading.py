@@ -7,7 +7,7 @@ import pkgutil
 from types import ModuleType
 
 
-def import_room(name: str) -> list[ModuleType]:
+def import_folder(name: str) -> list[ModuleType]:
     """Import each module directly in a folder of the package, such as ``"tasks"``, in alphabetical order."""
     room = importlib.import_module(f"lengthwise.{name}")
     found = sorted(module.name for module in pkgutil.iter_modules(room.__path__))

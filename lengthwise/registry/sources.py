@@ -61,7 +61,7 @@ class Declared:
     @property
     def summary(self) -> str:
         """The docstring's first sentence."""
-        return sentence(self.about)
+        return first_sentence(self.about)
 
     @property
     def where(self) -> str:
@@ -80,13 +80,13 @@ class Declared:
         return tuple(found.values())
 
 
-def sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
     """Return the first sentence of a docstring on one line, without code marks."""
     first = " ".join(text.split("\n\n")[0].split())
     return re.split(r"(?<=[.?!])\s(?=[A-Z`])", first)[0].replace("``", "")
 
 
-def matching(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
+def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
     """Return the entries (name: sentence) whose name, sentence or title contains every word."""
     wanted = [word.lower() for word in words]
     return {
@@ -103,21 +103,21 @@ def declared() -> dict[str, list[Declared]]:
     found: dict[str, list[Declared]] = {}
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
-            _note(path, found)
+            _register(path, found)
     return found
 
 
 def add(path: Path) -> None:
     """Register the classes of a user's own module."""
-    _note(path, declared())
+    _register(path, declared())
     parts.cache_clear()
     field_paths.cache_clear()
 
 
-def _note(path: Path, found: dict[str, list[Declared]]) -> None:
+def _register(path: Path, found: dict[str, list[Declared]]) -> None:
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.ClassDef):
-            known = _class(node, path)
+            known = _read_class(node, path)
             found.setdefault(known.name, []).append(known)
 
 
@@ -138,20 +138,20 @@ def find(name: str) -> Declared | None:
     return next((one for one in declared().get(name, []) if one.is_dataclass or name in BASES.values()), None)
 
 
-def fits(tree: Any) -> bool:
+def is_readable(tree: Any) -> bool:
     """Return whether JSON names only declared kinds and fields, and lacks no required field."""
     if isinstance(tree, list):
-        return all(map(fits, tree))
+        return all(map(is_readable, tree))
     if not isinstance(tree, dict):
         return True
     if not (one := find(str(tree.get("kind")))):
         return False
-    known, needed = _names(one)
-    return needed.keys() <= tree.keys() <= {*known, "kind"} and all(map(fits, tree.values()))
+    known, needed = _field_names(one)
+    return needed.keys() <= tree.keys() <= {*known, "kind"} and all(map(is_readable, tree.values()))
 
 
 @cache
-def _names(one: Declared) -> tuple[dict[str, None], dict[str, None]]:
+def _field_names(one: Declared) -> tuple[dict[str, None], dict[str, None]]:
     """Return the names of a class's fields, and of its required ones."""
     needed = [field.name for field in one.fields if field.default is None]
     return dict.fromkeys(field.name for field in one.fields), dict.fromkeys(needed)
@@ -168,7 +168,7 @@ def ancestors(one: Declared, *below: Declared) -> list[Declared]:
     return found
 
 
-def _class(node: ast.ClassDef, path: Path) -> Declared:
+def _read_class(node: ast.ClassDef, path: Path) -> Declared:
     bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
     is_dataclass = any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
     return Declared(_recorded_name(node), path, node, bases, ast.get_docstring(node) or "", is_dataclass)
@@ -185,19 +185,19 @@ def _recorded_name(node: ast.ClassDef) -> str:
 def declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
     """Return the fields that a class in this file declares itself."""
     comments = _comments(path, node.lineno, node.end_lineno or node.lineno)
-    return [_field(part, comments) for part in node.body if isinstance(part, ast.AnnAssign)]
+    return [_read_field(part, comments) for part in node.body if isinstance(part, ast.AnnAssign)]
 
 
-def _field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -> Field:
+def _read_field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -> Field:
     default = node.value
     if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
         default = next((word.value for word in default.keywords if word.arg in ("default", "default_factory")), None)
-    about = comments.get(node.end_lineno or node.lineno, ("", False))[0] or _above(node.lineno, comments)
+    about = comments.get(node.end_lineno or node.lineno, ("", False))[0] or _comment_above(node.lineno, comments)
     given = ast.unparse(default) if default else None
     return Field(ast.unparse(node.target), ast.unparse(node.annotation), given, about)
 
 
-def _above(line: int, comments: Mapping[int, tuple[str, bool]]) -> str:
+def _comment_above(line: int, comments: Mapping[int, tuple[str, bool]]) -> str:
     """Return the comment lines directly above a line, joined."""
     lines: list[str] = []
     while (found := comments.get(line - 1 - len(lines))) and found[1]:
@@ -259,11 +259,16 @@ def field_paths() -> tuple[str, ...]:
     recipe = find("Recipe")
     assert recipe
     types = {field.name: field.type for field in recipe.fields}
-    inside = [f"{parent}.{name}" for parent in PARENTS for one in may_hold(types[parent]) for name in _names(one)[0]]
+    inside = [
+        f"{parent}.{name}"
+        for parent in PARENTS
+        for one in possible_parts(types[parent])
+        for name in _field_names(one)[0]
+    ]
     return tuple(dict.fromkeys([*types, *inside]))
 
 
-def may_hold(annotation: str) -> list[Declared]:
+def possible_parts(annotation: str) -> list[Declared]:
     """Return the parts that a field of this type may hold, or the dataclass that the type names."""
     words = re.findall(r"[A-Z]\w+", annotation)
     kinds = [kind for kind, base in BASES.items() if base in words]
@@ -293,25 +298,28 @@ def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> lis
     for path in _files("recipes"):
         if kept is None or path.stem not in kept:
             return None
-        recipes = {name.replace("_", "-"): about for name, about in _returning(path, "Recipe")}
-        for name, about in _returning(path, "dict[str, Recipe]"):
+        recipes = {name.replace("_", "-"): about for name, about in _functions_returning(path, "Recipe")}
+        for name, about in _functions_returning(path, "dict[str, Recipe]"):
             recipes |= dict.fromkeys(kept[path.stem].get(name, []), about)
-        found.append(System(path.stem, sentence(ast.get_docstring(ast.parse(path.read_bytes())) or ""), recipes))
+        found.append(System(path.stem, first_sentence(ast.get_docstring(ast.parse(path.read_bytes())) or ""), recipes))
     return found
 
 
 def studies() -> dict[str, str]:
     """Return the shipped studies, with a description each."""
-    pairs = [found for path in _files("studies") for found in _returning(path, "Study")]
+    pairs = [found for path in _files("studies") for found in _functions_returning(path, "Study")]
     return {name.replace("_", "-"): about for name, about in pairs}
 
 
 def fingerprints() -> dict[str, str]:
     """Return a hash of each recipe file's code, without docstrings and full-line comments."""
-    return {path.stem: hashlib.blake2b(_code(path).encode(), digest_size=8).hexdigest() for path in _files("recipes")}
+    return {
+        path.stem: hashlib.blake2b(_code_without_docs(path).encode(), digest_size=8).hexdigest()
+        for path in _files("recipes")
+    }
 
 
-def _code(path: Path) -> str:
+def _code_without_docs(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     doc_lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
@@ -333,7 +341,7 @@ def _files(folder: str) -> list[Path]:
     return sorted(path for path in (PACKAGE / folder).glob("*.py") if path.stem != "__init__")
 
 
-def _returning(path: Path, returns: str) -> Iterator[tuple[str, str]]:
+def _functions_returning(path: Path, returns: str) -> Iterator[tuple[str, str]]:
     """Yield the name and first docstring paragraph of a file's public functions that have this return annotation and
     need no arguments."""
     for node in ast.parse(path.read_bytes()).body:

@@ -140,7 +140,7 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
     first, diverged = group[0].outline, sum(run.diverged for run in group)
     # Single families come last; within both groups the recipe's own rule comes first.
-    in_order = sorted(kinds.items(), key=lambda kind: (_of_a_family(kind[0][0]), kind[0][1] != first.stopping))
+    in_order = sorted(kinds.items(), key=lambda kind: (_is_family(kind[0][0]), kind[0][1] != first.stopping))
     facts = {"looked_at": first.looked_at, "most": first.tops, "diverged": diverged, "own_rule": first.stopping}
     return [
         Curve(label, first.top, first.axes, problems, stopping, seeds, **facts)
@@ -196,7 +196,7 @@ def drop_repeats(folders: Iterable[Named]) -> list[Named]:
     return [*{one.folder.resolve(): one for one in folders}.values()]
 
 
-def not_fitted(fit: float | None, size: int | str) -> str:
+def describe_misfit(fit: float | None, size: int | str) -> str:
     """Return a warning if exact match at the training length is below .99; empty if it is not, or was not measured."""
     # Rounded, because the mean of .98, .99 and 1 may be one bit less than .99.
     return "" if fit is None or round(fit, 9) >= SOLVED else f"not fitted: {share_text(fit, 3)} at {size}"
@@ -205,7 +205,7 @@ def not_fitted(fit: float | None, size: int | str) -> str:
 def training_warnings(fit: float | None, size: int | str, diverged: int) -> str:
     """Return the warning of ``not_fitted``, and the number of seeds that diverged, in words; empty if all is well."""
     seeds = f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
-    return ", ".join(part for part in (not_fitted(fit, size), seeds) if part)
+    return ", ".join(part for part in (describe_misfit(fit, size), seeds) if part)
 
 
 def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
@@ -231,7 +231,7 @@ def names(curves: Sequence[Curve]) -> list[str]:
     for curve in curves:
         rule = rule_text(curve.stopping) if len(rules) > 1 else ""
         several = len(sets) > 1 and curve.problems != "uniform"
-        problems = curve.problems if several or _of_a_family(curve.problems) else ""
+        problems = curve.problems if several or _is_family(curve.problems) else ""
         warnings = training_warnings(fits.get(curve.label), curve.top, curve.diverged)
         parts = [curve.label, rule, problems, warnings]
         found.append(", ".join(part for part in parts if part))
@@ -245,7 +245,7 @@ def rule_text(stopping: str) -> str:
     return f"after {found[1]} loop{'s' * (found[1] != '1')}" if found else stopping
 
 
-def _of_a_family(problems: str) -> bool:
+def _is_family(problems: str) -> bool:
     return problems not in (*ALONE, WORST)
 
 

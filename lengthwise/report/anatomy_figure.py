@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.report.lines import legend, line_style
-from lengthwise.report.style import COLOURS, Drawing, Width, add_heading, drawing, fix_layout, style
+from lengthwise.report.style import COLOURS, Drawing, Width, add_heading, fix_layout, new_figure, style
 
 ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}
 SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of sizes in a figure; the largest are taken
@@ -27,12 +27,12 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
         raise UsageError("there is nothing to draw: no answers were analysed")
     columns = list(by_size(rows).values())[-SHOWN[width] :]
     traits = list(columns[0][0]["by"])[:1]
-    figure = drawing(width, 2.1 + 1.7 * len(traits))
+    figure = new_figure(width, 2.1 + 1.7 * len(traits))
     grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
     seeds = list(dict.fromkeys(row.get("train_seed", 0) for group in columns for row in group))
     looks = {seed: line_style(number, name=f"seed {seed}") for number, seed in enumerate(seeds)}
     for axes, group in zip(grid.T, columns, strict=True):
-        _first_wrong(axes[0], group)
+        _draw_first_wrong(axes[0], group)
         for below, trait in zip(axes[1:], traits, strict=True):
             for row in group:
                 middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
@@ -58,7 +58,7 @@ def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return groups
 
 
-def together(rows: Sequence[Row]) -> dict[str, Any]:
+def merge_rows(rows: Sequence[Row]) -> dict[str, Any]:
     """Merge rows of one size: exact match, and counts of wrong answers by where they end and where they first go
     wrong."""
     ends, first = Counter[str](), Counter[int]()
@@ -70,8 +70,8 @@ def together(rows: Sequence[Row]) -> dict[str, Any]:
     return {"count": count, "exact": exact, "ends": ends, "first_wrong": first}
 
 
-def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
-    all_ = together(group)
+def _draw_first_wrong(axes: Axes, group: Sequence[Row]) -> None:
+    all_ = merge_rows(group)
     positions = sorted(all_["first_wrong"])
     axes.bar(positions, [all_["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
     axes.set_title(f"length {size_text(group[0]['sizes'])}: {share_text(all_['exact'], 3)} right", pad=29, fontsize=8)

@@ -20,8 +20,8 @@ from lengthwise.base.score_rows import (
     worst,
     worst_rows,
 )
-from lengthwise.report import by_recipe, not_fitted, own_scores
-from lengthwise.report.sheet import Sheet
+from lengthwise.report import by_recipe, describe_misfit, own_scores
+from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
 SURE = 381  # problems that must all be right for the 95 % interval to start at SOLVED
@@ -61,8 +61,8 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
         # Without scores on uniform problems, a seed's longest size is unknown.
         measured = [own_scores(run) for run in group if run not in diverged]
         own = [scores for scores in measured if uniform_in(scores)]
-        found = [_longest(rows, first.tops, families=True) for rows in own]
-        alone = [_longest(rows, first.tops, families=False) for rows in own]
+        found = [_longest_solved(rows, first.tops, families=True) for rows in own]
+        alone = [_longest_solved(rows, first.tops, families=False) for rows in own]
         fits = [row["exact"] for rows in own for row in fit_rows(rows, first.tops)]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and not trained_on(size, first.tops) for size in found]
@@ -77,7 +77,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "generalise": sum(beyond),
                 "longest": [size and size_text(size) for size in found] + [DIVERGED] * len(diverged),
                 "longest_uniform": [size and size_text(size) for size in alone] + [DIVERGED] * len(diverged),
-                "worst": _worst(own, first.tops),
+                "worst": _worst_family(own, first.tops),
                 "fit": round(statistics.fmean(fits), 5) if fits else None,
                 "parameters": abouts[0]["parameters"] if abouts else None,
                 "operations": None if steps is None else float(f"{steps * first.steps:.3g}"),
@@ -87,7 +87,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     return rows
 
 
-def _longest(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
+def _longest_solved(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
     """Return the longest size that a run solves on uniform problems and, with ``families``, on all families measured;
     None if there is none."""
     lowest = {tuple(row["sizes"]): row for row in worst_rows(own)} if families else {}
@@ -105,7 +105,7 @@ def _longest(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None
     return longest
 
 
-def _worst(runs: Iterable[Sequence[Row]], tops: Sizes) -> Row | None:
+def _worst_family(runs: Iterable[Sequence[Row]], tops: Sizes) -> Row | None:
     """Return the worst family over all runs: within the training range or, if none fails there, beyond it."""
     rows = [row for own in runs for row in worst_rows(own)]
     within = [row for row in rows if trained_on(row["sizes"], tops) and row["exact"] < SOLVED]
@@ -121,7 +121,7 @@ def card_table(rows: Sequence[Row]) -> Table:
         f"longest: where exact match is surely {SOLVED} or more (95 % interval; it takes {SURE} problems), per "
         f"seed, and {SOLVED} on every family; seeds beyond: those that solve a size longer than they were trained on"
     )
-    table = Sheet(*HEADINGS, caption=caption)
+    table = FittedTable(*HEADINGS, caption=caption)
     for row in rows:
         table.add_row(*card_cells(row))
     return table
@@ -135,9 +135,9 @@ def format_sizes(sizes: Iterable[Any]) -> str:
 def card_cells(row: Row) -> list[str]:
     """Format a row of the score card; a dash stands for an unknown value."""
 
-    unfit, low = not_fitted(row.get("fit"), row["trained_to"]), row.get("worst")
+    unfit, low = describe_misfit(row.get("fit"), row["trained_to"]), row.get("worst")
 
-    def format_known(name: str, write: Callable[[Any], str]) -> str:
+    def format_or_dash(name: str, write: Callable[[Any], str]) -> str:
         return "–" if row[name] is None else write(row[name])
 
     return [
@@ -148,7 +148,7 @@ def card_cells(row: Row) -> list[str]:
         format_sizes(row.get("longest_uniform", row["longest"])),
         f"{low['family']} {share_text(low['exact'])} at {low['size']}" if low else "not measured",
         f"{row['generalise']} of {row['seeds']}" if row["seeds"] else "–",
-        format_known("parameters", lambda count: f"{count:,}"),
-        format_known("operations", lambda count: f"{count:.1e}"),
-        format_known("cpu_s", lambda seconds: f"{seconds / 60:.1f}"),
+        format_or_dash("parameters", lambda count: f"{count:,}"),
+        format_or_dash("operations", lambda count: f"{count:.1e}"),
+        format_or_dash("cpu_s", lambda seconds: f"{seconds / 60:.1f}"),
     ]

@@ -21,8 +21,8 @@ from lengthwise.report.style import (
     Drawing,
     Width,
     add_heading,
-    drawing,
     fix_layout,
+    new_figure,
     style,
 )
 
@@ -50,12 +50,12 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
             raise UsageError(
                 f"depth.jsonl: the row of {where} has different numbers of loops and confidences: delete it"
             )
-    figure = drawing(width, 3.9)
+    figure = new_figure(width, 3.9)
     grid = figure.subplots(2, len(rows), squeeze=False, sharex="col", sharey="row", height_ratios=(3, 2))
     for (above, below), row in zip(grid.T, rows, strict=True):
         loops = range(1, len(row["exact"]) + 1)
-        _mark(above, row)
-        _mark(below, row)
+        _mark_rules(above, row)
+        _mark_rules(below, row)
         above.plot(loops, row["exact"], color=COLOURS[0], zorder=3, clip_on=False, label="_")
         # A cross-entropy that rounds to 0 has no logarithm; draw it at about float32's resolution.
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
@@ -74,7 +74,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     return fix_layout(figure)
 
 
-def _mark(axes: Axes, row: Row) -> None:
+def _mark_rules(axes: Axes, row: Row) -> None:
     """Mark where each rule stops: a line at the mean, and the middle 80 % of the problems shaded."""
     for name, chosen in row["chosen"].items():
         _, colour, dash = RULES[name]
@@ -93,14 +93,14 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
     detailed = len(fates) <= DETAILED
     columns = len(fates) if detailed else ACROSS
     rows = 3 if detailed else math.ceil(len(fates) / ACROSS)
-    figure = drawing("page", 1.0 + (1.9 if detailed else 1.45) * rows)
+    figure = new_figure("page", 1.0 + (1.9 if detailed else 1.45) * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
     for number, fate in enumerate(fates):
         column, row = (number, 0) if detailed else (number % ACROSS, number // ACROSS)
-        _curves(grid[row, column], fate)
+        _draw_curves(grid[row, column], fate)
         if detailed:
-            _map(grid[1, column], fate)
-            _path(grid[2, column], fate)
+            _draw_map(grid[1, column], fate)
+            _draw_path(grid[2, column], fate)
     if not detailed:
         for axes in grid.flat[len(fates) :]:
             axes.remove()
@@ -114,7 +114,7 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
     return fix_layout(figure)
 
 
-def _curves(axes: Axes, fate: Fate) -> None:
+def _draw_curves(axes: Axes, fate: Fate) -> None:
     other = axes.twinx()
     for values, colour, dash in ((fate.moved, COLOURS[1], "-"), (fate.moved_over_two, COLOURS[2], DASHED)):
         shown = [math.nan if value is None else max(FLOOR, value) for value in values]
@@ -131,7 +131,7 @@ def _curves(axes: Axes, fate: Fate) -> None:
     axes.tick_params(color=FAINT, labelsize=6)
 
 
-def _map(axes: Axes, fate: Fate) -> None:
+def _draw_map(axes: Axes, fate: Fate) -> None:
     """Draw how far each loop moved each position of one problem; dark: it stands still."""
     logs = [[0.5 if x is None else math.log10(max(FLOOR, x)) for x in loop] for loop in fate.map]
     axes.imshow(logs, aspect="auto", vmin=-6, vmax=0.3, interpolation="nearest", cmap="viridis")
@@ -142,7 +142,7 @@ def _map(axes: Axes, fate: Fate) -> None:
     axes.tick_params(labelsize=6)
 
 
-def _path(axes: Axes, fate: Fate) -> None:
+def _draw_path(axes: Axes, fate: Fate) -> None:
     """Draw one problem's states on two principal components; the cross is T(n)."""
     across, up = zip(*fate.path, strict=True)
     axes.plot(across, up, color=FAINT, linewidth=0.5)

@@ -21,7 +21,7 @@ from lengthwise.base.score_rows import (
     worst,
 )
 from lengthwise.report import TRAINED
-from lengthwise.report.sheet import Sheet
+from lengthwise.report.sheet import FittedTable
 
 
 def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
@@ -33,11 +33,11 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
     headings = ("size", "uniform", "worst family", "", "families below")
     caption = f"families below: with exact match under {SOLVED}{drawn}"
-    table = Sheet(*headings, left=("size", "worst family"), unbroken=headings, caption=caption)
-    short = [sizes for sizes in structured if _only_every(structured[sizes]) and sizes not in uniform]
+    table = FittedTable(*headings, left_aligned=("size", "worst family"), no_wrap=headings, caption=caption)
+    short = [sizes for sizes in structured if _have_all_problems(structured[sizes]) and sizes not in uniform]
     for within in (True, False):
         if part := [sizes for sizes in short if trained_on(sizes, tops) == within]:
-            table.add_row(*_short(part, structured, TRAINED if within else ""))
+            table.add_row(*_combine_short_sizes(part, structured, TRAINED if within else ""))
     for sizes in sorted({*uniform, *structured} - {*short}):
         found = structured.get(sizes, [])
         low = worst(found) if found else None
@@ -45,9 +45,9 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
         mark = TRAINED if trained_on(sizes, tops) else ""
         table.add_row(
             f"{mark}{size_text(sizes)}",
-            _share(uniform.get(sizes)),
+            _format_share(uniform.get(sizes)),
             low["problems"] if low else "–",
-            _share(low),
+            _format_share(low),
             f"{below} of {len(found)}" if found else "–",
         )
     return table
@@ -56,34 +56,36 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
 def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     """Return a row per family and a column per size: exact match, the worst family first."""
     structured = families_in(latest(rows))
-    sizes = [at for at in sorted(structured) if not _only_every(structured[at])]
+    sizes = [at for at in sorted(structured) if not _have_all_problems(structured[at])]
     by_name: dict[str, dict[Sizes, Row]] = {}
     for at in sizes:
         for row in structured[at]:
             by_name.setdefault(row["problems"], {})[at] = row
     headings = ["family", *(f"{TRAINED if trained_on(at, tops) else ''}{size_text(at)}" for at in sizes)]
-    table = Sheet(*headings, left=("family",), unbroken=headings)
+    table = FittedTable(*headings, left_aligned=("family",), no_wrap=headings)
     means = {name: statistics.fmean(row["exact"] for row in cells.values()) for name, cells in by_name.items()}
     for name, cells in sorted(by_name.items(), key=lambda item: means[item[0]]):
-        table.add_row(name, *(_share(cells.get(at)) for at in sizes))
+        table.add_row(name, *(_format_share(cells.get(at)) for at in sizes))
     return table
 
 
-def _only_every(rows: Sequence[Row]) -> bool:
+def _have_all_problems(rows: Sequence[Row]) -> bool:
     return all(row["problems"] == "every" for row in rows)
 
 
-def _short(sizes: Sequence[Sizes], structured: Mapping[Sizes, Sequence[Row]], mark: str) -> list[str | Text]:
+def _combine_short_sizes(
+    sizes: Sequence[Sizes], structured: Mapping[Sizes, Sequence[Row]], mark: str
+) -> list[str | Text]:
     """Combine the shortest sizes, where all problems were measured, in one row that starts with ``mark``."""
     rows = [row for at in sizes for row in structured[at]]
     low, count = worst(rows), sum(row["count"] for row in rows)
     share = sum(row["exact"] * row["count"] for row in rows) / count
     ends = [size_text(min(sizes)), size_text(max(sizes))]
     wrong = f"{count - round(share * count)} of {count} wrong"
-    return [mark + "–".join(dict.fromkeys(ends)), "", "every problem", _share(low), wrong]
+    return [mark + "–".join(dict.fromkeys(ends)), "", "every problem", _format_share(low), wrong]
 
 
-def _share(row: Row | None) -> Text:
+def _format_share(row: Row | None) -> Text:
     if row is None:
         return Text("–", "dim")
     exact = row["exact"]

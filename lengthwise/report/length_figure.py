@@ -15,8 +15,8 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import size_text
 from lengthwise.report import WORST, Curve, Point, all_curves, curves, fits_of, rule_text, training_warnings
-from lengthwise.report.lines import MARKS, LineStyle, legend, line_style, name_lines, short
-from lengthwise.report.map_figure import cells_of, heat_map
+from lengthwise.report.lines import MARKS, LineStyle, legend, line_style, name_lines, shorten_labels
+from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.style import (
     ACROSS,
     COLOURS,
@@ -26,8 +26,8 @@ from lengthwise.report.style import (
     Drawing,
     Width,
     add_heading,
-    drawing,
     fix_layout,
+    new_figure,
     style,
     wrap_title,
 )
@@ -65,7 +65,7 @@ def score_figure(
     instead. ``title`` is by default the task; ``strong`` is the recipe to highlight; ``width`` is that of a "column" or
     a "page" of a paper. Raises UsageError without scores, or for several recipes whose sizes lie on no line."""
     title = title or default_title([one.outline for one in [*runs, *asked]])
-    lines, rows = all_curves(runs, asked) if asked else curves(runs), cells_of(runs)
+    lines, rows = all_curves(runs, asked) if asked else curves(runs), label_scores(runs)
     if rows and not any(curve.diagonal() for curve in lines):
         if len({curve.label for curve in lines}) > 1:
             raise UsageError(
@@ -104,7 +104,7 @@ def length_figure(
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
         raise UsageError("no scores along a length to draw: evaluate a run first (pairs of sizes make a heat map)")
-    parts, heading = plots(curves, strong)
+    parts, heading = split_panels(curves, strong)
     if len(parts) > 1:
         longest = max(curve.diagonal()[-1].length for curve in curves)
         return _draw_panels(parts, title, width, longest=longest, columns=5)
@@ -125,11 +125,11 @@ def overview_figure(
     what all names of its panel share is its method, which has the same style in every panel; a panel of few recipes
     uses the method names of the fullest panel. ``strong`` is the method to highlight. Each recipe is stopped by its own
     rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
-    drawn = {name: found for name, group in groups.items() if (found := _by_recipe(group))}
+    drawn = {name: found for name, group in groups.items() if (found := _curves_by_recipe(group))}
     if not drawn:
         raise UsageError("no scores along a length to draw: evaluate a run first")
-    methods_known = short(list(max(drawn.values(), key=len)))[1]
-    panels = {name: _by_method(found, methods_known) for name, found in drawn.items()}
+    methods_known = shorten_labels(list(max(drawn.values(), key=len)))[1]
+    panels = {name: _curves_by_method(found, methods_known) for name, found in drawn.items()}
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
     looks = {method: line_style(first.index(method), name=method, strong=method == strong) for method in methods}
@@ -140,7 +140,7 @@ def overview_figure(
     return _draw_panels(parts, title, width, columns=4)
 
 
-def _by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
+def _curves_by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
     """Return the curve of each recipe that has one, by its name."""
     measured = [run for run in group if run.rows("scores")]
     found: dict[str, Curve] = {}
@@ -150,10 +150,10 @@ def _by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
     return found
 
 
-def _by_method(found: Mapping[str, Curve], known: Sequence[str]) -> dict[str, Curve]:
+def _curves_by_method(found: Mapping[str, Curve], known: Sequence[str]) -> dict[str, Curve]:
     """Return curves by method: the longest of the known methods that is part of a recipe's name. If these are not
     unique, use the shortened names."""
-    rests = short(list(found))[1]
+    rests = shorten_labels(list(found))[1]
     names = [
         max((method for method in known if f"-{method}-" in f"-{label}-"), key=len, default=rest)
         for label, rest in zip(found, rests, strict=True)
@@ -191,7 +191,7 @@ def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> 
     height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
     if count == 1:  # room for all names, at the right or below
         height = max(height, 0.8 + 0.17 * lines) if width == "page" else height + 0.17 * lines
-    figure = drawing(width, height)
+    figure = new_figure(width, height)
     grid = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=True)
     for axes in grid.ravel()[count:]:
         axes.set_axis_off()
@@ -266,13 +266,13 @@ def draw_curve(axes: Axes, look: LineStyle, points: Sequence[Point], *, banded: 
 # Distribution of curves over panels
 
 
-def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
+def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
     """Return the panels, and what the names of all recipes have in common. ``strong`` is the recipe to highlight.
 
     There is one panel unless there are more recipes and rules than colours: then one per recipe if recipes have several
     stopping rules, otherwise one per set of problems if there are several.
     """
-    heading, labels = short([curve.label for curve in curves])
+    heading, labels = shorten_labels([curve.label for curve in curves])
     brief = dict(zip((curve.label for curve in curves), labels, strict=True))
     kinds, split = {(curve.label, curve.stopping) for curve in curves}, None
     if len(kinds) > len(COLOURS):
@@ -280,7 +280,7 @@ def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]
             split = "label"
         elif len({curve.problems for curve in curves}) > 1:
             split = "problems"
-    looks = _looks(curves, split, brief, strong)
+    looks = _choose_styles(curves, split, brief, strong)
     groups: dict[str, list[int]] = {}
     for number, curve in enumerate(curves):
         groups.setdefault(str(getattr(curve, split)) if split else "", []).append(number)
@@ -292,24 +292,26 @@ def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]
     return panels, heading
 
 
-def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None) -> list[LineStyle]:
+def _choose_styles(
+    curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None
+) -> list[LineStyle]:
     """Return a style per curve. Within a panel the colour identifies the curve and the dash its set of problems; if
     there are too few colours or dashes, each curve is numbered instead."""
 
-    def identity(curve: Curve, *but: str | None) -> tuple[Any, ...]:
+    def style_key(curve: Curve, *but: str | None) -> tuple[Any, ...]:
         return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *but))
 
     first = sorted(curves, key=lambda curve: curve.label != strong)  # the order of colours
-    colours = list(dict.fromkeys(identity(curve, "problems") for curve in first))
-    numbers = list(dict.fromkeys(identity(curve) for curve in first))
+    colours = list(dict.fromkeys(style_key(curve, "problems") for curve in first))
+    numbers = list(dict.fromkeys(style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
     fits = fits_of(curves)
     return [
         line_style(
-            colours.index(identity(curve, "problems")) if twins else numbers.index(identity(curve)),
+            colours.index(style_key(curve, "problems")) if twins else numbers.index(style_key(curve)),
             sets.index(curve.problems) if twins else None,
-            name=_name(curve, curves, split, brief),
+            name=_curve_name(curve, curves, split, brief),
             strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
             note=training_warnings(fits.get(curve.label), curve.top, curve.diverged)
             if curve.problems == "uniform" and not split
@@ -319,7 +321,7 @@ def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str],
     ]
 
 
-def _name(curve: Curve, curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str]) -> str:
+def _curve_name(curve: Curve, curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str]) -> str:
     rules = {other.stopping for other in curves if other.label == curve.label}
     parts = [
         *([brief[curve.label]] if split != "label" else []),

@@ -52,15 +52,15 @@ def line_style(number: int, twin: int | None = None, **about: Any) -> LineStyle:
     return LineStyle(colour=COLOURS[number], marker=marker, dash=DASHES[twin], hollow=twin > 0, **about)
 
 
-def short(labels: Sequence[str]) -> tuple[str, list[str]]:
+def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
     """Shorten labels by removing the hyphen-separated words that all share at the start or end. Return a heading with
     the full pattern, ``full names: ablation-parity-…``, empty if nothing was removed; and the short labels."""
     different = list(dict.fromkeys(labels))
     if len(different) < 2:
         return "", list(labels)
     words = [label.split("-") for label in different]
-    front = _common(words)
-    back = _common([label[front:][::-1] for label in words])
+    front = _count_common_words(words)
+    back = _count_common_words([label[front:][::-1] for label in words])
     while any(len(label) <= front + back for label in words):  # keep at least one word of each
         front, back = (front, back - 1) if back else (front - 1, back)
     rest = {label: "-".join(parts[front : len(parts) - back]) for label, parts in zip(different, words, strict=True)}
@@ -69,7 +69,7 @@ def short(labels: Sequence[str]) -> tuple[str, list[str]]:
     return (f"full names: {head}…{tail}" if head or tail else ""), [rest[label] for label in labels]
 
 
-def _common(words: Sequence[Sequence[str]]) -> int:
+def _count_common_words(words: Sequence[Sequence[str]]) -> int:
     """Return the number of words that all labels start with."""
     return next((i for i, at in enumerate(zip(*words, strict=False)) if len(set(at)) > 1), min(map(len, words)))
 

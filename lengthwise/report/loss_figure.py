@@ -13,7 +13,7 @@ from matplotlib.ticker import StrMethodFormatter
 
 from lengthwise.base.errors import UsageError
 from lengthwise.report import by_recipe
-from lengthwise.report.lines import MARKS, LineStyle, line_style, name_lines, short
+from lengthwise.report.lines import MARKS, LineStyle, line_style, name_lines, shorten_labels
 from lengthwise.report.style import (
     COLOURS,
     DASHES,
@@ -22,8 +22,8 @@ from lengthwise.report.style import (
     MARKERS,
     Drawing,
     Width,
-    drawing,
     fix_layout,
+    new_figure,
     style,
     wrap_title,
 )
@@ -49,14 +49,14 @@ def loss_figure(
     groups = {name: logged for name, group in groups.items() if (logged := [one for one in group if one.losses])}
     if not groups:
         raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
-    heading, looks = _looks(groups, strong)
+    heading, looks = _choose_styles(groups, strong)
     sizes = list(dict.fromkeys(size for group in groups.values() for one in group for size in one.watched))
     sizes = sorted(sizes, key=lambda size: [int(part) for part in size.split("x")]) if watch else []
     # Dashes mark sizes if colours suffice for the recipes; otherwise each size has its own axes.
     parts = [sizes] if sizes and len(groups) <= len(COLOURS) else [[size] for size in sizes]
     high = max(2.6, 0.4 + 0.17 * len(groups))
     beneath = 0.17 * len(groups) if width == "column" else 0.0  # room for the legend
-    figure = drawing(width, high + 1.4 * len(parts) + beneath)
+    figure = new_figure(width, high + 1.4 * len(parts) + beneath)
     panels = figure.subplots(1 + len(parts), 1, sharex=True, squeeze=False, height_ratios=[high] + [1.4] * len(parts))
     loss, *below = panels[:, 0]
     ends = _draw_losses(loss, groups, looks)
@@ -73,9 +73,9 @@ def loss_figure(
     return fix_layout(figure)
 
 
-def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str, dict[str, LineStyle]]:
+def _choose_styles(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str, dict[str, LineStyle]]:
     """Return what all names have in common, and each recipe's style by its label."""
-    heading, names = short(list(groups))
+    heading, names = shorten_labels(list(groups))
     order = sorted(groups, key=lambda label: label != strong)
     looks = {}
     for label, name in zip(groups, names, strict=True):
@@ -154,7 +154,7 @@ def _draw_watched(
         for number, size in enumerate(sizes):
             own = looks[label]
             if len(sizes) > 1:
-                own = replace(_size_look(number, size), name=f"{own.name} at {size}", colour=own.colour)
+                own = replace(_size_style(number, size), name=f"{own.name} at {size}", colour=own.colour)
             joined, marked = _join_lines([points for one in group if (points := one.watched.get(size))])
             line = own.line() | {
                 "linewidth": 0.9,
@@ -164,7 +164,7 @@ def _draw_watched(
             axes.plot(*joined, zorder=3, clip_on=False, **line)
 
 
-def _size_look(number: int, size: str) -> LineStyle:
+def _size_style(number: int, size: str) -> LineStyle:
     marker, dash = MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)]
     return LineStyle(f"at {size}", INK, marker, dash, hollow=number > 0)
 
@@ -175,7 +175,7 @@ def _name_sizes(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[
     for size in sizes:
         last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
         ends.append((0.0, statistics.fmean(share for _, share in last)))
-    name_lines(axes, [_size_look(number, size) for number, size in enumerate(sizes)], ends, "page")
+    name_lines(axes, [_size_style(number, size) for number, size in enumerate(sizes)], ends, "page")
 
 
 def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:

@@ -16,14 +16,14 @@ from matplotlib.patches import Rectangle
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, latest, share_text, size_text
 from lengthwise.report import rule_text
-from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, add_heading, drawing, fix_layout, style
+from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, add_heading, fix_layout, new_figure, style
 from lengthwise.runs.folder import RunFolder
 
 TICKS = 9  # maximum number of sizes labelled per side
 JUMP = 0.7  # width in cells of the gap where sizes jump
 
 
-def cells_of(runs: Iterable[RunFolder]) -> list[Row]:
+def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
     """Return the scores of runs, labelled with the run's id instead of the folder name, which may repeat."""
     return [row | {"weights": run.outline.id} for run in runs for row in run.rows("scores")]
 
@@ -40,7 +40,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
-    panels = _panels(pairs)
+    panels = _mean_by_panel(pairs)
     measured = {sizes for cells in panels.values() for sizes in cells}
     unequal = {sizes for sizes in measured if sizes[0] != sizes[1]}
     sides = [sorted({sizes[axis] for sizes in unequal or measured}) for axis in (0, 1)]
@@ -49,7 +49,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     across = min(len(panels), ACROSS[width])
     down = math.ceil(len(panels) / across)
     side = min(3.0, (WIDTHS[width] - 1.35 - 0.3 * (across - 1)) / across)  # inches, beside labels and the colour bar
-    figure = drawing(width, 0.35 + down * (side + 0.8))
+    figure = new_figure(width, 0.35 + down * (side + 0.8))
     figure.set_figwidth(1.35 + across * side + 0.3 * (across - 1))
     figure.set_layout_engine("compressed")
     grid = figure.subplots(down, across, squeeze=False).ravel()
@@ -58,7 +58,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         mesh = _draw_map(axes, cells, sides, tops, side)
         axes.set_title(name, fontsize=7.5, pad=21)
         size = 6 if side > 1.2 else 5
-        axes.annotate(_summary(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=size)
+        axes.annotate(_describe_cells(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=size)
         axes.set_xlabel(_side_label(pairs, "first") if number + across >= len(panels) else "")
         axes.set_ylabel(_side_label(pairs, "second") if number % across == 0 else "")
     for axes in grid[len(panels) :]:
@@ -69,7 +69,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     return fix_layout(figure)
 
 
-def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
+def _mean_by_panel(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
     """Return mean exact match over weights, by panel name and size. Names give the stopping rule and the problems where
     these vary."""
     kinds: dict[tuple[str, str], dict[Sizes, list[float]]] = {}
@@ -90,7 +90,7 @@ def _draw_map(
     axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], tops: Sizes, inches: float
 ) -> QuadMesh:
     """Draw the cells: the first size along x, the second along y, in increasing order."""
-    (first, left), (second, low) = [(side, _starts(side)) for side in sides]
+    (first, left), (second, low) = [(side, _cell_starts(side)) for side in sides]
     # The edges of cells, and of the gaps between them.
     columns, rows = (sorted({*starts, *(start + 1 for start in starts)}) for starts in (left, low))
     values = np.full((len(rows) - 1, len(columns) - 1), math.nan)
@@ -119,7 +119,7 @@ def _draw_map(
     return mesh
 
 
-def _starts(sizes: Sequence[int]) -> list[float]:
+def _cell_starts(sizes: Sequence[int]) -> list[float]:
     """Return where the cell of each size begins, in cells, with a gap where sizes jump by more than the smallest
     step."""
     steps = [two - one for one, two in itertools.pairwise(sizes)]
@@ -149,7 +149,7 @@ def _write_cells(
     """Write each cell's value, if a cell of ``points`` points is large enough."""
     if points < 9.5:
         return
-    for size, share in _on_map(cells, sides).items():
+    for size, share in _cells_on_map(cells, sides).items():
         if points >= 15:
             text = share_text(share)
         else:  # there is no room for ">.99"
@@ -175,14 +175,14 @@ def _size_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[flo
     return [starts[index] + 0.5 for index in apart], [str(sizes[index]) for index in apart]
 
 
-def _on_map(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> dict[Sizes, float]:
+def _cells_on_map(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> dict[Sizes, float]:
     """Return the cells whose sizes are on both sides of the map."""
     return {sizes: share for sizes, share in cells.items() if sizes[0] in sides[0] and sizes[1] in sides[1]}
 
 
-def _summary(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> str:
+def _describe_cells(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> str:
     """Describe the mean and the worst of the cells drawn, and up to two cells that are not drawn."""
-    drawn = _on_map(cells, sides)
+    drawn = _cells_on_map(cells, sides)
     worst = min(drawn.values())
     worst_sizes = [sizes for sizes, share in drawn.items() if share == worst]
     where = f"at {size_text(worst_sizes[0])}" if len(worst_sizes) == 1 else f"in {len(worst_sizes)} of {len(drawn)}"

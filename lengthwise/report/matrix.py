@@ -20,8 +20,8 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.base.score_rows import SOLVED, Row, fit_rows, share_text, uniform_in, worst_rows
 from lengthwise.report import own_scores
-from lengthwise.report.sheet import Sheet
-from lengthwise.report.style import FORMATS, INK, Drawing, Width, add_heading, drawing, fix_layout, save, style
+from lengthwise.report.sheet import FittedTable
+from lengthwise.report.style import FORMATS, INK, Drawing, Width, add_heading, fix_layout, new_figure, save, style
 from lengthwise.runs.folder import RunFolder
 
 NEAR = 1.1  # maximum factor between a measured size and the wanted one
@@ -64,10 +64,10 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
         steps = f", {config['steps']} steps" * (len(set(names)) < len(names))
         suffix = f" ({run.outline.name}{steps})" * (len(names) > 1)
         cells.setdefault((architecture + suffix, task), []).append(run)
-    return [row for (architecture, task), group in cells.items() for row in _cell(architecture, task, group)]
+    return [row for (architecture, task), group in cells.items() for row in _summarize_cell(architecture, task, group)]
 
 
-def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]:
+def _summarize_cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]:
     scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in fit_rows(rows, top)]
@@ -138,7 +138,7 @@ def foot_texts(row: Row) -> tuple[str, str]:
 
 def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return an architecture's name for each recipe: its model's mixers and positions, or its kind."""
-    mixers = [_mixers(config["model"]) for config in configs]
+    mixers = [_name_mixers(config["model"]) for config in configs]
     flat = [mixer for group in mixers for mixer in group]
     texts = iter(distinguish_parts(flat))
     found = []
@@ -153,7 +153,7 @@ def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def _mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _name_mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     # Old recipes have no field for mixers.
     attention = [{"kind": "Attention"}] if model["kind"] == "Transformer" else []
     return list(model.get("mixers") or ([model["mixer"]] if "mixer" in model else attention))
@@ -167,7 +167,7 @@ def distinguish_parts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
         for name, value in part.items():
             values.setdefault((part["kind"], name), set()).add(str(value))
 
-    def written(part: Mapping[str, Any]) -> str:
+    def describe_part(part: Mapping[str, Any]) -> str:
         shown = [
             value if isinstance(value, str) else f"{name}={str(value).lower()}"
             for name, value in part.items()
@@ -176,7 +176,7 @@ def distinguish_parts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
         ]
         return " ".join([part["kind"], *shown])
 
-    return [written(part) for part in parts]
+    return [describe_part(part) for part in parts]
 
 
 # Table
@@ -193,14 +193,14 @@ def matrix_table(rows: Sequence[Row]) -> Table:
         " length; means over seeds; below: the published score (†: scaled so that guessing is 0, *: second-hand) and a"
         " training's processor seconds"
     )
-    table = Sheet(*headings, unbroken=headings, caption=caption)
+    table = FittedTable(*headings, no_wrap=headings, caption=caption)
     for architecture in dict.fromkeys(row["architecture"] for row in rows):
         mine = [row for row in rows if row["architecture"] == architecture]
-        table.add_row(architecture, *(_text([row for row in mine if row["task"] == task]) for task in tasks))
+        table.add_row(architecture, *(_cell_text([row for row in mine if row["task"] == task]) for task in tasks))
     return table
 
 
-def _text(cell: Sequence[Row]) -> Text:
+def _cell_text(cell: Sequence[Row]) -> Text:
     if not cell:
         return Text("–", "dim")
     shown = " ".join(
@@ -227,7 +227,7 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     """Draw rows of ``matrix_rows``; darker cells have higher exact match."""
     architectures = list(dict.fromkeys(row["architecture"] for row in rows))
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    figure = drawing(width, 1.1 + HEIGHT * len(architectures))
+    figure = new_figure(width, 1.1 + HEIGHT * len(architectures))
     axes, feet = figure.subplots(), {}
     for row in rows:
         place = tasks.index(row["task"]), architectures.index(row["architecture"])

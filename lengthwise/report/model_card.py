@@ -39,10 +39,10 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
     ``example`` is a prompt; ``controls`` are runs to compare it with."""
     outline, rows, count = run.outline, own_scores(run), run.about().get("parameters")
     size = f"{count:,} parameters." if count else ""
-    kinds = set(_kinds(run.config()))
+    kinds = set(_part_names(run.config()))
     papers = [f"- {paper}" for kind, paper in PAPERS.items() if kind in kinds]
     text = [
-        *_head(run, rows, license_),
+        *_metadata_lines(run, rows, license_),
         f"# {outline.name}",
         "",
         f"Trained on `{outline.task}` with sizes of up to {size_text(outline.tops)}; measured beyond. {size}",
@@ -55,19 +55,19 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         "",
         "## Exact match",
         "",
-        *(_scores(rows, outline.tops) if rows else ["Not measured."]),
+        *(_score_lines(rows, outline.tops) if rows else ["Not measured."]),
         "",
-        *_controls([run, *controls] if controls else []),
+        *_control_lines([run, *controls] if controls else []),
         "## Training",
         "",
-        *_training(run),
+        *_training_lines(run),
         "",
         *(["## Papers", "", "Parts of the recipe are from:", "", *papers] if papers else []),
     ]
     return "\n".join(text) + "\n"
 
 
-def _head(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
+def _metadata_lines(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
     """Yield the metadata that the Hub indexes."""
     yield "---"
     yield f"license: {license_}"
@@ -86,7 +86,7 @@ def _head(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
     yield ""
 
 
-def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
+def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     """Yield a table of uniform problems and the worst family, by size."""
     uniform = uniform_in(rows)
     structured = families_in(rows)
@@ -97,24 +97,24 @@ def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
         low = lowest.get(size)
         named = f"{low['problems']}, of {len(structured[size])}" if low else ""
         mark = " (trained)" if trained_on(size, tops) else ""
-        yield f"| {size_text(size)}{mark} | {_share(uniform.get(size))} | {_share(low)} | {named} |"
+        yield f"| {size_text(size)}{mark} | {_format_share(uniform.get(size))} | {_format_share(low)} | {named} |"
     yield ""
     yield "Exact match: the whole answer is right, its end included. In brackets Wilson's 95 % interval and the number"
     yield f"of fresh problems. Stopping rule: `{rows[0]['stopping']}`."
     yield from (f"Intervals: {note}." for note in interval_notes(rows))
 
 
-def _share(row: Row | None) -> str:
+def _format_share(row: Row | None) -> str:
     return f"{share_text(row['exact'], 3)} ({interval_text(row)}; {row['count']:,})" if row else "–"
 
 
-def _controls(runs: Sequence[RunFolder]) -> Iterator[str]:
+def _control_lines(runs: Sequence[RunFolder]) -> Iterator[str]:
     if runs:
         lines = [HEADINGS, ["---"] * len(HEADINGS), *map(card_cells, score_card(runs))]
         yield from ("## Controls", "", *(f"| {' | '.join(cells)} |" for cells in lines), "")
 
 
-def _training(run: RunFolder) -> Iterator[str]:
+def _training_lines(run: RunFolder) -> Iterator[str]:
     about, outline = run.about(), run.outline
     looked = ", ".join(map(str, outline.looked_at)) or "none that is known"
     yield f"Recipe `{outline.name}` (`{outline.id}`), seed {outline.seed}, {outline.steps:,} steps."
@@ -128,12 +128,12 @@ def _training(run: RunFolder) -> Iterator[str]:
     yield "All of it is in `config.json`; `lengthwise train config.json` trains it again."
 
 
-def _kinds(tree: Any) -> Iterator[str]:
+def _part_names(tree: Any) -> Iterator[str]:
     """Yield the names of all parts of a recipe."""
     if isinstance(tree, dict):
         yield str(tree.get("kind"))
         for value in tree.values():
-            yield from _kinds(value)
+            yield from _part_names(value)
     elif isinstance(tree, list | tuple):
         for value in tree:
-            yield from _kinds(value)
+            yield from _part_names(value)

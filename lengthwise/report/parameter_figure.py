@@ -15,7 +15,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Claim
 from lengthwise.base.score_rows import Row
 from lengthwise.report import own_scores
-from lengthwise.report.lines import LineStyle, legend, line_style, short
+from lengthwise.report.lines import LineStyle, legend, line_style, shorten_labels
 from lengthwise.report.style import (
     COLOURS,
     DASHES,
@@ -25,8 +25,8 @@ from lengthwise.report.style import (
     Drawing,
     Width,
     add_heading,
-    drawing,
     fix_layout,
+    new_figure,
     style,
     wrap_title,
 )
@@ -75,19 +75,19 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     if not rows:
         raise UsageError("there is nothing to draw: no run logged a validation loss")
     wide = width == "page"
-    figure = drawing(width, 3.0 if wide else 5.0)
+    figure = new_figure(width, 3.0 if wide else 5.0)
     left, right = figure.subplots(1, 2) if wide else figure.subplots(2, 1)
     kinds = _group_rows(rows, "model")
     twins = len(kinds) <= len(COLOURS)  # keep a line's colour beyond the training range if there are enough colours
     looks = []
     for number, group in enumerate(kinds.values()):
-        name = _kind(group)
+        name = _common_name(group)
         numbers = [(number, 0), (number, 1)] if twins else [(2 * number,), (2 * number + 1,)]
         own, beyond = (line_style(*one, name=name) for one in numbers)
         looks.append(own)
-        _line(left, group, "within", own)
-        _line(left, group, "beyond", replace(beyond, name=f"{name}, beyond", hollow=True))
-        _line(right, group, "validation_loss", own)
+        _draw_line(left, group, "within", own)
+        _draw_line(left, group, "beyond", replace(beyond, name=f"{name}, beyond", hollow=True))
+        _draw_line(right, group, "validation_loss", own)
     published = [claim for claim in claims if claim.exact is not None]
     for claim, dash in zip(published, (DOTTED, *DASHES[3:]), strict=False):
         left.axhline(claim.exact, color=INK, linestyle=dash, linewidth=1.0, label=claim.who)
@@ -100,8 +100,8 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
         axes.margins(x=0.12)
-        _few_ticks(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
-    _few_ticks(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
+        _label_log_axis(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
+    _label_log_axis(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
     add_heading(figure, "Accuracy and loss against size", width)
     ranges = [
         LineStyle("within the training lengths", FAINT, "o", ""),
@@ -113,15 +113,15 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     return fix_layout(figure)
 
 
-def _kind(rows: Sequence[Row]) -> str:
+def _common_name(rows: Sequence[Row]) -> str:
     """Return what the names of recipes of one kind of model share, such as ``gpt`` for gpt-small and gpt-large;
     otherwise the model's class."""
     recipes = list(dict.fromkeys(row["recipe"] for row in rows))
-    common = short(recipes)[0].removeprefix("full names: ").split("…")[0].strip("-")
+    common = shorten_labels(recipes)[0].removeprefix("full names: ").split("…")[0].strip("-")
     return recipes[0] if len(recipes) == 1 else common or str(rows[0]["model"])
 
 
-def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
+def _label_log_axis(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
     """Label a log axis that may span less than a decade, where matplotlib's labels would overlap."""
     wide = max(values) >= 10 * min(values)
     axis.set_major_locator(LogLocator(subs=(1.0, 3.0)) if wide else MaxNLocator(4))
@@ -129,7 +129,7 @@ def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> Non
     axis.set_major_formatter(formatter)
 
 
-def _line(axes: Axes, group: Sequence[Row], measure: str, own: LineStyle) -> None:
+def _draw_line(axes: Axes, group: Sequence[Row], measure: str, own: LineStyle) -> None:
     recipes = _group_rows([row for row in group if row.get(measure) is not None], "recipe", "parameters")
     if not recipes:
         return
@@ -153,7 +153,7 @@ def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width =
     """Draw the number of problems of each length. Raises UsageError without any."""
     if not counts:
         raise UsageError("there is nothing to draw: no problems were counted")
-    figure = drawing(width, 2.2)
+    figure = new_figure(width, 2.2)
     axes = figure.add_subplot()
     axes.bar(list(counts), list(counts.values()), color=FAINT, width=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))

@@ -11,7 +11,7 @@ from lengthwise.base.csv_files import write_csv
 from lengthwise.base.fields import encode
 from lengthwise.base.files import remove, write_json
 from lengthwise.base.results import Claim
-from lengthwise.base.schemas import Depth, Distribution, Trained
+from lengthwise.base.schemas import DepthRow, Distribution, ParameterRow
 from lengthwise.base.score_rows import ALONE, Row
 from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.anatomy_figure import anatomy_figure
@@ -19,9 +19,9 @@ from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import choose_curves, default_title, length_figure, overview_figure
 from lengthwise.report.loss_figure import loss_figure
-from lengthwise.report.map_figure import cells_of, heat_map
+from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.published import inquiries, read_figures_json, read_json, read_published, read_table
+from lengthwise.report.published import read_figures_json, read_inquiries, read_json, read_published, read_table
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
@@ -50,17 +50,17 @@ def publish(
     """
     runs, asked = drop_repeats(runs), drop_repeats(asked)
     title = title or default_title([one.outline for one in [*runs, *asked]])
-    figures = _figures(runs, asked, title, strong, width)  # drawn first, so that an error leaves no files
+    figures = _draw_figures(runs, asked, title, strong, width)  # drawn first, so that an error leaves no files
     again = (folder / "runs.json").exists()
     files = _write_data(runs, asked, folder, operations)
-    files.append(_write(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
+    files.append(_write_json(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
     if again:
-        _forget(folder, list(by_recipe(runs)) if runs else [], files)
+        _remove_stale_files(folder, list(by_recipe(runs)) if runs else [], files)
     return files
 
 
-def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> None:
+def _remove_stale_files(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> None:
     """Remove files of an earlier publication that these recipes would have overwritten but did not: they would be
     mistaken for results of these runs."""
     figures = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels)]
@@ -74,22 +74,22 @@ def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> Non
 
 def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
     """Redraw all figures of a folder of results from its rows, into ``folder``; return the paths written."""
-    about, runs, asked = read_figures_json(source), read_published(source), inquiries(source)
-    figures = _figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
+    about, runs, asked = read_figures_json(source), read_published(source), read_inquiries(source)
+    figures = _draw_figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
     for path in sorted(source.glob("stopping-*.json")):
-        figures[path.stem] = _depth(path.stem, read_json(path, tuple[Depth, ...]), width)
+        figures[path.stem] = _draw_depth(path.stem, read_json(path, tuple[DepthRow, ...]), width)
     if (path := source / "distribution.json").exists():
         counts = {int(size): count for size, count in read_json(path, Distribution).items()}
-        figures["distribution"] = _distribution(counts, width)
-    if rows := read_table(source / "parameters.csv", Trained):
+        figures["distribution"] = _draw_distribution(counts, width)
+    if rows := read_table(source / "parameters.csv", ParameterRow):
         claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]
         figures["parameters"] = parameter_figure(rows, claims, width=width)
     if len(about.get("panels", [])) > 1:
-        figures["overview"] = _overview(source, about, width)
+        figures["overview"] = _draw_overview(source, about, width)
     return [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
 
 
-def _figures(
+def _draw_figures(
     runs: Sequence[RunFolder],
     asked: Sequence[InquiryFolder],
     title: str | None,
@@ -103,19 +103,19 @@ def _figures(
         figures["lengths"] = length_figure(choose_curves(lines), title, strong=strong, width=width)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
-        cells = [row for row in cells_of(group) if row["problems"] in ALONE]
+        cells = [row for row in label_scores(group) if row["problems"] in ALONE]
         unequal = [row["sizes"] for row in cells if len(set(row["sizes"])) == 2]
         if all(len({sizes[axis] for sizes in unequal}) > 1 for axis in (0, 1)):  # a map needs several on both axes
             figures[f"map-{label}"] = heat_map(cells, group[0].outline.tops, label, width=width)
     if any(row.get("loss") is not None for run in runs for row in run.rows("metrics")):
         figures["loss"] = loss_figure(runs, title, strong=strong, width=width)
     for label, group in groups.items():
-        if anatomies := anatomies_of(group):
+        if anatomies := anatomy_rows(group):
             figures[f"anatomy-{label}"] = anatomy_figure(anatomies, f"{label}: how answers go wrong", width=width)
     return figures
 
 
-def anatomies_of(runs: Sequence[RunFolder]) -> list[Row]:
+def anatomy_rows(runs: Sequence[RunFolder]) -> list[Row]:
     """Return these runs' error analyses on uniform problems under their own stopping rule, each with its run's seed."""
     return [
         {"train_seed": run.outline.seed} | row
@@ -135,35 +135,37 @@ def _write_data(
     entries = []
     for run in runs:
         verdict = {"verdict": DIVERGED} if run.diverged else {}
-        entries.append(run_of(run) | run.about() | verdict | {"outline": encode(run.outline), "recipe": run.config()})
-    files = [_write(folder, "runs", entries)]
+        entries.append(
+            run_columns(run) | run.about() | verdict | {"outline": encode(run.outline), "recipe": run.config()}
+        )
+    files = [_write_json(folder, "runs", entries)]
     if asked:
-        entries = [_inquiry_of(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
-        files.append(_write(folder, "inquiries", entries))
-    if rows := scores_of(runs, asked):
+        entries = [_inquiry_columns(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
+        files.append(_write_json(folder, "inquiries", entries))
+    if rows := score_rows_of(runs, asked):
         files.append(write_csv(folder / "scores.csv", rows, packed_above=LARGE))
-    if metrics := metrics_of(runs):
+    if metrics := metrics_rows(runs):
         files.append(write_csv(folder / "metrics.csv", metrics, packed_above=LARGE))
     if any(run.rows("scores") for run in runs):
-        files.append(_write(folder, "card", score_card(runs, operations)))
+        files.append(_write_json(folder, "card", score_card(runs, operations)))
     for label, group in (by_recipe(runs) if runs else {}).items():
-        if anatomies := anatomies_of(group):
-            files.append(_write(folder, f"anatomy-{label}", anatomies))
+        if anatomies := anatomy_rows(group):
+            files.append(_write_json(folder, f"anatomy-{label}", anatomies))
     return files
 
 
-def scores_of(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
+def score_rows_of(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
     """Return every score, each with the columns that identify its run."""
-    named = [(run_of(run), run) for run in runs] + [(_inquiry_of(one), one) for one in asked]
+    named = [(run_columns(run), run) for run in runs] + [(_inquiry_columns(one), one) for one in asked]
     return [whose | row for whose, one in named for row in one.rows("scores")]
 
 
-def metrics_of(runs: Sequence[RunFolder]) -> list[Row]:
+def metrics_rows(runs: Sequence[RunFolder]) -> list[Row]:
     """Return the course of training: the fields that figures use, losses rounded to five digits, each row with the
     columns that identify its run."""
     found = []
     for run in runs:
-        whose = run_of(run)
+        whose = run_columns(run)
         for row in run.rows("metrics"):
             drawn = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
             if isinstance(drawn.get("loss"), float):
@@ -173,18 +175,18 @@ def metrics_of(runs: Sequence[RunFolder]) -> list[Row]:
     return found
 
 
-def _write(folder: Path, name: str, tree: object) -> Path:
+def _write_json(folder: Path, name: str, tree: object) -> Path:
     """Write a JSON file of this name; return its path."""
     write_json(folder / f"{name}.json", tree)
     return folder / f"{name}.json"
 
 
-def run_of(run: RunFolder) -> Row:
+def run_columns(run: RunFolder) -> Row:
     """Return the columns that identify a run in a folder of results."""
     return {"recipe_name": run.outline.name, "id": run.outline.id, "train_seed": run.outline.seed}
 
 
-def _inquiry_of(asked: InquiryFolder) -> Row:
+def _inquiry_columns(asked: InquiryFolder) -> Row:
     return {"recipe_name": asked.outline.model, "id": asked.outline.id}
 
 
@@ -195,11 +197,11 @@ def publish_depth(
     rows: Sequence[Row], path: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS
 ) -> list[Path]:
     """Write accuracy and confidence against loops, as rows and as a figure. ``path`` is ``stopping-<run>``."""
-    figure = _depth(path.name, rows, width)
-    return [_write(path.parent, path.name, rows), *save(figure, path, formats)]
+    figure = _draw_depth(path.name, rows, width)
+    return [_write_json(path.parent, path.name, rows), *save(figure, path, formats)]
 
 
-def _depth(name: str, rows: Sequence[Row], width: Width) -> Figure:
+def _draw_depth(name: str, rows: Sequence[Row], width: Width) -> Figure:
     return depth_figure(rows, f"{name.removeprefix('stopping-')}: after each loop", width=width)
 
 
@@ -211,13 +213,13 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
     if not new:
         return []
     measured, ids = {(row["recipe"], row["seed"]) for row in new}, {row["recipe"]: row["id"] for row in new}
-    before = read_table(folder / "parameters.csv", Trained)
+    before = read_table(folder / "parameters.csv", ParameterRow)
     changed = [row for row in before if "id" in row and ids.get(row["recipe"], row["id"]) != row["id"]]
     rows = [row for row in before if (row["recipe"], row["seed"]) not in measured and row not in changed] + new
     figure = parameter_figure(rows, claims)
     write_csv(folder / "parameters.csv", rows)
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]
-    about = _write(folder, "figures", read_figures_json(folder) | {"claims": drawn})
+    about = _write_json(folder, "figures", read_figures_json(folder) | {"claims": drawn})
     return [folder / "parameters.csv", about, *save(figure, folder / "parameters")]
 
 
@@ -226,19 +228,19 @@ def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong:
     single panel is recorded but not drawn. ``strong`` is the method to highlight."""
     all_panels = list(dict.fromkeys([*read_figures_json(folder).get("panels", []), *panels]))
     about = read_figures_json(folder) | {"title": title, "panels": all_panels, "strong": strong}
-    files = [_write(folder, "figures", about)]
-    return files if len(all_panels) < 2 else [*files, *save(_overview(folder, about), folder / "overview")]
+    files = [_write_json(folder, "figures", about)]
+    return files if len(all_panels) < 2 else [*files, *save(_draw_overview(folder, about), folder / "overview")]
 
 
-def _overview(folder: Path, about: Row, width: Width = "page") -> Figure:
+def _draw_overview(folder: Path, about: Row, width: Width = "page") -> Figure:
     groups = {name.replace("-", " ").capitalize(): read_published(folder / name) for name in about["panels"]}
     return overview_figure(groups, about.get("title"), strong=about.get("strong", ""), width=width)
 
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:
     """Write the number of problems of each length, as data and as a figure."""
-    return [_write(path.parent, path.name, dict(counts)), *save(_distribution(counts, "page"), path)]
+    return [_write_json(path.parent, path.name, dict(counts)), *save(_draw_distribution(counts, "page"), path)]
 
 
-def _distribution(counts: Mapping[int, int], width: Width) -> Figure:
+def _draw_distribution(counts: Mapping[int, int], width: Width) -> Figure:
     return distribution_figure(counts, f"{sum(counts.values()):,} problems to train on", width=width)

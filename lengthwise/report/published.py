@@ -12,12 +12,12 @@ from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import one_line, read_text, read_tree
 from lengthwise.base.results import RunOutline
-from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published
+from lengthwise.base.schemas import AboutFile, AnatomyRow, DepthRow, FiguresFile, MetricsRow, PublishedEntry, ScoreRow
 from lengthwise.base.score_rows import Row
 from lengthwise.report import by_recipe
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder, check_axes
 
-SCHEMAS: dict[str, Any] = {"scores": Measured, "metrics": Metrics}
+SCHEMAS: dict[str, Any] = {"scores": ScoreRow, "metrics": MetricsRow}
 
 
 class PublishedRun(RunFolder):
@@ -49,7 +49,7 @@ class PublishedRun(RunFolder):
 
     def about(self) -> Row:
         """Return versions, commit, device and time; empty if training did not finish."""
-        if not About.__required_keys__ <= self._entry.keys():
+        if not AboutFile.__required_keys__ <= self._entry.keys():
             return {}
         return {name: value for name, value in self._entry.items() if name not in ("recipe", "outline")}
 
@@ -81,8 +81,8 @@ def read_published(folder: Path) -> list[PublishedRun]:
     file is damaged."""
     if not (folder / "runs.json").exists():
         return []
-    entries = read_json(folder / "runs.json", tuple[Published, ...])
-    kinds = {name: _by_run(folder / f"{name}.csv", schema) for name, schema in SCHEMAS.items()}
+    entries = read_json(folder / "runs.json", tuple[PublishedEntry, ...])
+    kinds = {name: _rows_by_run(folder / f"{name}.csv", schema) for name, schema in SCHEMAS.items()}
     runs = [
         PublishedRun(folder, entry, {name: rows.get(entry["id"], []) for name, rows in kinds.items()})
         for entry in entries
@@ -91,24 +91,24 @@ def read_published(folder: Path) -> list[PublishedRun]:
     for label, group in (by_recipe(runs) if runs else {}).items():
         if (path := folder / f"anatomy-{label}.json").exists():
             owners = {run.outline.seed: run for run in reversed(group)}
-            for row in read_json(path, tuple[Anatomy, ...]):
+            for row in read_json(path, tuple[AnatomyRow, ...]):
                 owner = owners.get(row.get("train_seed"), group[0])
                 by_folder[owner.folder].kept.setdefault("anatomy", []).append(row)
         for name in (label, group[0].folder.name):
             if (path := folder / f"stopping-{name}.json").exists():
-                by_folder[group[0].folder].kept["depth"] = read_json(path, tuple[Depth, ...])
+                by_folder[group[0].folder].kept["depth"] = read_json(path, tuple[DepthRow, ...])
     for run in runs:
         for name, rows in run.kept.items():
             check_axes(rows, run.axes, f"{run.folder}: {name}: row")
     return runs
 
 
-def inquiries(folder: Path) -> list[PublishedInquiry]:
+def read_inquiries(folder: Path) -> list[PublishedInquiry]:
     """Read the language models' scores in a folder of results. Raises UsageError if a file is damaged."""
     if not (folder / "inquiries.json").exists():
         return []
-    entries = read_json(folder / "inquiries.json", tuple[Published, ...])
-    scores = _by_run(folder / "scores.csv", Measured)
+    entries = read_json(folder / "inquiries.json", tuple[PublishedEntry, ...])
+    scores = _rows_by_run(folder / "scores.csv", ScoreRow)
     found = [PublishedInquiry(folder, entry, scores.get(entry["id"], [])) for entry in entries]
     for one in found:
         check_axes(one.rows("scores"), one.axes, f"{one.folder}: scores: row")
@@ -129,7 +129,7 @@ def read_json(path: Path, kind: Any) -> Any:
 def read_figures_json(folder: Path) -> Row:
     """Read figures.json: ``title``, ``strong`` and ``claims`` of the figures; empty if there is none."""
     path = folder / "figures.json"
-    return fields.validate(Figures, read_tree(path), str(path)) if path.exists() else {}
+    return fields.validate(FiguresFile, read_tree(path), str(path)) if path.exists() else {}
 
 
 def read_table(path: Path, schema: Any) -> list[Row]:
@@ -141,7 +141,7 @@ def read_table(path: Path, schema: Any) -> list[Row]:
     return rows
 
 
-def _by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
+def _rows_by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
     """Return a file's rows by run id, without the columns that identify the run. Raises UsageError if a row is
     invalid."""
     found: dict[str, list[Row]] = {}

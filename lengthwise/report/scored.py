@@ -64,7 +64,7 @@ class Scores(PrintedTable, list[Score]):
     def plot(self, title: str | None = None) -> Figure:
         """Draw exact match against length, or a heat map of pairs of sizes, as ``report`` does. Raises UsageError
         without scores."""
-        return _draw([self], [self.outline.name], title)
+        return _draw_scores([self], [self.outline.name], title)
 
     def compare(self, *others: Scores) -> Comparison:
         """Compare these scores with others, size by size. Raises UsageError if they have no size in common."""
@@ -139,7 +139,7 @@ class Comparison(PrintedTable):
 
     def plot(self, title: str | None = None) -> Figure:
         """Draw exact match against length, a line for each."""
-        return _draw(self.scores, self.names, title)
+        return _draw_scores(self.scores, self.names, title)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         heads = ["size", "problems", *self.names, "difference", "95 % interval"]
@@ -171,11 +171,11 @@ def newcombe(first: Score, second: Score, pairing: Pairing = "independent") -> t
     (low1, high1), (low2, high2) = first.interval, second.interval
     phi = {"paired": _correlation, "unknown": _least_correlation}.get(pairing, lambda *_: 0.0)(first, second)
 
-    def reach(one: float, other: float) -> float:
+    def margin(one: float, other: float) -> float:
         return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
 
     difference = second.exact - first.exact
-    down, up = reach(second.exact - low2, high1 - first.exact), reach(high2 - second.exact, first.exact - low1)
+    down, up = margin(second.exact - low2, high1 - first.exact), margin(high2 - second.exact, first.exact - low1)
     return difference, difference - down, difference + up
 
 
@@ -218,7 +218,7 @@ def _keep_own_rule(scores: Scores) -> Scores:
     return Scores([score for score in scores if score.stopping == own], scores.outline)
 
 
-class _Held(RunFolder):
+class _UnsavedScores(RunFolder):
     """Scores without a folder, in the form that reports read."""
 
     def __init__(self, scores: Scores, name: str, number: int) -> None:
@@ -231,10 +231,10 @@ class _Held(RunFolder):
         return [row | {"seed": 0} for row in self.scores.rows()] if name == "scores" else []
 
 
-def _draw(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> Figure:
+def _draw_scores(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> Figure:
     from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
 
-    folders = [_Held(one, name, number) for number, (one, name) in enumerate(zip(scores, names, strict=True))]
+    folders = [_UnsavedScores(one, name, number) for number, (one, name) in enumerate(zip(scores, names, strict=True))]
     return score_figure(folders, title)
 
 

@@ -19,9 +19,9 @@ NAME = 16  # characters of a name in the first column that are kept on one line 
 Grid = list[list[Text]]  # cells by column, headings first
 
 
-class Sheet(Table):
+class FittedTable(Table):
     """A table whose columns are never narrower than their longest word; names in the first column may break after a
-    hyphen. If that does not fit, the decorative column (number ``ornament``) is dropped. If it still does not fit, each
+    hyphen. If that does not fit, the decorative column (number ``optional``) is dropped. If it still does not fit, each
     row is written as a paragraph: its first cell, then the others with their headings."""
 
     def __init__(
@@ -29,27 +29,27 @@ class Sheet(Table):
         *headings: str,
         title: str | None = None,
         caption: str | Text | None = None,
-        left: Container[str] | None = None,
-        unbroken: Container[str] = (),
-        ornament: int | None = None,
+        left_aligned: Container[str] | None = None,
+        no_wrap: Container[str] = (),
+        optional: int | None = None,
     ) -> None:
-        """All columns are left-aligned or, with ``left``, those of its headings; ``unbroken`` ones are not wrapped."""
+        """Columns are left-aligned: all, or only those in ``left_aligned``; those in ``no_wrap`` are not wrapped."""
         super().__init__(title=title, caption=Text(caption) if isinstance(caption, str) else caption)
-        self.ornament = ornament
+        self.optional = optional
         for heading in headings:
-            justify = "left" if left is None or heading in left else "right"
-            self.add_column(heading, justify=justify, no_wrap=heading in unbroken)
+            justify = "left" if left_aligned is None or heading in left_aligned else "right"
+            self.add_column(heading, justify=justify, no_wrap=heading in no_wrap)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         if self.title:
             yield _text(self.title)
-        plain = [column for number, column in enumerate(self.columns) if number != self.ornament]
-        for columns, words in ((self.columns, str.split), (self.columns, _broken), (plain, _broken)):
+        plain = [column for number, column in enumerate(self.columns) if number != self.optional]
+        for columns, words in ((self.columns, str.split), (self.columns, _split_words), (plain, _split_words)):
             grid = [[_text(cell) for cell in (column.header, *column.cells)] for column in columns]
             breaks = [str.splitlines if column.no_wrap else words for column in columns]
-            least = [_widest(cells, how) for cells, how in zip(grid, breaks, strict=True)]
+            least = [_max_width(cells, how) for cells, how in zip(grid, breaks, strict=True)]
             if sum(least) <= options.max_width - GAP * len(grid):
-                most = [_widest(cells, str.splitlines) for cells in grid]
+                most = [_max_width(cells, str.splitlines) for cells in grid]
                 yield _table(columns, grid, _share_width(least, most, options))
                 break
         else:
@@ -60,7 +60,7 @@ class Sheet(Table):
 
 def _table(columns: Sequence[Column], grid: Grid, widths: Sequence[int]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    fitted = [[_fill(cell, width) for cell in cells] for cells, width in zip(grid, widths, strict=True)]
+    fitted = [[_wrap_cell(cell, width) for cell in cells] for cells, width in zip(grid, widths, strict=True)]
     for column, cells, width in zip(columns, fitted, widths, strict=True):
         table.add_column(cells[0], width=width, justify=column.justify)
     for row in zip(*(cells[1:] for cells in fitted), strict=True):
@@ -72,12 +72,12 @@ def _text(cell: Any) -> Text:
     return cell if isinstance(cell, Text) else Text.from_markup(str(cell))
 
 
-def _broken(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Return words, and parts of words after which a line may break."""
     return re.split(r"\s+|(?<=[a-z]-)(?=[a-z])", text)
 
 
-def _widest(cells: Iterable[Text], pieces: Callable[[str], list[str]]) -> int:
+def _max_width(cells: Iterable[Text], pieces: Callable[[str], list[str]]) -> int:
     return max((Text(piece).cell_len for cell in cells for piece in pieces(cell.plain)), default=0)
 
 
@@ -92,9 +92,9 @@ def _share_width(least: Sequence[int], most: Sequence[int], options: ConsoleOpti
     return widths
 
 
-def _fill(cell: Text, width: int) -> Text:
+def _wrap_cell(cell: Text, width: int) -> Text:
     """Wrap a cell, breaking long words after hyphens."""
-    if _widest([cell], str.split) <= width:
+    if _max_width([cell], str.split) <= width:
         return cell
     return Text(textwrap.fill(cell.plain, width, break_long_words=False), cell.style)
 

@@ -98,7 +98,7 @@ class Drawing(Figure):
         }
 
 
-def drawing(width: Width, height: float) -> Drawing:
+def new_figure(width: Width, height: float) -> Drawing:
     """Return an empty figure of this width, ``height`` inches high."""
     return Drawing((WIDTHS[width], height), layout="constrained")
 
@@ -122,7 +122,7 @@ def _encode(figure: Figure, kind: str) -> bytes:
     """Encode a figure without dates, PNG with a palette of 256 colours, which suffice and take a third of the space."""
     content = io.BytesIO()
     about = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
-    with style(), _as_it_stands():
+    with style(), _without_layout_engine():
         figure.savefig(content, format=kind, metadata=about.get(kind))
     if kind == "png":
         image, content = Image.open(content).convert("RGB"), io.BytesIO()
@@ -138,11 +138,11 @@ def add_heading(figure: Drawing, title: str, width: Width) -> None:
 def fix_layout(figure: Drawing) -> Drawing:
     """Compute the layout once and freeze it, so that all formats and repeated saves look the same."""
     figure.draw_without_rendering()
-    with _as_it_stands():
+    with _without_layout_engine():
         figure.set_layout_engine(None)
     return figure
 
 
-def _as_it_stands() -> AbstractContextManager[None]:
+def _without_layout_engine() -> AbstractContextManager[None]:
     """Keep matplotlib from creating a layout engine for a figure without one: with an engine, each save draws twice."""
     return matplotlib.rc_context({"figure.constrained_layout.use": False})

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text
-from lengthwise.report.sheet import Sheet
-from lengthwise.report.style import COLOURS, FAINT, Drawing, add_heading, drawing, fix_layout, style
+from lengthwise.report.sheet import FittedTable
+from lengthwise.report.style import COLOURS, FAINT, Drawing, add_heading, fix_layout, new_figure, style
 
 SHOWN = 12  # trials in the table
 BINS = 3  # per searched range
@@ -61,7 +61,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
     paths = list(trials[0]["values"])
     further = f"{len(trials) - SHOWN} further ones in trials.csv" if len(trials) > SHOWN else None
     headings = (*paths, "exact match", "worst seed", "seeds", "parameters")
-    table = Sheet(*headings, title="Trials, the best first", caption=further)
+    table = FittedTable(*headings, title="Trials, the best first", caption=further)
     for row in rank_trials(trials)[:SHOWN]:
         size = f"{row['parameters']:,}" if row["parameters"] else "–"
         numbers = (share_text(row["exact"], 3), share_text(row["worst"], 3), str(row["seeds"]), size)
@@ -72,7 +72,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
 def importance_table(rows: Sequence[Row]) -> Table:
     """Return a table of the importance of each field, largest first."""
     caption = "explains: of the variance of exact match between trials; the rest is fields together, and chance"
-    table = Sheet("field", "explains", "exact match by value", title="Importance of fields", caption=caption)
+    table = FittedTable("field", "explains", "exact match by value", title="Importance of fields", caption=caption)
     for row in rows:
         by_value = ", ".join(f"{value}: {share_text(mean, 3)}" for value, mean in row["exact"].items())
         table.add_row(row["field"], share_text(row["explains"]), by_value)
@@ -86,7 +86,7 @@ def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) 
     if not trials:
         raise UsageError("there is nothing to draw: no trial has ended")
     paths = list(trials[0]["values"])
-    figure = drawing("page", 2.4)
+    figure = new_figure("page", 2.4)
     panels = figure.subplots(1, len(paths), sharey=True, squeeze=False)[0]
     exact = [row["exact"] for row in trials]
     for axes, path in zip(panels, paths, strict=True):

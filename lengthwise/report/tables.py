@@ -25,7 +25,7 @@ from lengthwise.base.score_rows import (
     trained_on,
 )
 from lengthwise.report import TRAINED, WORST, Curve, Point, fits_of, names, training_warnings
-from lengthwise.report.sheet import Sheet
+from lengthwise.report.sheet import FittedTable
 
 ROUNDING = 1e-9  # tolerance for floating-point error in a share such as 0.07
 BAR = 10  # characters per bar
@@ -48,17 +48,19 @@ def score_table(curves: Sequence[Curve]) -> Table:
     # Values that all rows share go into the caption.
     own = {
         "trained to": [size_text(curve.tops) if curve.top else "–" for curve in curves],
-        "seeds": [_range({point.seeds for point in row.values()}) for row in points],
+        "seeds": [_format_range({point.seeds for point in row.values()}) for row in points],
     }
     own = {heading: cells for heading, cells in own.items() if len(set(cells)) > 1}
     line = {point.sizes for curve in curves for point in curve.diagonal()}
     room = COLUMNS - len(own)
     columns = sizes if len(sizes) <= room else [size for size in sizes if size in line] or sizes
-    shown = _selection(columns, {curve.top for curve in curves}, room)
-    caption = _caption(curves, [point for row in points for point in row.values()], len(shown), len(sizes))
-    table = Sheet("exact match at", *own, *map(size_text, shown), left=("exact match at",), caption=caption)
+    shown = _select_sizes(columns, {curve.top for curve in curves}, room)
+    caption = _describe_curves(curves, [point for row in points for point in row.values()], len(shown), len(sizes))
+    table = FittedTable(
+        "exact match at", *own, *map(size_text, shown), left_aligned=("exact match at",), caption=caption
+    )
     for number, (curve, name) in enumerate(zip(curves, names(curves), strict=True)):
-        cells = [_cell(points[number].get(size), trained=curve.trained_at(size)) for size in shown]
+        cells = [_format_point(points[number].get(size), trained=curve.trained_at(size)) for size in shown]
         table.add_row(Text(name), *(column[number] for column in own.values()), *cells)
     return table
 
@@ -83,15 +85,15 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     early = sorted({row["precision"] for row in rows if "precision" in row})
     notes += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]
     notes += interval_notes(rows)
-    table = Sheet(
+    table = FittedTable(
         *("size", *own, "", *fixed),
-        left=(*own, ""),
-        unbroken=("size", "", *fixed),
-        ornament=1 + len(own),
+        left_aligned=(*own, ""),
+        no_wrap=("size", "", *fixed),
+        optional=1 + len(own),
         caption="; ".join(notes),
     )
     for row in rows:
-        size, *rest, loops, count = _details(row, trained=tops is not None and trained_on(row["sizes"], tops))
+        size, *rest, loops, count = _detail_cells(row, trained=tops is not None and trained_on(row["sizes"], tops))
         cells = (scaled_text(row.get(name)) for name in further)
         table.add_row(size, *(row[name] for name in own), *rest, *cells, loops, count)
     return table
@@ -101,7 +103,7 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     """Return the mean exact match over blocks of pairs of sizes, under one rule, with at most ``BLOCKS`` blocks per
     side."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
-    downs, acrosses = (_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
+    downs, acrosses = (_split_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
     worst = min(cells, key=cells.__getitem__)
     within = [share for size, share in cells.items() if trained_on(size, tops)]
     notes = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
@@ -111,14 +113,14 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     notes += [f"worst {share_text(cells[worst], 3)} at {size_text(worst)}"]
     notes += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
     headings = ["", *acrosses]
-    table = Sheet(*headings, left=(), unbroken=headings, caption="\n".join(notes))
+    table = FittedTable(*headings, left_aligned=(), no_wrap=headings, caption="\n".join(notes))
     for span, down in downs.items():
         shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses.values()]
         table.add_row(span, *(share_text(statistics.fmean(found)) if found else "" for found in shares))
     return table
 
 
-def _blocks(side: Sequence[int]) -> dict[str, Sequence[int]]:
+def _split_blocks(side: Sequence[int]) -> dict[str, Sequence[int]]:
     """Return consecutive sizes in blocks of equal count, by their span as text."""
     step = -(-len(side) // BLOCKS)
     blocks = [side[start : start + step] for start in range(0, len(side), step)]
@@ -134,9 +136,9 @@ def language_model_table(rows: Iterable[Row]) -> Table:
         f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; "
         "lenient: the reply ends in the right answer; chatter: it is not an answer alone"
     )
-    table = Sheet(*headings, left=("",), unbroken=headings, ornament=1, caption=caption)
+    table = FittedTable(*headings, left_aligned=("",), no_wrap=headings, optional=1, caption=caption)
     for row in rows:
-        *cells, tokens, _, count = _details(row, trained=False)
+        *cells, tokens, _, count = _detail_cells(row, trained=False)
         count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
         lenient = Text(share_text(row["lenient"], 3) if "lenient" in row else "–")
         table.add_row(*cells, lenient, tokens, str(row["chatter"]), count)
@@ -175,7 +177,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
     """Return the summary as a terminal table."""
     note = "±: the standard error of the mean over seeds"
     caption = note if any(row.get("error") is not None for row in rows) else None
-    table = Sheet("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing", caption=caption)
+    table = FittedTable("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing", caption=caption)
     panel = None
     for row in rows:
         if row["panel"] != panel:
@@ -214,7 +216,7 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
 def anatomy_table(rows: Sequence[Row]) -> Table:
     """Return an error analysis: a line per size, then one per group of problems in order of difficulty."""
     headings = ("size", "exact match", "wrong", "end early", "end late", "a wrong symbol", "first wrong at")
-    table = Sheet(*headings, left=("size", "first wrong at"), unbroken=("size",))
+    table = FittedTable(*headings, left_aligned=("size", "first wrong at"), no_wrap=("size",))
     for row in rows:
         wrong, positions = sum(row["ends"].values()), row["first_wrong"]
         often = sorted(positions, key=lambda position: -positions[position])[:3]
@@ -232,13 +234,13 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
 def row_table(rows: Sequence[Row]) -> Table:
     """Return any rows with the same fields as a table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Sheet(*(name.replace("_", " ") for name in names))
+    table = FittedTable(*(name.replace("_", " ") for name in names))
     for row in rows:
-        table.add_row(*(_number(row.get(name, "")) for name in names))
+        table.add_row(*(_format_value(row.get(name, "")) for name in names))
     return table
 
 
-def _number(value: object) -> str:
+def _format_value(value: object) -> str:
     """Format any value; a fraction is not rounded to 0 or 1."""
     if not isinstance(value, float):
         return str(value)
@@ -248,29 +250,29 @@ def _number(value: object) -> str:
 # Cells
 
 
-def _cell(point: Point | None, *, trained: bool) -> Text:
+def _format_point(point: Point | None, *, trained: bool) -> Text:
     if point is None:
         return Text("–", "dim")
     # Round the ends outwards, so that a band is never shown narrower than it is.
     low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
-    band = f" {_short(low)}–{_short(high)}" if low < high else ""  # no band if all seeds agree
+    band = f" {_format_short(low)}–{_format_short(high)}" if low < high else ""  # no band if all seeds agree
     return Text.assemble(
-        (TRAINED if trained else "", "dim"), (share_text(point.mean), _style(point.mean)), (band, "dim")
+        (TRAINED if trained else "", "dim"), (share_text(point.mean), _share_style(point.mean)), (band, "dim")
     )
 
 
-def _short(share: float) -> str:
+def _format_short(share: float) -> str:
     return f"{share:.0f}" if share in (0, 1) else f"{share:.2f}".removeprefix("0")
 
 
-def _style(share: float) -> str:
+def _share_style(share: float) -> str:
     if share >= SOLVED:
         return "bold green"
     return "dim red" if share == 0 else ""
 
 
-def _details(row: Row, *, trained: bool) -> list[Text]:
-    exact, style = row["exact"], _style(row["exact"])
+def _detail_cells(row: Row, *, trained: bool) -> list[Text]:
+    exact, style = row["exact"], _share_style(row["exact"])
     # To an eighth of a character; any value above 0 is visible.
     eighths = max(round(exact * BAR * 8), 1 if exact > 0 else 0)
     bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(BAR, "·")
@@ -288,7 +290,7 @@ def _details(row: Row, *, trained: bool) -> list[Text]:
 # Sizes and caption
 
 
-def _selection(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]:
+def _select_sizes(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]:
     """Choose at most ``most`` sizes where possible: both ends, the training lengths, and others evenly spaced."""
     if len(sizes) <= most:
         return list(sizes)
@@ -299,7 +301,7 @@ def _selection(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]
     return sorted(chosen)
 
 
-def _caption(curves: Sequence[Curve], points: Sequence[Point], shown: int, sizes: int) -> str:
+def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown: int, sizes: int) -> str:
     """Describe the training range, the problems and seeds, the bands, how recipes were selected, and worst families."""
     seeds = {point.seeds for point in points}
     # Seeds share their problems, unless these are sealed.
@@ -307,10 +309,10 @@ def _caption(curves: Sequence[Curve], points: Sequence[Point], shown: int, sizes
     bands = (["worst–best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
     tops = sorted({curve.tops for curve in curves if curve.top})
     upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
-    problems = f"{_range({point.count for point in points})} problems per size{same}"
+    problems = f"{_format_range({point.count for point in points})} problems per size{same}"
     lines = [f"{TRAINED} within the training range, up to {upto}"] if tops else []
     lines += [
-        f"{problems}, {_range(seeds)} seed{'s' * (seeds != {1})}; "
+        f"{problems}, {_format_range(seeds)} seed{'s' * (seeds != {1})}; "
         f"beside exact match: {', of a single seed the '.join(bands)}"
     ]
     lines += [f"{shown} of {sizes} sizes are shown"] if shown < sizes else []
@@ -323,11 +325,11 @@ def _caption(curves: Sequence[Curve], points: Sequence[Point], shown: int, sizes
     lines += ["final: on sealed problems"] if all(curve.sealed() for curve in curves) else []
     worst = [curve for curve in curves if curve.problems == WORST]
     several = len({curve.stopping for curve in worst}) > 1
-    lines += [f"{one.label}{f', {one.stopping}' * several}: {_worst_families(one)}" for one in worst]
+    lines += [f"{one.label}{f', {one.stopping}' * several}: {_describe_worst(one)}" for one in worst]
     return "\n".join(lines)
 
 
-def _worst_families(curve: Curve) -> str:
+def _describe_worst(curve: Curve) -> str:
     """Name the worst family of each size; if all families are right, name the sizes measured."""
     sizes: dict[str, list[str]] = {}
     for point in curve.points():
@@ -340,6 +342,6 @@ def _worst_families(curve: Curve) -> str:
     return "worst family " + "; ".join(f"{name} at {', '.join(found)}" for name, found in sizes.items())
 
 
-def _range(values: set[int]) -> str:
+def _format_range(values: set[int]) -> str:
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low} to {high}"

@@ -39,11 +39,11 @@ def plot(
     """
     ticks = [f"{value:.4g}" for value in (y_range[1], sum(y_range) / 2, y_range[0])]
     gutter = max(map(len, ticks)) + 1
-    legend = _legend(list(series), y_label, width, max(1, height // 4))
+    legend = _legend_lines(list(series), y_label, width, max(1, height // 4))
     rows, columns = height - len(legend) - 2, width - gutter - 1
     if rows < 2 or columns < 10:
         raise UsageError(f"a plot needs more room than {width} columns and {height} lines")
-    canvas = Canvas(rows, columns, x_range or _extent(series.values(), top), y_range)
+    canvas = Canvas(rows, columns, x_range or _x_extent(series.values(), top), y_range)
     for number, points in enumerate(series.values()):
         canvas.draw(number, points)
     rule = canvas.column(top) if top is not None and canvas.xs[0] <= top <= canvas.xs[1] else None
@@ -56,7 +56,7 @@ def plot(
     if x_label and len(x_label) < columns // 2:
         axis = f"{axis[: -len(x_label) - 1]} {x_label}"
     lines.append(Text(" " * gutter + axis, "dim"))
-    lines.append(Text(" " * (gutter + 1) + _ticks(columns, canvas.xs, rule, top), "dim"))
+    lines.append(Text(" " * (gutter + 1) + _tick_line(columns, canvas.xs, rule, top), "dim"))
     return Text("\n", no_wrap=True, overflow="crop").join(lines)
 
 
@@ -78,35 +78,35 @@ class Canvas:
         dots = [self.dot(x, y) for x, y in points]
         for before, after in pairwise(dots):
             if before and after:
-                self._cover(number, _line(before, after))
-        self._cover(number, filter(None, dots))
-        self._mark(number, [(dot[1] // 4, dot[0] // 2) for dot in dots if dot])
+                self._fill_dots(number, _line_dots(before, after))
+        self._fill_dots(number, filter(None, dots))
+        self._place_mark(number, [(dot[1] // 4, dot[0] // 2) for dot in dots if dot])
 
     def dot(self, x: Number, y: Number) -> tuple[int, int] | None:
         """Return the dot of a value, from the left and from the top; None unless both are finite."""
         if not (math.isfinite(x) and math.isfinite(y)):
             return None
-        across, up = _within(x, self.xs), _within(y, self.ys)
+        across, up = _clamped_fraction(x, self.xs), _clamped_fraction(y, self.ys)
         return round(across * (2 * self.columns - 1)), round((1 - up) * (4 * self.rows - 1))
 
     def column(self, x: Number) -> int:
         """Return the column of cells that contains a value."""
-        return round(_within(x, self.xs) * (2 * self.columns - 1)) // 2
+        return round(_clamped_fraction(x, self.xs) * (2 * self.columns - 1)) // 2
 
     def line(self, row: int, rule: int | None = None) -> Text:
         """Return one line of the plot, with a dashed rule in column ``rule``."""
         line = Text()
         for column in range(self.columns):
-            line.append(*self._character((row, column), column == rule))
+            line.append(*self._to_character((row, column), column == rule))
         return line
 
-    def _cover(self, number: int, dots: Iterable[tuple[int, int]]) -> None:
+    def _fill_dots(self, number: int, dots: Iterable[tuple[int, int]]) -> None:
         for x, y in dots:
             cell = y // 4, x // 2
             self.dots[cell] = self.dots.get(cell, 0) | DOTS[x % 2][y % 4]
             self.owner[cell] = number
 
-    def _mark(self, number: int, cells: Sequence[Cell]) -> None:
+    def _place_mark(self, number: int, cells: Sequence[Cell]) -> None:
         apart = MARK_EVERY if len(cells) > self.columns // 4 else 1
         last = -apart
         for index, cell in enumerate(cells):
@@ -115,23 +115,23 @@ class Canvas:
                 self.marks.setdefault(cell, []).append(number)
                 last = cell[1]
 
-    def _character(self, cell: Cell, ruled: bool) -> tuple[str, str]:
+    def _to_character(self, cell: Cell, ruled: bool) -> tuple[str, str]:
         if rivals := self.marks.get(cell):
             # Where series coincide, alternate their marks along the line, so that all stay visible.
             turn = sum(len(others) > 1 and column < cell[1] for (_, column), others in self.marks.items())
             number = rivals[turn % len(rivals)]
-            return _look(number)
+            return _series_style(number)
         if cell in self.dots:
             return chr(0x2800 + self.dots[cell]), COLOURS[self.owner[cell] % len(COLOURS)]
         return ("┊", "dim") if ruled else (" ", "")
 
 
-def _look(number: int) -> tuple[str, str]:
+def _series_style(number: int) -> tuple[str, str]:
     """Return the mark and the style of a series, by its number."""
     return MARKS[number % len(MARKS)], f"bold {COLOURS[number % len(COLOURS)]}"
 
 
-def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
+def _line_dots(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """Yield the dots of a straight line, one per step along its longer side."""
     across, down = end[0] - start[0], end[1] - start[1]
     steps = max(abs(across), abs(down), 1)
@@ -139,12 +139,12 @@ def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, i
         yield start[0] + round(across * step / steps), start[1] + round(down * step / steps)
 
 
-def _within(value: Number, limits: tuple[Number, Number]) -> float:
+def _clamped_fraction(value: Number, limits: tuple[Number, Number]) -> float:
     """Return where a value lies between the limits, from 0 to 1, clamped."""
     return min(1.0, max(0.0, (value - limits[0]) / (limits[1] - limits[0])))
 
 
-def _extent(series: Iterable[Points], top: Number | None) -> tuple[Number, Number]:
+def _x_extent(series: Iterable[Points], top: Number | None) -> tuple[Number, Number]:
     """Return the range of x over all points and, with ``top``, over 0 and ``top``; widened if it is empty or a single
     value."""
     xs = [x for points in series for x, _ in points if math.isfinite(x)]
@@ -154,10 +154,10 @@ def _extent(series: Iterable[Points], top: Number | None) -> tuple[Number, Numbe
     return (min(xs), max(xs)) if min(xs) < max(xs) else (xs[0] - 1, xs[0] + 1)
 
 
-def _legend(names: Sequence[str], y_label: str, width: int, lines: int) -> list[Text]:
+def _legend_lines(names: Sequence[str], y_label: str, width: int, lines: int) -> list[Text]:
     """Return the y axis's name and each series with its mark, on as few lines as possible and at most ``lines``."""
     entries = [Text(y_label, "italic")] if y_label else []
-    entries += [Text.assemble(_look(i), " ", name) for i, name in enumerate(names)]
+    entries += [Text.assemble(_series_style(i), " ", name) for i, name in enumerate(names)]
     legend = [Text()]
     for entry in entries:
         if legend[-1] and legend[-1].cell_len + 3 + entry.cell_len > width:
@@ -172,7 +172,7 @@ def _legend(names: Sequence[str], y_label: str, width: int, lines: int) -> list[
     return legend
 
 
-def _ticks(columns: int, xs: tuple[Number, Number], rule: int | None, top: Number | None) -> str:
+def _tick_line(columns: int, xs: tuple[Number, Number], rule: int | None, top: Number | None) -> str:
     """Return the line below the axis: both ends and the training length, where they do not overlap."""
     first, last = f"{xs[0]:.6g}", f"{xs[1]:.6g}"
     placed = [(columns - len(last), last), (0, first)]

@@ -60,7 +60,7 @@ from lengthwise.base.files import (
     write_json,
 )
 from lengthwise.base.results import InquiryOutline, RunOutline
-from lengthwise.base.schemas import ROWS, About
+from lengthwise.base.schemas import ROWS, AboutFile
 
 DIVERGED = "diverged"  # the verdict on training whose loss became NaN or infinite
 OPERATIONS = ".operations.json"
@@ -298,7 +298,7 @@ class RunFolder(Folder):
     def about(self) -> dict[str, Any]:
         """Return versions, commit, device and time of a finished run; empty before. Raises UsageError if damaged."""
         about = {name: value for name, value in self._about().items() if name != "outline"}
-        return self._validate(About, about, "it") if about else {}
+        return self._validate(AboutFile, about, "it") if about else {}
 
     def _validate(self, kind: Any, value: Any, where: str) -> Any:
         path = self.folder / "about.json"

@@ -22,7 +22,7 @@ from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
-from lengthwise.registry.sources import sentence
+from lengthwise.registry.sources import first_sentence
 from lengthwise.testing import laws_of_layouts, laws_of_models, laws_of_parts, laws_of_rules, laws_of_tasks
 from lengthwise.testing.laws_of_parts import Broken
 
@@ -92,7 +92,7 @@ def hold_to_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
 
 
 def _hold_to_law(part: Any, name: str, law: Law) -> Finding:
-    statement = sentence(law.__doc__ or "")
+    statement = first_sentence(law.__doc__ or "")
     try:
         law(part)
     except KeyboardInterrupt:

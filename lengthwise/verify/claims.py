@@ -12,7 +12,7 @@ from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, trials, wilson
 from lengthwise.base.rng import address
-from lengthwise.base.schemas import Measured
+from lengthwise.base.schemas import ScoreRow
 from lengthwise.base.score_rows import Row, latest, share_text, size_text
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
@@ -42,7 +42,7 @@ def claims_of(folder: Path) -> Claims:
     """Read the claims in a folder's scores.jsonl, scores.csv and about.json. Raises UsageError if one of them is
     damaged."""
     run, table = RunFolder(folder), folder / "scores.csv"
-    listed = [fields.validate(Measured, row, f"{table}: a row") for row in read_csv(table)]
+    listed = [fields.validate(ScoreRow, row, f"{table}: a row") for row in read_csv(table)]
     has_about = (folder / "about.json").exists()
     return Claims(
         latest([*run.rows("scores"), *listed]),
@@ -51,7 +51,7 @@ def claims_of(folder: Path) -> Claims:
     )
 
 
-def contradictions(claims: Claims, weights: Weights, parameters: int) -> Iterator[str]:
+def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> Iterator[str]:
     """Yield each claim that contradicts the weights or their recipe."""
     if claims.parameters is not None and claims.parameters != parameters:
         yield f"{claims.parameters:,} parameters are claimed, there are {parameters:,}"

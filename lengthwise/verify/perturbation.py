@@ -34,15 +34,15 @@ def shuffled(tensor: Tensor, draw: Generator) -> Tensor:
 
 def noisy(tensor: Tensor, draw: Generator) -> Tensor:
     """Add noise as large as the tensor's root mean square."""
-    return tensor + torch.randn(tensor.shape, generator=draw) * _spread(tensor)
+    return tensor + torch.randn(tensor.shape, generator=draw) * _root_mean_square(tensor)
 
 
 def jittered(tensor: Tensor, draw: Generator) -> Tensor:
     """Add noise far too small to affect a genuine answer."""
-    return tensor + torch.randn(tensor.shape, generator=draw) * TINY * _spread(tensor)
+    return tensor + torch.randn(tensor.shape, generator=draw) * TINY * _root_mean_square(tensor)
 
 
-def _spread(tensor: Tensor) -> float:
+def _root_mean_square(tensor: Tensor) -> float:
     """Return the root mean square; 1 for a tensor of zeros."""
     return float(tensor.square().mean().sqrt()) or 1.0
 
@@ -63,23 +63,23 @@ def change_parameters(
             value.data.copy_(before[name])
 
 
-class Answered(NamedTuple):
+class AnswerMetrics(NamedTuple):
     """A model's results on some problems."""
 
     exact: float  # exact match
     loss: float  # mean −log p of the correct symbols, in nats
 
 
-def measure_answers(weights: Weights, problems: Problems) -> Answered:
+def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
     """Return exact match under the recipe's own stopping rule, and the loss."""
     recipe = weights.recipe
     batch = recipe.layout.write(problems, recipe.task)
     (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
     exact = float(right(recipe, batch, predicted).float().mean())
-    return Answered(exact, loss(weights.model, recipe, problems))
+    return AnswerMetrics(exact, loss(weights.model, recipe, problems))
 
 
-def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, Answered]:
+def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
     """Return the results of the unchanged weights, and with weights ``shuffled``, ``noisy`` and ``jittered``. Several
     draws are made of each; the best is kept where the model should fail, the worst where it should not."""
     found = {"as it is": measure_answers(weights, problems)}
@@ -118,14 +118,14 @@ def _logits(weights: Weights, batch: Batch) -> Tensor:
     return choose(weights.model).last(batch.inputs, loops, batch.loss_mask).cpu().double()
 
 
-def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
+def count_unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
     """Count the problems whose answer differs when they are answered again; and when they are answered in reverse
     order, in two halves. The second count may include answers that rounding decides. It is 0 for rules that choose for
     several rows, whose answers depend on the batch."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
     first, *others = [_predict(weights, batch, seed) for seed in range(TIMES)]
-    again = torch.stack([_differ(first, other) for other in others]).any(0)
+    again = torch.stack([_rows_that_differ(first, other) for other in others]).any(0)
     if recipe.stopping.together > 1:
         return int(again.sum()), 0
     order = torch.arange(rows).flip(0)
@@ -133,7 +133,7 @@ def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
     parts = [
         F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts
     ]  # a half without the longest rows has fewer slots
-    return int(again.sum()), int(_differ(first.flip(0), torch.cat(parts)).sum())
+    return int(again.sum()), int(_rows_that_differ(first.flip(0), torch.cat(parts)).sum())
 
 
 def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
@@ -147,5 +147,5 @@ def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
     return (predicted.symbols + 1) * answer_mask(predicted.symbols, batch.answer_slots, end)
 
 
-def _differ(one: Tensor, two: Tensor) -> Bool[Tensor, " b"]:
+def _rows_that_differ(one: Tensor, two: Tensor) -> Bool[Tensor, " b"]:
     return (one != two).any(1)

@@ -29,7 +29,7 @@ from lengthwise.base.progress import Line, Progress
 from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
-from lengthwise.base.schemas import Record
+from lengthwise.base.schemas import VerificationRecord
 from lengthwise.base.score_rows import SOLVED, Row, families_in, share_text, size_text, trained_on, uniform_in
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
@@ -45,8 +45,8 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Weights
 from lengthwise.training.loop import train
-from lengthwise.verify.claims import Claims, contradictions, find_refuted
-from lengthwise.verify.perturbation import chance, find_unused_parameters, measure_perturbed, unsteady
+from lengthwise.verify.claims import Claims, find_contradictions, find_refuted
+from lengthwise.verify.perturbation import chance, count_unsteady, find_unused_parameters, measure_perturbed
 
 SAMPLES = 1000  # uniform problems per size
 STRUCTURED = 0.4  # problems per family, relative to ``samples``: 400 by default, while 381, all right, suffice for .99
@@ -93,17 +93,17 @@ def verify(
     line = (progress or Progress(quiet=True)).line(f"{weights.name}: verification")
     asked = [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
     parameters = sum(value.numel() for value in weights.model.parameters())
-    checks, rows, left_out = [*_static(weights, claims, asked, parameters)], [], []
+    checks, rows, left_out = [*_check_weights(weights, claims, asked, parameters)], [], []
     found, refused = {}, "its rule looks at many problems at once, an attack at one"
     # Fresh problems with the sizes of training.
     clock, draw = recipe.lengths.clock(recipe.steps, None), stream(seed, "verification")
     problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)
-    checks += [_steady(weights, problems), context := _check_context(weights)]
+    checks += [_check_determinism(weights, problems), context := _check_context(weights)]
     if context.verdict == "passed":  # scores mean nothing if the model sees its answer
         line.show(0, "changing weights")
-        checks += _behaviour(weights, problems, seed)
-        rows, left_out = _scores(weights, asked, seed, samples, minutes, line)
-        checks.append(_claims(claims, rows, weights, seed))
+        checks += _check_behaviour(weights, problems, seed)
+        rows, left_out = _measure_scores(weights, asked, seed, samples, minutes, line)
+        checks.append(_check_claims(claims, rows, weights, seed))
         if recipe.stopping.together == 1:
             line.show(0, "looking for failures")
             try:
@@ -111,7 +111,10 @@ def verify(
             except UsageError as error:  # e.g. problems longer than the position table
                 refused = str(error)
         checks.append(_check_attack(found, refused))
-    longest, uniform = surely_longest(rows), surely_longest(row for row in rows if row["problems"] == "uniform")
+    longest, uniform = (
+        longest_certain_size(rows),
+        longest_certain_size(row for row in rows if row["problems"] == "uniform"),
+    )
     return {
         "about": _about(weights, seed, files or {}),
         "parameters": parameters,
@@ -162,7 +165,7 @@ def sign(record: Row) -> Row:
 
 def read(path: Path) -> Row:
     """Read a record from its file. Raises UsageError if it is invalid or was changed after signing."""
-    record = validate(Record, read_tree(path), str(path))
+    record = validate(VerificationRecord, read_tree(path), str(path))
     if sign(record) != record:
         raise UsageError(f"{path}: changed after it was written: its digest does not match its content")
     return record
@@ -177,8 +180,10 @@ def file_digest(path: Path) -> str:
 # Checks that need no answers
 
 
-def _static(weights: Weights, claims: Claims, asked: Sequence[tuple[int, ...]], parameters: int) -> Iterator[Check]:
-    wrong = list(contradictions(claims, weights, parameters))
+def _check_weights(
+    weights: Weights, claims: Claims, asked: Sequence[tuple[int, ...]], parameters: int
+) -> Iterator[Check]:
+    wrong = list(find_contradictions(claims, weights, parameters))
     yield Check("claims about it", "exposed" if wrong else "passed", "; ".join(wrong) or "as its files say")
     buffers = sum(value.numel() for value in weights.model.buffers())
     numbers = f"{parameters:,} counted" + (f", and {buffers:,} numbers that are no parameters" if buffers else "")
@@ -190,7 +195,7 @@ def _static(weights: Weights, claims: Claims, asked: Sequence[tuple[int, ...]], 
     own = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind))
     finding = f"code of its own: {', '.join(own)}" if own else "a recipe of the package's parts, no code"
     yield Check("recipe track", "exposed" if own else "passed", finding)
-    yield _training(weights.recipe, asked, claims)
+    yield _check_training(weights.recipe, asked, claims)
 
 
 def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
@@ -205,7 +210,7 @@ def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
     return counter.get_total_flops()
 
 
-def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) -> Check:
+def _check_training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) -> Check:
     """Compare the largest problems that training draws, per axis, with the recipe's training lengths, and these with
     the sizes asked for and claimed."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
@@ -222,8 +227,8 @@ def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) 
 # Checks of its answers
 
 
-def _steady(weights: Weights, problems: Problems) -> Check:
-    again, apart = unsteady(weights, problems)
+def _check_determinism(weights: Weights, problems: Problems) -> Check:
+    again, apart = count_unsteady(weights, problems)
     count = len(problems)
     if again:
         return Check("always the same", "exposed", f"{again} of {count} answers differ when asked again")
@@ -239,7 +244,7 @@ def _check_context(weights: Weights) -> Check:
     return Check("sees what it may", "passed", "neither padding nor, where that is forbidden, what follows")
 
 
-def _behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
+def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Check that answers depend on the weights, and on all of them."""
     found, luck = measure_perturbed(weights, problems, seed), chance(problems)
     whole = found["as it is"]
@@ -264,7 +269,7 @@ def _behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Chec
     yield Check("uses its parameters", "exposed" if bad else "passed", finding if counts else "it has none")
 
 
-def _scores(
+def _measure_scores(
     weights: Weights, asked: Sequence[tuple[int, ...]], seed: int, samples: int, minutes: float, line: Line
 ) -> tuple[list[Row], list[tuple[int, ...]]]:
     """Return exact match on fresh problems by size, and the sizes that would take too long. Families are measured only
@@ -275,7 +280,7 @@ def _scores(
     rows = [score.row() for score in evaluate_families(weights, short_sizes(recipe, few), samples=few, seed=seed)]
     ordered = sorted(dict.fromkeys(asked), key=lambda at: (max(at), at))
     for number, at in enumerate(ordered):
-        solving = surely_longest(rows) == (ordered[number - 1] if number else surely_longest(rows))
+        solving = longest_certain_size(rows) == (ordered[number - 1] if number else longest_certain_size(rows))
         due = samples + few * names * solving
         if rate * due * work(recipe, at) > end - clock():
             return rows, ordered[number:]
@@ -288,7 +293,7 @@ def _scores(
     return rows, []
 
 
-def surely_longest(rows: Iterable[Row]) -> Sizes | None:
+def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
     """Return the score: the largest size that is solved, as are all smaller ones. A size is solved if the lower ends of
     the 95 % intervals of exact match, on uniform problems and on each family, are at least .99; if all problems of a
     size were measured, exact match itself counts.
@@ -308,7 +313,7 @@ def surely_longest(rows: Iterable[Row]) -> Sizes | None:
     return found
 
 
-def _claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
+def _check_claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
     wrong, count = find_refuted(claims, rows, weights, seed)
     if not count:
         finding = f"of {len(claims.rows)} claims none could be looked at" if claims.rows else "none are claimed"

@@ -20,7 +20,7 @@ POLICY = (
 )
 
 
-def document(
+def build_document(
     title: str,
     body: str,
     code: str,
@@ -49,7 +49,7 @@ def document(
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="generator" content="lengthwise">
 <link rel="icon" href="data:,">
-<title>{text(title)}</title>
+<title>{escape(title)}</title>
 <style>
 {style}</style>
 </head>
@@ -69,12 +69,12 @@ def write_page(name: str, page: str) -> Path:
     return path
 
 
-def text(foreign: object) -> str:
+def escape(foreign: object) -> str:
     """Escape text for HTML."""
     return html.escape(remove_controls(str(foreign)))
 
 
-def scripts(*names: str) -> str:
+def join_scripts(*names: str) -> str:
     """Join scripts from ``js`` into one, wrapped so that it defines no global names."""
     parts = [f"// {name}.js\n{(HERE / 'js' / f'{name}.js').read_text(encoding='utf-8')}" for name in names]
     return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();"

@@ -81,7 +81,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
         "recipe": recipe.name,
         "parameters": parameters,
         "trained": size_text(recipe.tops),
-        "task": _task(recipe.task),
+        "task": _task_facts(recipe.task),
         "layout": {"framed": False, "pauses": 0} | fields.encode(recipe.layout),
         "loops": fields.encode(recipe.loops),
         "stopping": fields.encode(recipe.stopping),
@@ -90,7 +90,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
         "decodes": recipe.layout.decodes,
         "reads": reads.symbols,
         "writes": writes.symbols,
-        "program": _program(recipe.task),
+        "program": _export_program(recipe.task),
         "tensors": [[name, start, len(part)] for (name, part), start in zip(tensors.items(), starts, strict=False)],
         "weights": base64.b64encode(np.concatenate(list(tensors.values())).astype("<f4").tobytes()).decode(),
     }
@@ -128,7 +128,7 @@ def _unknown_parts(recipe: Recipe) -> Iterator[str]:
                 yield "it adds digit positions to the input only"
 
 
-def _task(task: Task) -> dict[str, Any]:
+def _task_facts(task: Task) -> dict[str, Any]:
     question = task.question
     if isinstance(task, (Addition, Multiplication)):
         question = f"Two numbers in base {task.base} and one {task.signs[0]} between them."
@@ -136,7 +136,7 @@ def _task(task: Task) -> dict[str, Any]:
     return fields.encode(task) | facts | {"name": task.name, "example": TASKS[type(task)]}
 
 
-def _program(task: Task) -> dict[str, Any] | None:
+def _export_program(task: Task) -> dict[str, Any] | None:
     """Return the task's n-RASP-L program as data; None if it has none."""
     try:
         return graph(program(task))

@@ -27,7 +27,7 @@ HARD = 3  # number of structured problems shown
 def collect_examples(weights: Weights, tries: int | None = None) -> dict[str, Any]:
     """Return ``examples``, problems with their origin and whether the model solves them, and ``searched``, a summary of
     the search for failures. The model answers each problem here, so ``right`` is always measured."""
-    failing, searched = _failures(weights, tries or TRIES)
+    failing, searched = _find_failures(weights, tries or TRIES)
     solver, found = Solver(weights), []
     for prompt, origin in dict([*_draw_examples(weights), *((prompt, "attack") for prompt in failing)]).items():
         try:
@@ -58,7 +58,7 @@ def _draw_examples(weights: Weights) -> list[tuple[str, str]]:
     return found
 
 
-def _failures(weights: Weights, tries: int) -> tuple[list[str], str]:
+def _find_failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     """Return problems that the model gets wrong, and a description of the search for them."""
     stored = _longest_searches().get(weights.name)
     if stored and stored["weights"] == digest(weights.model.state_dict()):

@@ -12,11 +12,11 @@ from lengthwise.report.card import HEADINGS, SURE, card_cells
 from lengthwise.report.length_figure import default_title
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
-from lengthwise.viewer.document import document, scripts, text, vendor_scripts
+from lengthwise.viewer.document import build_document, escape, join_scripts, vendor_scripts
 from lengthwise.viewer.models import check
-from lengthwise.viewer.rows import cards, chart_rows, pack_columns, tables
+from lengthwise.viewer.rows import card_rows, chart_rows, pack_columns, tables
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
-from lengthwise.viewer.viewer import thinking
+from lengthwise.viewer.viewer import model_data
 
 MOST = 3_000_000  # bytes per page; models that do not fit are left out
 LIBRARIES = "vega", "vega-lite", "vega-embed"
@@ -28,27 +28,27 @@ def report_page(
     asked: Sequence[InquiryFolder] = (),
     *,
     title: str | None = None,
-    made: str = "",
+    command: str = "",
     operations: Mapping[str, float] | None = None,
     models: Sequence[Weights] = (),
 ) -> str:
-    """Return the page of these runs and of the language models in ``asked``, as HTML. ``made`` is the command that
-    regenerates it, ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
+    """Return the page of these runs and of the language models in ``asked``, as HTML. ``command`` regenerates it,
+    ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
     title = title or default_title([one.outline for one in [*runs, *asked]])
     report = {
-        "made": made,
+        "made": command,
         "charts": chart_rows(runs, asked),
         "tables": {name: pack_columns(rows) for name, rows in tables(runs, asked, operations).items()},
         "recipes": {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()},
     }
-    body = _body(title, runs, asked, cards(runs, operations), made)
-    page, chosen = _page(title, body, report, []), []
+    body = _build_body(title, runs, asked, card_rows(runs, operations), command)
+    page, chosen = _build_page(title, body, report, []), []
     for model in models:
         # Its parameters in base64, and its program.
         weight = sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
         if len(page) + weight < MOST:
-            chosen.append(thinking(model, TRIES))
-            page = _page(title, body, report, chosen)
+            chosen.append(model_data(model, TRIES))
+            page = _build_page(title, body, report, chosen)
     return page
 
 
@@ -66,12 +66,12 @@ def exportable_weights(runs: Sequence[Run]) -> list[Weights]:
     return found
 
 
-def _page(title: str, body: str, held: dict[str, Any], models: list[dict[str, Any]]) -> str:
-    data, code = {"report": held}, scripts("dom", "csv", "charts", "report")
+def _build_page(title: str, body: str, content: dict[str, Any], models: list[dict[str, Any]]) -> str:
+    data, code = {"report": content}, join_scripts("dom", "csv", "charts", "report")
     if models:
         body = body.replace(_THINKING, _VIEWER)
-        data["models"], code = {"models": models}, code + "\n" + scripts(*VIEWER)
-    return document(
+        data["models"], code = {"models": models}, code + "\n" + join_scripts(*VIEWER)
+    return build_document(
         title, body.replace(_THINKING, ""), code, data, libraries=vendor_scripts(*LIBRARIES), small=("report",)
     )
 
@@ -82,19 +82,19 @@ _VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thi
 <div data-viewer="models"></div></section>"""
 
 
-def _body(
-    title: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], card: Sequence[dict[str, Any]], made: str
+def _build_body(
+    title: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], card: Sequence[dict[str, Any]], command: str
 ) -> str:
     """Return the part of the page that needs no script: the title, the score card, and the command that regenerates
     it."""
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(asked)} asked" if asked else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
-    again = f"<p>To make this page again: <code>{text(made)}</code></p>" if made else ""
+    again = f"<p>To make this page again: <code>{escape(command)}</code></p>" if command else ""
     return f"""<a class="skip" href="#charts">to the charts</a>
-<header><h1>{text(title)}</h1><p class="soft">{count}; Lengthwise {text(__version__)}</p></header>
+<header><h1>{escape(title)}</h1><p class="soft">{count}; Lengthwise {escape(__version__)}</p></header>
 <main>
 <section aria-labelledby="card-title"><h2 id="card-title">Score card</h2>
-{_card(card) if card else "<p>Nothing is measured yet.</p>"}
+{_card_html(card) if card else "<p>Nothing is measured yet.</p>"}
 </section>
 <div id="charts" data-report="report"></div>
 {_THINKING}
@@ -106,10 +106,12 @@ def _body(
 </main>"""
 
 
-def _card(rows: Sequence[dict[str, Any]]) -> str:
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in HEADINGS)
+def _card_html(rows: Sequence[dict[str, Any]]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEADINGS)
     lines = [
-        f'<tr><th scope="row">{text(cells[0])}</th>' + "".join(f"<td>{text(cell)}</td>" for cell in cells[1:]) + "</tr>"
+        f'<tr><th scope="row">{escape(cells[0])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in cells[1:])
+        + "</tr>"
         for cells in map(card_cells, rows)
     ]
     about = (

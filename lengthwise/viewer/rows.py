@@ -10,11 +10,11 @@ from typing import Any
 from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.score_rows import ALONE, Row, latest, size_text
 from lengthwise.report import all_curves, by_recipe, language_model_curves, names
-from lengthwise.report.anatomy_figure import by_size, together
+from lengthwise.report.anatomy_figure import by_size, merge_rows
 from lengthwise.report.card import format_sizes, score_card
 from lengthwise.report.lines import line_style
 from lengthwise.report.loss_figure import running_mean
-from lengthwise.report.publish import anatomies_of, metrics_of, scores_of
+from lengthwise.report.publish import anatomy_rows, metrics_rows, score_rows_of
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 
@@ -40,17 +40,17 @@ def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dic
         "methods": [
             {"label": label, "colour": one.colour, "shape": SHAPES[one.marker]} for label, one in looks.items()
         ],
-        "lengths": _lengths(runs, asked),
+        "lengths": _length_rows(runs, asked),
         **{
             name: [{"label": label} | row for label, group in groups.items() for row in rows_of(group)]
             for name, rows_of in {
-                "maps": _map,
-                "loops": _loops,
-                "stops": _stops,
-                "loss": _loss,
+                "maps": _map_rows,
+                "loops": _loop_rows,
+                "stops": _stop_rows,
+                "loss": _loss_rows,
                 "watched": _training_rows,
-                "wrong": _wrong,
-                "traits": _traits,
+                "wrong": _first_wrong_rows,
+                "traits": _feature_rows,
             }.items()
         },
     }
@@ -62,22 +62,24 @@ def tables(
     """Return the tables that have rows, by name."""
     groups = by_recipe(runs) if runs else {}
     found = {
-        "scores": scores_of(runs, asked),
-        "curves": [{**row, "families": " ".join(row["families"])} for row in _lengths(runs, asked)],
+        "scores": score_rows_of(runs, asked),
+        "curves": [{**row, "families": " ".join(row["families"])} for row in _length_rows(runs, asked)],
         # Lists are of the sizes of several seeds, not sizes themselves.
         "card": [
             {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
-            for row in cards(runs, operations)
+            for row in card_rows(runs, operations)
         ],
-        "metrics": metrics_of(runs),
-        "stopping": [{"recipe": label} | row for label, group in groups.items() for row in depth_rows(_depths(group))],
-        "anatomy": [{"recipe": label} | row for label, group in groups.items() for row in anatomies_of(group)],
+        "metrics": metrics_rows(runs),
+        "stopping": [
+            {"recipe": label} | row for label, group in groups.items() for row in depth_rows(_depth_rows(group))
+        ],
+        "anatomy": [{"recipe": label} | row for label, group in groups.items() for row in anatomy_rows(group)],
         "differences": differences(groups),
     }
     return {name: rows for name, rows in found.items() if rows}
 
 
-def cards(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> list[Row]:
+def card_rows(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> list[Row]:
     """Return the score card; empty without scores."""
     return score_card(runs, operations) if any(run.rows("scores") for run in runs) else []
 
@@ -88,7 +90,7 @@ def pack_columns(rows: Iterable[Row]) -> dict[str, Any]:
     return {"columns": columns, "rows": [[row.get(name) for name in columns] for row in flat]}
 
 
-def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
+def _length_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
     """Return exact match against length: a row per curve and size."""
     found = all_curves(runs, asked)
     rows = []
@@ -117,7 +119,7 @@ def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[
     return rows
 
 
-def _map(group: Sequence[RunFolder]) -> list[Row]:
+def _map_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return exact match over two sizes, the mean over seeds; empty unless a pair of different sizes was measured."""
     cells: dict[tuple[str, str, int, int], list[float]] = {}
     for row in (row for run in group for row in latest(run.rows("scores"))):
@@ -132,31 +134,31 @@ def _map(group: Sequence[RunFolder]) -> list[Row]:
     ]
 
 
-def _depths(group: Sequence[RunFolder]) -> list[Row]:
+def _depth_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return accuracy by loops from the first run that has it: per size, the row measured on the most problems."""
     rows = next((rows for run in group if (rows := run.rows("depth"))), [])
     return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
 
 
-def _loops(group: Sequence[RunFolder]) -> list[Row]:
+def _loop_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return accuracy and confidence after each loop."""
     return [
         {"size": size_text(row["sizes"]), "loop": loop, "exact": exact, "confidence": sure}
-        for row in _depths(group)
+        for row in _depth_rows(group)
         for loop, (exact, sure) in enumerate(zip(row["exact"], row["confidence"], strict=True), 1)
     ]
 
 
-def _stops(group: Sequence[RunFolder]) -> list[Row]:
+def _stop_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return the mean loop at which each stopping rule stops."""
     return [
         {"size": size_text(row["sizes"]), "rule": name, "loop": round(chosen["mean"], 2)} | chosen
-        for row in _depths(group)
+        for row in _depth_rows(group)
         for name, chosen in row["chosen"].items()
     ]
 
 
-def _seeds(group: Sequence[RunFolder]) -> dict[RunFolder, int | str]:
+def _seed_labels(group: Sequence[RunFolder]) -> dict[RunFolder, int | str]:
     """Return the label of each run: its seed or, if several runs share it, also the seed of its problems."""
     same, outlines = Counter(run.outline.seed for run in group), {run: run.outline for run in group}
     return {
@@ -165,9 +167,9 @@ def _seeds(group: Sequence[RunFolder]) -> dict[RunFolder, int | str]:
     }
 
 
-def _loss(group: Sequence[RunFolder]) -> list[Row]:
+def _loss_rows(group: Sequence[RunFolder]) -> list[Row]:
     rows = []
-    for run, seed in _seeds(group).items():
+    for run, seed in _seed_labels(group).items():
         logged = [(row["step"], row["loss"]) for row in run.rows("metrics") if (row.get("loss") or 0) > 0]
         smooth = running_mean([loss for _, loss in logged]) if logged else []
         every = max(1, len(logged) // LOSSES)
@@ -180,29 +182,29 @@ def _training_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return exact match measured while training."""
     return [
         {"seed": seed, "size": size, "step": row["step"], "exact": share}
-        for run, seed in _seeds(group).items()
+        for run, seed in _seed_labels(group).items()
         for row in run.rows("metrics")
         for size, share in row.get("exact", {}).items()
     ]
 
 
-def _wrong(group: Sequence[RunFolder]) -> list[Row]:
+def _first_wrong_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return the positions at which wrong answers first go wrong, over all seeds."""
     return [
         {"size": size, "position": position, "answers": count}
-        for size, rows in by_size(anatomies_of(group)).items()
-        for position, count in sorted(together(rows)["first_wrong"].items())
+        for size, rows in by_size(anatomy_rows(group)).items()
+        for position, count in sorted(merge_rows(rows)["first_wrong"].items())
     ]
 
 
-def _traits(group: Sequence[RunFolder]) -> list[Row]:
+def _feature_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return exact match against difficulty features; if a size was analysed twice, only the analysis that ``latest``
     prefers."""
     return [
         {"seed": seed, "size": size_text(row["sizes"]), "trait": trait}
         | {"middle": (part["low"] + part["high"]) / 2, "exact": part["exact"], "count": part["count"]}
-        for run, seed in _seeds(group).items()
-        for row in latest(anatomies_of([run]))
+        for run, seed in _seed_labels(group).items()
+        for row in latest(anatomy_rows([run]))
         for trait, parts in row["by"].items()
         for part in parts
     ]

@@ -414,7 +414,7 @@ OTHERS = [None, True, 1, 0, -1, 0.5, 2.0, -0.5, math.nan, math.inf, 10**400, "",
           [[1]], [2**70], {}, {"8": 0.5}, {"8": 2.0}, {"a": 0.5}, {8: 0.5}, {"8": None}, {"8": math.nan}]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "row"), [(schemas.Metrics, METRICS), (schemas.Measured, SCORES)])
+@pytest.mark.parametrize(("kind", "row"), [(schemas.MetricsRow, METRICS), (schemas.ScoreRow, SCORES)])
 def test_many_rows_fit_together_only_if_each_fits(kind, row):
     assert all_fit(kind, [])
     assert all_fit(kind, [row, {**row}])

@@ -24,7 +24,7 @@ from lengthwise.base import files
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_bytes, remove_temporary_files, write
-from lengthwise.cli.sweep import _keep
+from lengthwise.cli.sweep import _record_sweep
 from lengthwise.jobs.axes import Axis
 from lengthwise.jobs.search import Search
 from lengthwise.report.publish import publish, publish_distribution
@@ -71,7 +71,7 @@ def operations(folder):
 
 def report(folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lengthwise.report.publish._figures", lambda *_: {"lengths": Figure(figsize=(1, 1))})
+        patch.setattr("lengthwise.report.publish._draw_figures", lambda *_: {"lengths": Figure(figsize=(1, 1))})
         publish([RunFolder(folder.parent / "run")], folder)
 
 
@@ -91,7 +91,7 @@ WRITERS = {
     ".owner": lock,
     ".operations.json": operations,
     "asked.json": lambda folder: InquiryRun.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?"), folder),
-    "sweep.json": lambda folder: _keep(folder, "{}"),
+    "sweep.json": lambda folder: _record_sweep(folder, "{}"),
     "optuna.log": search,
     **dict.fromkeys(RESULTS, report),
     "distribution.json": lambda folder: publish_distribution({1: 2}, folder / "distribution"),

@@ -30,7 +30,7 @@ def written(tmp_path_factory):
         path = folder / f"{name.replace('/', '-')}{len(models)}.html"
         if not path.exists():
             path.write_text(
-                report_page(read_published(RESULTS / name), made="again", models=[load(one) for one in models])
+                report_page(read_published(RESULTS / name), command="again", models=[load(one) for one in models])
             )
         return path
 

@@ -8,7 +8,7 @@ from conftest import command
 from lengthwise.base.results import wilson
 from lengthwise.base.score_rows import SOLVED
 from lengthwise.cli.demo import _mark_wrong
-from lengthwise.cli.entry import parser
+from lengthwise.cli.entry import build_parser
 from lengthwise.evaluation.solver import Answer
 from lengthwise.report.card import SURE
 from lengthwise.viewer import report
@@ -37,7 +37,7 @@ def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
 
 def test_the_demo_draws_enough_problems_to_be_sure():
     """Else its card would call no size solved, though every answer is right."""
-    samples = parser().parse_args(["demo"]).samples
+    samples = build_parser().parse_args(["demo"]).samples
     assert wilson(1.0, SURE)[0] >= SOLVED > wilson(1.0, SURE - 1)[0]
     assert samples >= SURE
 

@@ -286,7 +286,7 @@ COMPLETED = [
 @pytest.mark.parametrize(("typed", "wanted"), COMPLETED)
 def test_a_shell_can_complete(typed, wanted):
     *before, last = ["lengthwise", *typed.split()]
-    finder = argcomplete.CompletionFinder(add_completers(entry.parser()), always_complete_options=True)
+    finder = argcomplete.CompletionFinder(add_completers(entry.build_parser()), always_complete_options=True)
     assert wanted in [found.strip() for found in finder._get_completions(before, last, "", None)]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import entry, verbs
 from lengthwise.cli.options import to_words
-from lengthwise.cli.parser import VERBS, parser, read_options, verbs_of
+from lengthwise.cli.parser import VERBS, build_parser, read_options, verbs_of
 from lengthwise.cli.train import Options
 
 
@@ -19,7 +19,7 @@ def test_what_is_read_from_the_source_is_what_is_declared(verb):
     _, read = read_options(verb)
     options = importlib.import_module(f"lengthwise.cli.{verb}").Options
     declared = {field.name: field for field in dataclasses.fields(options)}
-    actions = {action.dest: action for action in verbs_of(parser())[verb]._actions}
+    actions = {action.dest: action for action in verbs_of(build_parser())[verb]._actions}
     assert read.keys() == declared.keys() == actions.keys() - {"help"}
     for name, field in declared.items():
         given = None if field.default is dataclasses.MISSING else field.default

@@ -18,7 +18,7 @@ from rich.console import Console
 import lengthwise as lw
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import entry, options
-from lengthwise.cli.shared import Trained
+from lengthwise.cli.shared import TrainingOptions
 from lengthwise.jobs import launchers, live, ray_cluster, slurm
 from lengthwise.jobs.live import overview
 from lengthwise.jobs.pool import JobPool
@@ -113,7 +113,12 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     monkeypatch.setattr(ray_cluster, "LOOK", 0.0)
     monkeypatch.setattr(ray_cluster, "COMMAND", (sys.executable, "-c"))
     executor = ray_cluster.Ray(gpus=0.25, retries=2).executor(1)
-    assert ray.given == {"num_cpus": 1, "num_gpus": 0.25, "max_retries": 2, "retry_exceptions": [ray_cluster.Lost]}
+    assert ray.given == {
+        "num_cpus": 1,
+        "num_gpus": 0.25,
+        "max_retries": 2,
+        "retry_exceptions": [ray_cluster.TrainingKilled],
+    }
     ends = ["pass", "import sys; sys.exit('lengthwise: it is hot')", "import os; os.kill(os.getpid(), 9)", "never"]
     jobs = executor.submit([[end] for end in ends])
     assert [job.is_done() for job in jobs] == [True, True, True, False]
@@ -209,7 +214,7 @@ class MadeExecutor(launchers.Executor):
     def __init__(self, jobs, made):
         self.jobs, self.made, self.submitted, self.stopped, self.most = jobs, iter(made), [], None, 0
 
-    def room(self, running):
+    def free_slots(self, running):
         self.most = max(self.most, running)
         return self.jobs - running
 
@@ -274,13 +279,13 @@ def test_the_seeds_of_a_recipe_may_be_one_command():
     ],
 )
 def test_engines_are_named_as_they_are_typed(text, found):
-    assert options.engine(Trained(on=text)) == found
+    assert options.parse_engine(TrainingOptions(on=text)) == found
 
 
 @pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(minutes=4)", "Slurm(nodes=3)", "Oracle"])
 def test_a_wrong_engine_is_refused(text):
     with pytest.raises(UsageError, match=r"--on|minutes"):
-        options.engine(Trained(on=text))
+        options.parse_engine(TrainingOptions(on=text))
 
 
 def test_a_wrong_engine_leaves_no_folder(runs):

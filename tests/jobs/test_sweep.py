@@ -199,7 +199,7 @@ def test_sealed_problems_choose_nothing(untyped):
     row = {"task": "parity", "weights": "x", "stopping": "Oracle", "problems": "uniform", "sizes": [4], "count": 100}
     row |= {"token_accuracy": 1.0, "loops": 4.0, "low": 0.0, "high": 1.0}
     run.append("scores", row | {"exact": 0.5}, row | {"exact": 1.0, "count": 6400, "sealed": "abc", "seed": 7})
-    assert verb._exact(verb.Sweep(recipe, (), (4,), samples=100, seeds=1, trials=None), run) == 0.5
+    assert verb._mean_exact(verb.Sweep(recipe, (), (4,), samples=100, seeds=1, trials=None), run) == 0.5
 
 
 def test_the_best_is_a_recipe_that_was_trained(runs, made):
@@ -282,7 +282,7 @@ def test_a_search_goes_on_after_its_log_lost_its_last_bytes(tmp_path):
     for end in {*range(0, len(content), 97), len(content) - 1}:
         path.write_bytes(content[:end])
         search = Search(tmp_path, axes, 0)
-        trial = next(iter([*search.begun(), search.ask()]))
+        trial = next(iter([*search.unfinished_trials(), search.ask()]))
         search.point(trial)
         search.tell(trial, 0.25)
         again = Search(tmp_path, axes, 0)

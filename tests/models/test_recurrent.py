@@ -12,7 +12,7 @@ from forms import with_gradients
 from lengthwise.api import catalog
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.rng import stream
-from lengthwise.base.schemas import Trained
+from lengthwise.base.schemas import ParameterRow
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.cli.entry import main
@@ -350,7 +350,7 @@ def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
     ]
     written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
     assert {"parameters.csv", "parameters.png", "small/distribution.png", "small/lengths.png"} <= written
-    kept, new = read_table(tmp_path / "out" / "parameters.csv", Trained)
+    kept, new = read_table(tmp_path / "out" / "parameters.csv", ParameterRow)
     assert kept == before[0] and (new["recipe"], new["seed"]) == ("tiny", 0) and new["parameters"] > 9
     counts = json.loads((tmp_path / "out" / "small" / "distribution.json").read_text())
     assert sum(counts.values()) == 200 and {int(length) for length in counts} <= set(range(8, 31))

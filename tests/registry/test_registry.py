@@ -23,7 +23,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.experiment.study import Study
 from lengthwise.recipes.pairs import looped_pairs
-from lengthwise.registry.loading import import_room
+from lengthwise.registry.loading import import_folder
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.tasks.addition import Addition
@@ -78,7 +78,7 @@ def test_no_recipe_hides_another():
     """Families are found whatever their function is called; no name is given twice."""
     members = [
         name
-        for module in import_room("recipes")
+        for module in import_folder("recipes")
         for family in catalog._find_functions([module], dict[str, Recipe]).values()
         for name in family()
     ]

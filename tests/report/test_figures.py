@@ -17,13 +17,13 @@ from lengthwise.cli.entry import main
 from lengthwise.report import WORST, Curve, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import length_figure, overview_figure, plots, score_figure
-from lengthwise.report.lines import line_style, short
+from lengthwise.report.length_figure import length_figure, overview_figure, score_figure, split_panels
+from lengthwise.report.lines import line_style, shorten_labels
 from lengthwise.report.loss_figure import loss_figure, running_mean
 from lengthwise.report.parameter_figure import parameter_figure
 from lengthwise.report.publish import publish, publish_overview
 from lengthwise.report.published import read_published
-from lengthwise.report.style import WIDTHS, drawing, save
+from lengthwise.report.style import WIDTHS, new_figure, save
 from lengthwise.runs.folder import SHIPPED
 from lengthwise.tasks.addition import Addition
 
@@ -60,7 +60,7 @@ def test_no_study_repeats_a_colour_and_dash(name):
     study = catalog.study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
     for panel in study.panels:
         assert panel.strong in ("", *(one.name for one in panel.recipes))
-        for part in plots(study_curves(panel), panel.strong)[0]:
+        for part in split_panels(study_curves(panel), panel.strong)[0]:
             pairs = [(one.colour, str(one.dash)) for one in part.looks]
             assert len(set(pairs)) == len(pairs), f"{panel.title}: {part.title}"
             assert len({one.name for one in part.looks}) == len(pairs)
@@ -109,7 +109,7 @@ def test_seeds_of_one_recipe_are_told_apart():
     ],
 )
 def test_what_names_have_in_common_is_said_once(labels, heading, rest):
-    assert short(labels) == (heading, rest)
+    assert shorten_labels(labels) == (heading, rest)
 
 
 @pytest.mark.parametrize("width", ["column", "page"])
@@ -146,12 +146,12 @@ def test_what_a_figure_is_about_is_drawn_stronger():
 
 def test_the_style_is_for_everyone(tmp_path):
     with lw.style("column"):
-        figure = drawing("column", 2)
+        figure = new_figure("column", 2)
         axes = figure.add_subplot()
         for height in range(35):
             axes.plot([0, 1], [height, height], label=str(height))
     assert repeated(figure) == []
-    (path,) = save(drawing("column", 1), tmp_path / "mine", ("pdf",))
+    (path,) = save(new_figure("column", 1), tmp_path / "mine", ("pdf",))
     assert path.read_bytes().startswith(b"%PDF")
     config.update("jaxtyping_disable", True)  # as for a user, whose types nobody checks
     with pytest.raises(lw.UsageError, match="'column' or 'page', not 'half'"), lw.style("half"):

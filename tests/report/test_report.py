@@ -22,7 +22,7 @@ from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import csv_files
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Claim
-from lengthwise.base.schemas import Trained
+from lengthwise.base.schemas import ParameterRow
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli.entry import main
@@ -32,7 +32,7 @@ from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.families import worst_table
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import loss_figure
-from lengthwise.report.map_figure import cells_of, heat_map
+from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish, publish_parameters, redraw
 from lengthwise.report.published import read_published, read_table
@@ -580,7 +580,7 @@ def test_maps_count_runs_whose_folders_have_one_name(tmp_path):
         part = recipe("sums", task=Addition(), seed=seed)
         scored(part, *((sizes, share) for sizes in cells), folder=tmp_path / f"seed{seed}" / "run")
     runs = [Run.open(tmp_path / f"seed{seed}" / "run") for seed in range(2)]
-    values = heat_map(cells_of(runs), (TOP, TOP)).axes[0].collections[0].get_array().compressed()
+    values = heat_map(label_scores(runs), (TOP, TOP)).axes[0].collections[0].get_array().compressed()
     assert set(values.tolist()) == {0.5}
 
 
@@ -845,7 +845,7 @@ def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_pa
 
 
 def redrawn(folder, claims):
-    return parameter_figure(read_table(folder / "parameters.csv", Trained), claims)
+    return parameter_figure(read_table(folder / "parameters.csv", ParameterRow), claims)
 
 
 def test_the_distribution_has_a_bar_per_length():
@@ -932,7 +932,7 @@ def test_tables_say_on_each_axis_up_to_where_a_model_was_trained():
 @pytest.mark.parametrize("sizes", [range(1, 22, 2), range(101, 142, 2), range(1, 30)], ids=str)
 def test_a_map_of_any_sizes_has_ticks(sizes):
     run = two_axes({(i, j): 0.5 for i in sizes for j in sizes})
-    axes = heat_map(cells_of([run]), (TOP, TOP)).axes[0]
+    axes = heat_map(label_scores([run]), (TOP, TOP)).axes[0]
     assert 4 <= len(axes.get_xticklabels()) <= 10 and 4 <= len(axes.get_yticklabels()) <= 10
 
 
@@ -944,7 +944,7 @@ def test_no_table_and_no_map_rounds_to_a_clean_one():
     assert ">.999" in text and "1.000" not in text
     assert share_text(0.9996, 3) == ">.999" and share_text(0.0004, 3) == "<.001" and share_text(1.0, 3) == "1.000"
     shares = {(i, j): 0.996 for i in range(1, 4) for j in range(1, 4)}
-    texts = [text.get_text() for text in heat_map(cells_of([two_axes(shares)]), (TOP, TOP)).axes[0].texts]
+    texts = [text.get_text() for text in heat_map(label_scores([two_axes(shares)]), (TOP, TOP)).axes[0].texts]
     assert any("worst >.99" in text for text in texts) and not any("1.00" in text for text in texts)
     assert "0.9995 " not in printed(worst_table(run.rows("scores"), (8,)))
 

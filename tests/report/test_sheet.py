@@ -9,7 +9,7 @@ from rich.text import Text
 from lengthwise.base.results import wilson
 from lengthwise.report.card import card_table
 from lengthwise.report.families import family_table, worst_table
-from lengthwise.report.sheet import Sheet
+from lengthwise.report.sheet import FittedTable
 from lengthwise.report.tables import (
     anatomy_table,
     detail_table,
@@ -88,7 +88,7 @@ def whole(word, found):
 
 
 def test_where_a_table_fits_it_is_one():
-    table = Sheet("name", "share")
+    table = FittedTable("name", "share")
     table.add_row("a-long-name", "0.123")
     assert len(printed(table, 60).splitlines()) == 3  # heading, rule, row
     assert printed(table, 16).split() == ["name", "share", "─" * 15, "a-long-", "0.123", "name"]

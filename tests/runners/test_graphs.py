@@ -21,7 +21,7 @@ import lengthwise as lw
 from lengthwise.base.progress import Progress
 from lengthwise.base.rng import stream
 from lengthwise.cli.options import training_options
-from lengthwise.cli.shared import Trained
+from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import batch
 from lengthwise.models import SinglePass
 from lengthwise.models.transformer import TransformerModel
@@ -244,7 +244,7 @@ def test_a_gpu_records_unless_told_otherwise(monkeypatch, tmp_path):
     assert train(recipe, tmp_path / "without", graphs=False).about()["runner"] == "PackedTransformer"
     with lw.plain():
         assert train(recipe, tmp_path / "plain").about()["runner"].startswith("Plain")
-    trained = Trained(no_graphs=True)
+    trained = TrainingOptions(no_graphs=True)
     assert "--no-graphs" in training_options(trained)
 
 

@@ -37,7 +37,7 @@ from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.publish import anatomies_of
+from lengthwise.report.publish import anatomy_rows
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.run import Run, load
@@ -607,7 +607,7 @@ def test_anatomy_from_the_shell(half, capsys, tmp_path):
     for other in (["--family", "runs"], ["--stopping", "After(loops=1)"]):
         assert typed(capsys, "evaluate", folder, "--lengths", "3", "--samples", 20, "--anatomy", *other)[0] == 0
     assert len(Run.open(folder).rows("anatomy")) == len(kept) + 2
-    assert anatomies_of([Run.open(folder)]) == [{"train_seed": 0, **row} for row in kept]
+    assert anatomy_rows([Run.open(folder)]) == [{"train_seed": 0, **row} for row in kept]
     assert json.loads(written["card.json"]) == json.loads(out)["cards"]
 
 

@@ -225,7 +225,7 @@ HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start process
 
 
 def _options(verb: str) -> list[argparse.Action]:
-    (verbs,) = [action.choices for action in entry.parser()._actions if action.dest == "verb"]
+    (verbs,) = [action.choices for action in entry.build_parser()._actions if action.dest == "verb"]
     return verbs[verb]._actions if verb in verbs else []
 
 

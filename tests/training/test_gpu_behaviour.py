@@ -13,7 +13,7 @@ from lengthwise.api import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import UsageError, to_device
 from lengthwise.cli.options import local_device
-from lengthwise.cli.shared import Trained
+from lengthwise.cli.shared import TrainingOptions
 from lengthwise.evaluation import causality, depth, scores, sealed
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Run, choose_device, load
@@ -152,7 +152,7 @@ def test_what_processes_share_is_on_the_cpu_and_without_the_best_weights():
 
 
 def remote(**changes):
-    return Trained(**{"on": "Slurm(gpus=1)", "device": "cuda", "matmul": "tf32", "compile": True} | changes)
+    return TrainingOptions(**{"on": "Slurm(gpus=1)", "device": "cuda", "matmul": "tf32", "compile": True} | changes)
 
 
 def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():

@@ -32,8 +32,8 @@ from lengthwise.tasks.parity import Parity
 from lengthwise.training.loop import train
 from lengthwise.verify import claims, verification
 from lengthwise.verify.claims import Claims, claims_of
-from lengthwise.verify.perturbation import unsteady
-from lengthwise.verify.verification import operations, sign, surely_longest, verify
+from lengthwise.verify.perturbation import count_unsteady
+from lengthwise.verify.verification import longest_certain_size, operations, sign, verify
 
 SPOKEN = replace(NEXT, task=Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
 
@@ -104,7 +104,7 @@ def test_a_model_with_a_short_table_of_positions_is_verified_without_an_attack()
 @pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
 def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
     recipe = find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
-    assert verification._training(recipe, [size], Claims()).verdict == verdict
+    assert verification._check_training(recipe, [size], Claims()).verdict == verdict
 
 
 def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, capsys):
@@ -232,7 +232,7 @@ def test_edited_files_are_exposed(tmp_path, pairs):
     about = json.loads((folder / "about.json").read_text())
     for change in ({"parameters": 4072}, {"outline": about["outline"] | {"steps": 60}}):
         write_json(folder / "about.json", about | change)
-        wrong += verification.contradictions(claims_of(folder), pairs, 40726)
+        wrong += verification.find_contradictions(claims_of(folder), pairs, 40726)
     assert wrong == ["4,072 parameters are claimed, there are 40,726", "steps 60 is claimed, the recipe says 6000"]
     write_json(folder / "about.json", about)
     row = claim(400, recipe=pairs.recipe)
@@ -250,13 +250,13 @@ def test_the_score_needs_every_family_and_every_smaller_size():
         return asdict(Score("t", "w", "s", problems, (size,), count, exact, exact, exact, 1.0)) | claim(1) | {
             "sizes": [size], "problems": problems, "low": exact if count == 400 else 0.5, "exact": exact}  # fmt: skip
 
-    assert surely_longest([row(8, 1.0), row(16, 1.0)]) == (16,)
-    assert surely_longest([row(8, 1.0), row(16, 1.0), row(16, 0.98, "runs")]) == (8,)
-    assert surely_longest([row(8, 1.0), row(12, 0.9), row(16, 1.0)]) == (8,)
-    assert surely_longest([row(2, 1.0, "every", 4), row(8, 1.0)]) == (8,), (
+    assert longest_certain_size([row(8, 1.0), row(16, 1.0)]) == (16,)
+    assert longest_certain_size([row(8, 1.0), row(16, 1.0), row(16, 0.98, "runs")]) == (8,)
+    assert longest_certain_size([row(8, 1.0), row(12, 0.9), row(16, 1.0)]) == (8,)
+    assert longest_certain_size([row(2, 1.0, "every", 4), row(8, 1.0)]) == (8,), (
         "all problems of a size leave nothing to chance"
     )
-    assert surely_longest([row(2, 0.75, "every", 4), row(8, 1.0)]) is None
+    assert longest_certain_size([row(2, 0.75, "every", 4), row(8, 1.0)]) is None
 
 
 def test_a_size_that_takes_too_long_is_left_out():
@@ -330,14 +330,14 @@ def test_a_half_without_the_longest_rows_is_compared_all_the_same():
     weights = half_trained(PAIRS)
     task = weights.recipe.task
     rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
-    again, reverse = unsteady(weights, Problems.join(rows))
+    again, reverse = count_unsteady(weights, Problems.join(rows))
     assert again == reverse == 0
 
 
 def test_global_generators_are_left_as_they_were():
     weights = half_trained(PAIRS)
     before = torch.get_rng_state(), random.getstate()
-    unsteady(weights, weights.recipe.task.parse("1+1"))
+    count_unsteady(weights, weights.recipe.task.parse("1+1"))
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
 

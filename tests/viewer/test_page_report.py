@@ -35,7 +35,7 @@ KINDS = {"pairs": "lengths", "looped/multiplication": "maps"}
 @pytest.fixture(scope="module")
 def pages():
     return {
-        name: report_page(read_published(RESULTS / name), made="lengthwise report results --html page.html")
+        name: report_page(read_published(RESULTS / name), command="lengthwise report results --html page.html")
         for name in KINDS
     }
 
@@ -189,7 +189,7 @@ def test_recipes_of_one_name_have_their_own_rules_too():
         for rule in ("Oracle", "MaxConfidence"):
             score = Score("parity", "w", rule, "uniform", (20,), 10, 1.0, 1.0, 1.0, 20.0)
             runs[-1].append("scores", score.row() | {"seed": 0})
-    shown = {(row["stopping"], row["own"]) for row in rows._lengths(runs, [])}
+    shown = {(row["stopping"], row["own"]) for row in rows._length_rows(runs, [])}
     assert shown == {("Oracle", True), ("MaxConfidence", False)}
 
 

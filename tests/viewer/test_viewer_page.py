@@ -30,7 +30,7 @@ from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.unique_set import UniqueSet
 from lengthwise.viewer import document, offered
-from lengthwise.viewer.models import MOST, TASKS, _task, check, export_model
+from lengthwise.viewer.models import MOST, TASKS, _task_facts, check, export_model
 from lengthwise.viewer.viewer import NETWORK
 
 # Recurrent models are only exported; no page computes a scan, a convolution, or stops by movement.
@@ -69,7 +69,7 @@ def drawn(form):
 def run_in_node(scripts, asked):
     """What the page's scripts answer, line by line."""
     tail = (Path(__file__).parents[1] / "thinking.js").read_text()
-    code = document.scripts(*scripts).replace("})();", f"{tail}}})();")
+    code = document.join_scripts(*scripts).replace("})();", f"{tail}}})();")
     ran = subprocess.run([NODE, "-e", code], input=json.dumps(asked), capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
@@ -157,7 +157,7 @@ def test_a_page_parses_and_refuses_what_python_does():
     tasks = *(kind() for kind in TASKS), *sums, Multiplication(10, "least", "least", False), Sorting("most")
     texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1|", "01|1", "0|00", "1+1+1", "ab", "é"]
     texts += ["1" * 60, "A:321,B:54", "d:12, a:7,c:12,b:0", "a:007,B:70", "A:1,A:2", "A:1,B:", "A1,B2", "A:1,", "AB:1"]
-    told = run_in_node(["tensors", "tasks"], {"tasks": [_task(task) for task in tasks], "texts": texts})
+    told = run_in_node(["tensors", "tasks"], {"tasks": [_task_facts(task) for task in tasks], "texts": texts})
     for (task, text), said in zip(itertools.product(tasks, texts), told, strict=True):
         try:
             problems = task.parse(text)
@@ -270,7 +270,9 @@ def test_a_page_asks_the_network_for_nothing(page):
 
 def test_no_text_in_a_page_is_code():
     name = '</script><script>alert(1)</script>&"'
-    page = document.document(name, f"<p>{document.text(name)}</p>", "let end = '</script>';", {"held": {"name": name}})
+    page = document.build_document(
+        name, f"<p>{document.escape(name)}</p>", "let end = '</script>';", {"held": {"name": name}}
+    )
     assert page.count("<script") == page.count("</script>") == 2 and "alert(1)</script>&" not in page
     held = re.search(r'id="held">(.*?)</script>', page)[1]
     assert json.loads(held) == {"name": name}

@@ -18,7 +18,7 @@ from torch.nn.modules import module as hooks
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model, State
 from lengthwise.nn.position import Encoding
-from lengthwise.registry.loading import import_room
+from lengthwise.registry.loading import import_folder
 from lengthwise.runners import Logits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import Plain
 
@@ -144,6 +144,6 @@ def _is_shipped_encoding(kind: type) -> bool:
     return issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
 
 
-import_room("nn")  # all that may define encodings
+import_folder("nn")  # all that may define encodings
 for _kind in filter(_is_shipped_encoding, _encodings()):
     _record_methods(_kind)
