@@ -44,7 +44,7 @@ from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
-from lengthwise.training.arithmetic import Bf16, computing
+from lengthwise.training.arithmetic import Bf16, computation_settings
 from lengthwise.training.loop import train
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.stacked import advance
@@ -113,10 +113,10 @@ def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
 def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
     """How far the weights of a run that went on from a checkpoint are from those of one that was never broken off."""
     whole, first, second = (Trainer(recipe, device) for _ in range(3))
-    with TemporaryDirectory() as folder, computing(1):
+    with TemporaryDirectory() as folder, computation_settings(1):
         advance_by(whole, 2 * steps)
         advance_by(first, steps)
-        first.keep(run := Run.of(recipe, Path(folder)))
+        first.save_checkpoint(run := Run.of(recipe, Path(folder)))
         second.restore(run)
         advance_by(second, steps)
     return apart(*([one.detach().cpu() for one in kept.model_to_evaluate().parameters()] for kept in (whole, second)))
@@ -173,7 +173,7 @@ def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float |
     recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
     found: dict[str, float | None] = {}
     for matmul in ARITHMETIC if device.type == "cuda" else ("fp32", "bf16"):
-        with computing(1), cpu.plain():
+        with computation_settings(1), cpu.plain():
             trainee = Trainer(recipe, device, matmul=matmul)
             trainee.step = recipe.steps // 2
 
@@ -198,7 +198,7 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
     recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
     found: dict[str, float | None] = {}
     for matmul in ("fp32",) if quick else ("fp32", "bf16"):
-        with computing(1):
+        with computation_settings(1):
             trainee = Trainer(recipe, device, matmul=matmul, compile=True)
             trainee.step = recipe.steps // 2
             runner = trainee.runner()
@@ -218,7 +218,7 @@ def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float
     recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 20), {}
     for matmul in ("fp32", "bf16"):
-        with computing(1):
+        with computation_settings(1):
             trainer = Trainer(recipe, device, matmul=matmul, graphs=True)
             trainer.step = step
             plain = Plain(trainer.model) if matmul == "fp32" else Bf16(Plain(trainer.model))
@@ -237,7 +237,7 @@ def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float
     model, (batch, loops) = recipe.build().to(device), data.batch(recipe, step)
     rows = replace(batch, inputs=batch.inputs.to(device), targets=batch.targets.to(device),
                    loss_mask=batch.loss_mask.to(device))  # fmt: skip
-    with computing(1):
+    with computation_settings(1):
         found["plain loop"] = step_time(lambda: final_loss(model, rows, loops).backward(), device, times)
     found |= peers(recipe, rows, int(loops.max()), device, times)
     if device.type == "cuda":  # a CPU compiles for a minute
@@ -268,7 +268,7 @@ def peers(recipe: Recipe, rows: Batch, loops: int, device: torch.device, times: 
             state = layer(state + x)
         state.square().mean().backward()
 
-    with computing(1):
+    with computation_settings(1):
         return {name: step_time(lambda layer=layer: step(layer), device, times) for name, layer in layers.items()}
 
 
@@ -279,7 +279,7 @@ def stacked(name: str, device: torch.device, *, quick: bool) -> float:
     for one in seeds:
         one.step = recipe.steps // 2
     alone, times = seeds.pop(), 1 if quick else 10
-    with computing(1), cpu.plain():
+    with computation_settings(1), cpu.plain():
         together = step_time(lambda: advance(seeds), device, times)
         return together / step_time(alone.advance, device, times)
 

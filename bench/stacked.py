@@ -17,7 +17,7 @@ from lengthwise.api import catalog
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.runners import cpu
-from lengthwise.training.arithmetic import computing
+from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.stacked import advance
 from lengthwise.training.trainer import Trainer
 
@@ -59,7 +59,7 @@ def main() -> None:
     for size, (name, changes, times) in [*SIZES.items()][: 1 if QUICK else None]:
         whole = catalog.recipe(name, changes)
         recipe = replace(whole, lengths=Uniform(20), watch=Watch(), keep="last")
-        with computing(1):
+        with computation_settings(1):
             result[size] = {count: ratios(recipe, count, 1 if QUICK else times) for count in COUNTS}
     print_result("stacked", ratios=result)
 

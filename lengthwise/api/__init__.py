@@ -87,7 +87,7 @@ from lengthwise.tasks.file import File
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy
 from lengthwise.training import loop, stacked
-from lengthwise.training.arithmetic import Matmul, computing
+from lengthwise.training.arithmetic import Matmul, computation_settings
 
 Trained = Run | Weights | str | Path | nn.Module
 
@@ -282,7 +282,7 @@ def evaluate(
     estimate_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     check_problems(found.recipe, sizes, kind)
     asked: dict[str, Any] = {"stopping": rules, "seed": seed, "rows": rows}
-    with preserve_modes(found.model), computing(1), Progress(quiet=quiet) as progress:
+    with preserve_modes(found.model), computation_settings(1), Progress(quiet=quiet) as progress:
         one = partial(measure, found, sizes, samples=most, kind=kind, precision=precision, **asked)
         what = f"{found.name}: exact match"
         scores = [*follow_scores(one, progress, found.recipe, sizes, what=what, rules=len(rules or [1]))]

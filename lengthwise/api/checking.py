@@ -16,7 +16,7 @@ from lengthwise.tasks.file import File
 from lengthwise.tasks.problem_file import PARTS, list_faults, to_text
 from lengthwise.testing.laws import Findings, check_kinds, check_part
 from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
-from lengthwise.training.arithmetic import computing
+from lengthwise.training.arithmetic import computation_settings
 
 
 def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
@@ -30,7 +30,7 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
             assert not lw.check(MyTask()).broken
     """
     found = Findings()
-    with computing(1):
+    with computation_settings(1):
         for thing in things:
             found += _check_part(thing)
     return found

@@ -16,7 +16,7 @@ from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Texts
 from lengthwise.evaluation.attack import attack
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import choose_device, load
-from lengthwise.training.arithmetic import computing
+from lengthwise.training.arithmetic import computation_settings
 
 WIDEST = 34  # maximum characters of a prompt or an answer in the table
 ORIGINS = 8  # maximum number of origins in the table
@@ -41,7 +41,7 @@ def run(args: Options) -> int:
     weights = load(args.weights, choose_device(args.device))
     rule = only_rule(args.stopping)
     sizes = parse_sizes(args.lengths) if args.lengths else None
-    with computing(args.threads), show_elapsed(f"{weights.name}: looking for what it gets wrong"):
+    with computation_settings(args.threads), show_elapsed(f"{weights.name}: looking for what it gets wrong"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
     summary = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
     if not found["failed"]:

@@ -16,7 +16,7 @@ from lengthwise.cli.shared import Arguments, ComputeOptions, OutputOptions
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import save
 from lengthwise.runs.run import choose_device, load
-from lengthwise.training.arithmetic import computing
+from lengthwise.training.arithmetic import computation_settings
 
 
 @dataclass(kw_only=True)
@@ -37,7 +37,7 @@ def run(args: Options) -> int:
     if len(sizes) > 1:
         raise UsageError("--lengths: depth looks at one size; call it again for another")
     fates = Fates()
-    with computing(args.threads):
+    with computation_settings(args.threads):
         for name in args.weights:
             with show_elapsed(f"{name}: T(n) + {args.more} loops"):
                 weights = load(name, choose_device(args.device))

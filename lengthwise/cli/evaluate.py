@@ -35,7 +35,7 @@ from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_ta
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import Run, Weights, choose_device, load, weights_folder
-from lengthwise.training.arithmetic import computing
+from lengthwise.training.arithmetic import computation_settings
 
 
 @dataclass(kw_only=True)
@@ -122,7 +122,7 @@ def run(args: Options) -> int:
     announce_scores(weights.recipe, sizes, most, rules, kind_of(args))
     # Locked, or two concurrent calls would save the same scores twice.
     lock = own.locked(wait=args.wait) if own else nullcontext()
-    with lock, computing(args.threads), Progress(quiet=args.quiet) as progress:
+    with lock, computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
         return _measure(EvaluationPlan(args, weights, own, sizes, rules, progress), most)
 
 

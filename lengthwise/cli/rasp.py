@@ -15,7 +15,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, out, print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Words
-from lengthwise.rasp.program import answer, execute, format_state, rounds_shown
+from lengthwise.rasp.program import answer, execute, format_rounds, format_state
 from lengthwise.rasp.programs import PUBLISHED, program
 
 
@@ -44,7 +44,7 @@ def run(args: Options) -> int:
             line.show(done)
 
         ran = execute(program(task), task.parse(args.prompt), seen)
-        row, rounds, answer_text = format_state(ran.row), rounds_shown(ran), answer(ran, task)
+        row, rounds, answer_text = format_state(ran.row), format_rounds(ran), answer(ran, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
         return print_result(args, result)

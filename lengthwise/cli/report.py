@@ -265,7 +265,7 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
     from lengthwise.experiment.resources import estimate_evaluation
     from lengthwise.experiment.stopping import MaxConfidence
     from lengthwise.runs.run import choose_device
-    from lengthwise.training.arithmetic import computing
+    from lengthwise.training.arithmetic import computation_settings
 
     if len({one.folder.name for one in runs}) < len(runs):
         raise UsageError("figures of runs with the same folder name would overwrite each other: report one at a time")
@@ -280,7 +280,7 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
         )
         code_changed(one)
         lock = one.locked(wait=True) if one.is_run else nullcontext()
-        with lock, computing(1), Progress(quiet=args.quiet) as progress:
+        with lock, computation_settings(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
         files += publish_depth(rows, path, **_figure_options(args))

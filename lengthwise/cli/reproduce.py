@@ -36,7 +36,7 @@ from lengthwise.report.published import is_published, read_published
 from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
-from lengthwise.training.arithmetic import check_matmul, computing
+from lengthwise.training.arithmetic import check_matmul, computation_settings
 from lengthwise.training.cost import operations_by_id
 from lengthwise.training.stacked import check_seeds, rehearse_stacked
 
@@ -131,7 +131,7 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
             what = f"{run.recipe.name}: sealed problems"
-            with computing(1), show_elapsed(what, quiet=args.quiet), run.locked(wait=True):
+            with computation_settings(1), show_elapsed(what, quiet=args.quiet), run.locked(wait=True):
                 few, rules = samples_of_family(samples), panel.rules(run.recipe)
                 seal(run, panel.sizes, samples=samples, structured=few, rules=rules, kinds=kinds, device=device)
 
@@ -209,7 +209,7 @@ def _publish_panel(
     files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
     for one in (run for run in runs if isinstance(run, Run)):
         if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
-            with computing(1), Progress(quiet=args.quiet) as shown, one.locked(wait=True):
+            with computation_settings(1), Progress(quiet=args.quiet) as shown, one.locked(wait=True):
                 sizes = [one.recipe.lengths.top, *panel.sizes]
                 rows = depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
             files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")

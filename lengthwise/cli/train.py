@@ -49,7 +49,7 @@ from lengthwise.report.tables import score_table
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.runs.tracking import check, send_to_trackers
-from lengthwise.training.arithmetic import computing
+from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.lineage import continue_from
 from lengthwise.training.loop import train
@@ -190,7 +190,7 @@ def _train_here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
             _measure(args, run, plan, progress)
             if args.families:
                 _measure_families(args, run, plan[0].sizes, plan[0].rules, progress)
-        run.forgive()
+        run.clear_failure()
 
 
 def _print_runs(args: Options, runs: Sequence[Run]) -> None:
@@ -227,7 +227,7 @@ def _rehearse(args: Options, recipe: Recipe) -> None:
     device, matmul = local_device(args)
     rehearse(recipe, device, matmul)
     if args.compile and isinstance(parse_engine(args), Local):
-        with Progress(quiet=args.quiet) as progress, computing(args.threads):
+        with Progress(quiet=args.quiet) as progress, computation_settings(args.threads):
             prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
@@ -261,7 +261,7 @@ def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Pro
     for asked in plan:
         for sizes, samples, rules in _missing_measurements(run, asked):
             what = f"{run.recipe.name}: exact match, {asked.kind}"
-            with computing(args.threads):
+            with computation_settings(args.threads):
                 scores = partial(evaluate, weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
                 for score in follow_scores(scores, progress, run.recipe, sizes, what=what, rules=len(rules)):
                     run.append("scores", score.row() | {"seed": 0})
@@ -313,7 +313,7 @@ def _measure_families(
         for at in map(recipe.sizes, wanted)
         if (lacking := [rule for rule in rules if (at, rule.name) not in known])
     }
-    with computing(args.threads):
+    with computation_settings(args.threads):
         # One size at a time, so that a repeated command resumes where it was interrupted.
         for at in follow_sizes(progress, recipe, list(missing), what=f"{recipe.name}: families"):
             found = evaluate_families(weights, [at], samples=count, stopping=missing[at])

@@ -20,7 +20,7 @@ from lengthwise.report.families import worst_table
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.hub import NEEDED
 from lengthwise.runs.run import choose_device, load, name_of, weights_folder
-from lengthwise.training.arithmetic import computing
+from lengthwise.training.arithmetic import computation_settings
 from lengthwise.verify.claims import claims_of
 from lengthwise.verify.verification import compare_retrained, file_digest, has_passed, read, sign, verify
 
@@ -54,7 +54,7 @@ def run(args: Options) -> int:
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")
     check_file("--out", out)
     options: dict[str, Any] = {"seed": args.seed, "samples": args.samples, "seconds": args.seconds}
-    with computing(args.threads), Progress(quiet=args.quiet) as progress:
+    with computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
         record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **options)
         if args.retrain:
             write_json(out, sign(record))  # saved first, since training takes long and may be interrupted

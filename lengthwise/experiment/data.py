@@ -31,7 +31,9 @@ class NoProblemsLeft(UsageError):
 def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
     """Return training batch ``step`` with its rows' loops. ``passed`` counts exams passed (``Mastery``); None: all."""
     fixed = isinstance(recipe.source, Finite)
-    problems = _from_set(recipe, step) if fixed else _of_step(recipe, step, recipe.lengths.clock(step, passed))
+    problems = (
+        _batch_from_set(recipe, step) if fixed else _batch_of_step(recipe, step, recipe.lengths.clock(step, passed))
+    )
     written = recipe.layout.write_training(problems, recipe.task)
     if recipe.layout.causal:
         written = written.trimmed()
@@ -40,7 +42,7 @@ def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batc
     return written, recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
 
 
-def _of_step(recipe: Recipe, step: int, clock: int) -> Problems:
+def _batch_of_step(recipe: Recipe, step: int, clock: int) -> Problems:
     seed = recipe.data_seed
     return _draw_problems(recipe, clock, recipe.batch, stream(seed, "train", step), stream(seed, "families", step))
 
@@ -63,11 +65,11 @@ def _draw_structured(recipe: Recipe, clock: int, rows: int, draw: Generator) -> 
     return draw_mixture(choose_families(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
 
 
-def _from_set(recipe: Recipe, step: int) -> Problems:
+def _batch_from_set(recipe: Recipe, step: int) -> Problems:
     assert isinstance(recipe.source, Finite)
     whole = fixed_set(recipe.task, recipe.lengths, recipe.source)
     epoch, number = divmod(step, recipe.source.rows // recipe.batch)
-    order = _order(recipe.source.rows, recipe.data_seed, epoch)
+    order = _epoch_order(recipe.source.rows, recipe.data_seed, epoch)
     return whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
 
 
@@ -75,7 +77,7 @@ def _from_set(recipe: Recipe, step: int) -> Problems:
 _LATEST_ORDERS: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
 
 
-def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
+def _epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
     known = _LATEST_ORDERS.get((rows, seed))  # looked up once, for other threads may change it
     if known is None or known[0] != epoch:
         known = _LATEST_ORDERS[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
@@ -95,14 +97,14 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
             drawn = drawn.take(source_of(task, source).of("train", drawn))
             found.append(drawn.in_smallest_type(len(task.symbols)))
             count += 1
-        found = [_distinct(Problems.join(found))]
+        found = [_drop_repeats(Problems.join(found))]
         kept = len(found[0])
         if kept - before < chunks * CHUNK // 10_000:
             raise UsageError(f"source: {task.name} has little more than {kept} different problems: reduce rows")
     return found[0].take(slice(source.rows))
 
 
-def _distinct(problems: Problems) -> Problems:
+def _drop_repeats(problems: Problems) -> Problems:
     """Return the problems without repetitions, in their order."""
     order = hash_prompts(problems).sort(stable=True)
     first = torch.ones(len(problems), dtype=torch.bool)

@@ -204,7 +204,7 @@ class Mastery(Growing):
             size = max(size + 1, math.ceil(size * self.grow))
         return min(self.top, size)
 
-    def exams(self) -> int:
+    def exam_count(self) -> int:
         """Return the number of exams from ``start`` to ``top``."""
         return next(count for count in range(self.top + 1) if self.maximum(count) == self.top)
 

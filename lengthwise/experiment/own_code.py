@@ -96,7 +96,7 @@ def _user_classes(used: Iterable[type]) -> list[type]:
 def _hash_class(cls: type) -> str:
     path, outermost = source_file(cls), cls.__qualname__.partition(".")[0]
     known = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
-    text = _code_with_dependencies(outermost, known) if outermost in known else repr(_compiled_code(cls))
+    text = _code_with_dependencies(outermost, known) if outermost in known else repr(_bytecode(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
@@ -133,17 +133,15 @@ def _without_docstrings(node: ast.stmt) -> ast.AST:
     return copy
 
 
-def _compiled_code(thing: Any) -> Any:
+def _bytecode(thing: Any) -> Any:
     """Return the bytecode of a class that stands in no file, as in a notebook."""
     if isinstance(thing, CodeType):
-        return thing.co_code, thing.co_names, [_compiled_code(one) for one in thing.co_consts]
+        return thing.co_code, thing.co_names, [_bytecode(one) for one in thing.co_consts]
     if isinstance(thing, frozenset):  # in no order that another process would have
-        return sorted(repr(_compiled_code(one)) for one in thing)
+        return sorted(repr(_bytecode(one)) for one in thing)
     if isinstance(thing, tuple):
-        return [_compiled_code(one) for one in thing]
+        return [_bytecode(one) for one in thing]
     if isinstance(thing, type):
         functions = {name: getattr(one, "__func__", getattr(one, "fget", one)) for name, one in vars(thing).items()}
-        return [
-            (name, _compiled_code(one.__code__)) for name, one in sorted(functions.items()) if hasattr(one, "__code__")
-        ]
+        return [(name, _bytecode(one.__code__)) for name, one in sorted(functions.items()) if hasattr(one, "__code__")]
     return repr(thing)

@@ -100,7 +100,7 @@ def json_lines(task: Task, problems: Problems) -> Iterator[str]:
     plain = all(json.dumps(symbol, ensure_ascii=False) == f'"{symbol}"' for symbol in task.symbols)
     for (prompt, answer), size, count in zip(problem_texts(task, problems), sizes, rounds, strict=True):
         sizes_text = f'"size": {size[0]}' if len(size) == 1 else f'"sizes": {size}'
-        texts = (f'"{prompt}"', f'"{answer}"') if plain else map(_quoted, (prompt, answer))
+        texts = (f'"{prompt}"', f'"{answer}"') if plain else map(_quote_json, (prompt, answer))
         first, second = texts
         yield f'{{"prompt": {first}, "answer": {second}, {sizes_text}, "rounds": {count}}}\n'
 
@@ -120,7 +120,7 @@ def _lines(text: str, columns: int) -> str:
     return "/".join(text[i : i + columns] for i in range(0, len(text), columns))
 
 
-def _quoted(text: str) -> str:
+def _quote_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 

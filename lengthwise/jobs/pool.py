@@ -65,14 +65,14 @@ class JobPool:
         self.running = [pair for pair in self.running if id(pair[1]) not in gone]
         for runs, job in ended:
             for run in runs:
-                run.forget()
+                run.clear_cache()
             if reason := job.failure():
                 self._fail(runs, reason)
         room = max(0, self.executor.free_slots(len(self.running)))
         starting, self.waiting = self.waiting[:room], self.waiting[room:]
         if starting:
             for run in chain(*starting):
-                run.forgive()
+                run.clear_failure()
             commands = [self._command(runs) for runs in starting]
             self.running += zip(starting, self.executor.submit(commands), strict=True)
         return bool(self.running)
@@ -90,4 +90,4 @@ class JobPool:
             with suppress(UsageError):
                 if not run.diverged:
                     with run.locked():
-                        run.fail(reason)
+                        run.record_failure(reason)

@@ -12,7 +12,7 @@ from lengthwise.base.ranges import Decay, Size
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.readout import Scaled
+from lengthwise.nn.readout import ScaledReadout
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class LSTMModel(SequenceModel):
             cell.initialise(None)
         self.cells: Sequence[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]
         self.drop = nn.Dropout(spec.dropout)
-        self.readout = Scaled(spec.width, writes)
+        self.readout = ScaledReadout(spec.width, writes)
 
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
         for number, cell in enumerate(self.cells):

@@ -17,7 +17,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.readout import Scaled
+from lengthwise.nn.readout import ScaledReadout
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class ReTranModel(SequenceModel):
         self.embedding = nn.Embedding(reads, spec.width)
         layers = [Layer(spec) for _ in range(spec.layers)]
         self.layers: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]
-        self.readout = Scaled(spec.width, writes)
+        self.readout = ScaledReadout(spec.width, writes)
         half = spec.width // spec.heads // 2
         self.register_buffer("rates", spec.base ** (-torch.arange(half) / half), persistent=False)
 

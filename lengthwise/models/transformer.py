@@ -31,8 +31,8 @@ from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.mixer import MixerSpec, build_mixer
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
-from lengthwise.nn.readin import Numbers
-from lengthwise.nn.readout import Scaled
+from lengthwise.nn.readin import DigitReadin
+from lengthwise.nn.readout import ScaledReadout
 from lengthwise.nn.window import neighbouring_cells
 
 Injection = Literal["add", "concat", "gate", "layers", "reads", "once"]
@@ -119,7 +119,7 @@ class TransformerModel(Model):
         super().__init__()
         self.causal, self.injection, self.noise = causal, spec.injection, spec.noise
         numbers = spec.read_in == "numbers"
-        self.embedding = Numbers(reads, spec.width) if numbers else nn.Embedding(len(reads), spec.width)
+        self.embedding = DigitReadin(reads, spec.width) if numbers else nn.Embedding(len(reads), spec.width)
         nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
         encodings = [position.build(spec.width, spec.heads) for position in spec.positions]
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
@@ -177,7 +177,7 @@ def _block(spec: Transformer, encodings: Sequence[Encoding], layer: int, causal:
     mixer = build_mixer(chosen, width, spec.heads, causal=causal, layer=layer, dropout=dropout, biases=spec.biases)
     mlp = _mlp(spec) if spec.mlp else None
     block = Block(mixer, mlp, width, post=spec.norm == "post", eps=spec.eps, dropout=dropout)
-    block.initialise(spec.init_std, spec.layers, mlp_too=spec.init == "all")
+    block.initialise(spec.init_std, spec.layers, scale_mlp=spec.init == "all")
     # After the weights are initialised: an encoding may make a head's keys equal to its queries.
     for encoding in encodings:
         if (tied := encoding.tied_heads()) is not None:
@@ -202,7 +202,7 @@ def _mlp(spec: Transformer) -> MLP:
 def _readout(spec: Transformer, writes: int) -> nn.Module:
     norm = [nn.LayerNorm(spec.width, spec.eps)] if spec.final_norm == "readout" else []
     if spec.readout == "scaled":
-        scaled = Scaled(spec.width, writes)
+        scaled = ScaledReadout(spec.width, writes)
         nn.init.normal_(scaled.weight, std=spec.init_std)
         return nn.Sequential(*norm, scaled)
     linear = nn.Linear(spec.width, writes, bias=spec.biases)
@@ -214,15 +214,15 @@ def _readout(spec: Transformer, writes: int) -> nn.Module:
 class InputInjection(nn.Module):
     """Combines the state with the embedded input x at the start of a loop; see ``Transformer``."""
 
-    def __init__(self, how: Injection, width: int) -> None:
+    def __init__(self, injection: Injection, width: int) -> None:
         super().__init__()
-        self.how = how
-        if how == "concat":
+        self.how = injection
+        if injection == "concat":
             self.join = nn.Linear(2 * width, width)
             with torch.no_grad():
                 self.join.weight.copy_(torch.eye(width).repeat(1, 2))
                 self.join.bias.zero_()
-        if how == "gate":
+        if injection == "gate":
             self.gate = nn.Linear(2 * width, width)
             nn.init.zeros_(self.gate.weight)
             nn.init.constant_(self.gate.bias, math.log(9))  # σ(log 9) = 0.9

@@ -35,12 +35,12 @@ class AttentionContext(NamedTuple):
         two encodings are incompatible."""
         for encoding in encodings:  # before a bias is computed, whose size is the square of a row's length
             encoding.check(inputs)
-        angles = _not_none(encoding.angles(inputs) for encoding in encodings)
-        keys = _not_none(encoding.keys(inputs) for encoding in encodings)
-        blanks = _not_none(encoding.blank() for encoding in encodings)
+        angles = _drop_none(encoding.angles(inputs) for encoding in encodings)
+        keys = _drop_none(encoding.keys(inputs) for encoding in encodings)
+        blanks = _drop_none(encoding.blank() for encoding in encodings)
         if len(angles) > 1 or len(blanks) > 1:
             raise UsageError("a model takes one rotary encoding, and one encoding with a blank, at most")
-        biases = _not_none(encoding.attention_bias(inputs) for encoding in encodings)
+        biases = _drop_none(encoding.attention_bias(inputs) for encoding in encodings)
         # A blank is a column of the bias, so it needs a bias, even if that only hides later positions.
         bias = None if causal and not biases and not blanks else _mask_keys(biases, inputs.padding_mask, causal)
         if blanks and bias is not None:
@@ -50,7 +50,7 @@ class AttentionContext(NamedTuple):
         return AttentionContext(inputs.padding_mask, causal, bias, angles[0] if angles else None, summed_keys)
 
 
-def _not_none(terms: Iterable[Any]) -> list[Any]:
+def _drop_none(terms: Iterable[Any]) -> list[Any]:
     return [term for term in terms if term is not None]
 
 

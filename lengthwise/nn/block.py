@@ -65,7 +65,7 @@ class Block(nn.Module):
             return self.mixer(x, context, cache)
         return cache.step(self.mixer, x)
 
-    def initialise(self, std: float, layers: int, *, mlp_too: bool = True) -> None:
+    def initialise(self, std: float, layers: int, *, scale_mlp: bool = True) -> None:
         """Initialise the MLP's weights N(0, std²), and the mixer's as ``Mixer.initialise`` does.
 
         The layers whose output is added to the residual stream get std / √(2 · layers): the mixer's and, with
@@ -76,7 +76,7 @@ class Block(nn.Module):
         self.mixer.initialise(std, small)
         if self.mlp is not None:
             draw_normal(self.mlp.widen, std)
-            draw_normal(self.mlp.narrow, small if mlp_too else std)
+            draw_normal(self.mlp.narrow, small if scale_mlp else std)
 
 
 def _add(x: Float[Tensor, "b t d"], read: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:

@@ -305,7 +305,7 @@ class _FIRE(Encoding):
         self.times = nn.Parameter(torch.tensor(1.0))  # L = times · threshold, for the scale of other parameters
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        index = _index(inputs)
+        index = _row_positions(inputs)
         far = distances(index).to(self.scale.dtype)
         most = torch.maximum(index.to(far.dtype), (self.times * self.threshold).abs())[..., None]
         near = ((self.scale * far).abs() + 1).log() / (((self.scale * most).abs() + 1).log() + 1e-6)
@@ -334,11 +334,11 @@ class _ALiBi(Encoding):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        bias = -self.slopes[:, None, None] * distances(_index(inputs))[:, None]
+        bias = -self.slopes[:, None, None] * distances(_row_positions(inputs))[:, None]
         return bias[0] if bias.shape[0] == 1 else bias
 
 
-def _index(inputs: Inputs) -> Int[Tensor, "#b t"]:
+def _row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
     """Return the positions of every row; a single row if all are equal."""
     index = inputs.host.position
     return inputs.position[:1] if bool((index == index[:1]).all()) else inputs.position

@@ -10,7 +10,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
 
 
-class Numbers(nn.Linear):
+class DigitReadin(nn.Linear):
     """Symbols that consist of digits, as the columns of ``Pairs`` do: a linear layer on these digits as real numbers.
 
     Raises UsageError for other symbols.

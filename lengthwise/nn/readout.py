@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-class Scaled(nn.Linear):
+class ScaledReadout(nn.Linear):
     """A linear layer without bias whose logits are divided by √width (ReTran, ACL 2025)."""
 
     def __init__(self, width: int, symbols: int) -> None:

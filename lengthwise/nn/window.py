@@ -42,7 +42,7 @@ class LocalEncoding(Encoding):
 
 
 @dataclass(frozen=True)
-class _Heads(Position):
+class _HeadWindow(Position):
     """Base of windows that apply to ``count`` of a model's heads; they have no parameters.
 
     ``build`` raises UsageError if ``count`` is above the model's number of heads.
@@ -57,7 +57,7 @@ class _Heads(Position):
             )
 
 
-class _Hiding(Encoding):
+class _KeyMask(Encoding):
     """Hides keys from the chosen heads."""
 
     chosen: Bool[Tensor, " h"]
@@ -78,7 +78,7 @@ class _Hiding(Encoding):
 
 
 @dataclass(frozen=True)
-class LocalHeads(_Heads):
+class LocalHeads(_HeadWindow):
     """The first ``count`` heads see ``reach`` neighbours on either side, the others all positions; no parameters (as in
     Longformer, Beltagy et al. 2020, by head instead of by position)."""
 
@@ -89,7 +89,7 @@ class LocalHeads(_Heads):
         return LocalHeadsEncoding(torch.arange(heads, device="cpu") < self.count, self.reach)
 
 
-class LocalHeadsEncoding(_Hiding):
+class LocalHeadsEncoding(_KeyMask):
     """The module of ``LocalHeads``."""
 
     def __init__(self, chosen: Bool[Tensor, " h"], reach: int) -> None:
@@ -101,7 +101,7 @@ class LocalHeadsEncoding(_Hiding):
 
 
 @dataclass(frozen=True)
-class CoupledHeads(_Heads):
+class CoupledHeads(_HeadWindow):
     """The last ``count`` heads see tokens whose digit positions differ by at most ``reach``, in any number of the row.
 
     Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
@@ -133,7 +133,7 @@ class CoupledHeadsEncoding(LocalHeadsEncoding):
 
 
 @dataclass(frozen=True)
-class EarlierHeads(_Heads):
+class EarlierHeads(_HeadWindow):
     """The last ``count`` heads see earlier positions only, not their own, and a blank key.
 
     The blank is a key of zeros with a value of zeros, so that a head may see nothing (a softmax with 1 added to its
@@ -147,7 +147,7 @@ class EarlierHeads(_Heads):
         return EarlierHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count)
 
 
-class EarlierHeadsEncoding(_Hiding):
+class EarlierHeadsEncoding(_KeyMask):
     """The module of ``EarlierHeads``."""
 
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:

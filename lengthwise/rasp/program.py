@@ -149,7 +149,7 @@ def _symbols(state: State) -> dict[str, Any]:
     return {name: part.alphabet if isinstance(part, Row) else None for name, part in state.items()}
 
 
-def rounds_shown(execution: Execution) -> list[dict[str, str]]:
+def format_rounds(execution: Execution) -> list[dict[str, str]]:
     """Return the states of the first problem as text: per round, a string per part with a character per position."""
     return [{name: format_state(part) for name, part in state.items()} for state in execution.states]
 

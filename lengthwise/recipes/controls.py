@@ -27,7 +27,7 @@ LAYERS = 20  # applied once instead of in a loop
 
 def controls() -> dict[str, Recipe]:
     """Ours without the loop, without the window, or without both. See docs/controls.md."""
-    return by_name([*_pairs(), *(recipe for task in FORMS for recipe in _of(task))])
+    return by_name([*_pairs(), *(recipe for task in FORMS for recipe in _task_controls(task))])
 
 
 def _pairs() -> list[Recipe]:
@@ -44,7 +44,7 @@ def _pairs() -> list[Recipe]:
     ]
 
 
-def _of(task: str) -> list[Recipe]:
+def _task_controls(task: str) -> list[Recipe]:
     """Return all four controls of a task at half the range and half the steps, an eighth of the cost. Forms that halt
     by themselves run T(n) loops instead, since controls without the mark could not halt."""
     whole = FORMS[task]()

@@ -80,7 +80,9 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         layout=layout,
         lengths=Mastery(top=top, start=start, bottom=problems.smallest, every=25, grow=1.5),
         loops=Constant(1),
-        model=ARCHITECTURES[architecture] if architecture in ARCHITECTURES else blocks(_own(MixerSpec, architecture)),
+        model=ARCHITECTURES[architecture]
+        if architecture in ARCHITECTURES
+        else blocks(_own_part(MixerSpec, architecture)),
         objective=Final(),
         steps=STEPS[scale],
         optimizer=AdamW(rate=2e-3),
@@ -90,7 +92,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
     )
 
 
-def _own(base: type[T], name: str) -> T:
+def _own_part(base: type[T], name: str) -> T:
     """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
     import_parts()
     if name not in (known := fields.kinds(base)):
@@ -104,7 +106,7 @@ def _own(base: type[T], name: str) -> T:
 
 def _own_task(name: str) -> tuple[Task, Layout, int]:
     """Return a task by its class name, with the first layout that accepts it."""
-    task = _own(Task, name)
+    task = _own_part(Task, name)
     layouts = (Tagged(), Labelled(), FullOutput())
     return task, next(layout for layout in layouts if layout.accepts(task)), 1
 

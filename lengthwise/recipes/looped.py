@@ -197,18 +197,18 @@ def _lengths(setting: Setting) -> Lengths:
 
 def cpu() -> dict[str, Recipe]:
     """A method of Fan et al. 2025 at a small width: minutes to three hours of one CPU thread. See results/looped."""
-    return _all("cpu")
+    return _all_methods("cpu")
 
 
 def half() -> dict[str, Recipe]:
     """A method of Fan et al. 2025 at a small width, trained on half the range. See docs/looped.md."""
-    return _all("half")
+    return _all_methods("half")
 
 
 def paper() -> dict[str, Recipe]:
     """A method of Fan et al. 2025 as published: width 256, 100,000 steps; for a GPU."""
-    return _all("paper")
+    return _all_methods("paper")
 
 
-def _all(scale: Scale) -> dict[str, Recipe]:
+def _all_methods(scale: Scale) -> dict[str, Recipe]:
     return by_name(variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)

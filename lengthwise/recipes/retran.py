@@ -95,10 +95,10 @@ BUDGETS = {
 
 def cpu() -> dict[str, Recipe]:
     """A model of the ReTran paper on a budget for a CPU: fewer expressions, in smaller batches."""
-    return by_name(_on_a_cpu(name, size) for size in SIZES for name in models(size))
+    return by_name(_cpu_recipe(name, size) for size in SIZES for name in models(size))
 
 
-def _on_a_cpu(name: str, size: str) -> Recipe:
+def _cpu_recipe(name: str, size: str) -> Recipe:
     batch, rate = BUDGETS[size].steps[name]
     steps = BUDGETS[size].expressions // batch
     return replace(

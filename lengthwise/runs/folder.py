@@ -130,13 +130,13 @@ class Folder:
         """Append the rows that are not in the file yet: repeated measurements give equal rows."""
         path = check_regular(self.folder / f"{name}.jsonl")
         # A map of thousands of cells is appended row by row, so do not read the whole file for each.
-        now, (then, known) = _state(path), self._known.get(name, (None, set()))
+        now, (then, known) = _file_state(path), self._known.get(name, (None, set()))
         if now is None or now != then:
-            known = {_key(row) for row in self.rows(name)}
-        if new := {key: row for row in rows if (key := _key(row)) not in known}:
+            known = {_row_key(row) for row in self.rows(name)}
+        if new := {key: row for row in rows if (key := _row_key(row)) not in known}:
             size = self.append(name, *new.values()) + (now.size if now else 0)
             known.update(new)
-            now = _state(path)
+            now = _file_state(path)
             if now and now.size != size:  # another process appended meanwhile
                 now = None
         self._known[name] = now, known
@@ -146,7 +146,7 @@ class Folder:
         fit its schema, or that has not one size per axis of the task."""
         path = check_regular(self.folder / f"{name}.jsonl")
         try:
-            now = _state(path)
+            now = _file_state(path)
             if now and (name not in self._read or self._read[name][0] != now):
                 found = self._read_rows(name, path)
                 check_axes(found, self.axes, f"{path}: line")
@@ -215,7 +215,7 @@ class Folder:
                 left = f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
                 raise UsageError(f"{self.folder}: {remove_controls(who)} works on this {what}{how}{left}") from None
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Clear cached rows, so that they are read again on demand: the rows of many runs do not fit in memory."""
         self._read.clear()
         self._known.clear()
@@ -229,7 +229,7 @@ class _State(NamedTuple):
     changed: int
 
 
-def _state(path: Path) -> _State | None:
+def _file_state(path: Path) -> _State | None:
     """Return a file's state; None if there is no such file."""
     try:
         state = path.stat()
@@ -248,7 +248,7 @@ def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[st
             raise UsageError(f"{where} {number}: {wanted}; take that line out")
 
 
-def _key(row: Mapping[str, Any]) -> str:
+def _row_key(row: Mapping[str, Any]) -> str:
     return json.dumps(row, sort_keys=True)
 
 
@@ -260,11 +260,11 @@ class RunFolder(Folder):
         """True if training has ended."""
         return (self.folder / "model.safetensors").exists()
 
-    def fail(self, reason: str, verdict: str = "") -> None:
+    def record_failure(self, reason: str, verdict: str = "") -> None:
         """Write why the run failed, and the ``verdict``: diverged, or none."""
         write_json(self.folder / "failed.json", {"reason": reason, "verdict": verdict})
 
-    def forgive(self) -> None:
+    def clear_failure(self) -> None:
         """Delete the record of an earlier failure."""
         remove(self.folder / "failed.json")
 
@@ -315,7 +315,7 @@ class RunFolder(Folder):
         path = self.folder / "about.json"
         return read_tree(path) if path.exists() else {}
 
-    def cut(self, name: str, step: int) -> None:
+    def drop_rows_after(self, name: str, step: int) -> None:
         """Remove rows of steps after ``step``, which a resumed run logs again."""
         rows = self.rows(name)
         kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]

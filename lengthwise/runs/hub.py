@@ -57,7 +57,7 @@ def fetch(text: str) -> Path:
     found = {
         path: listed.get(path.name) or path.resolve().name for path in map(folder.joinpath, FILES) if path.exists()
     }
-    if wrong := [path for path, digest in found.items() if not _is(path, digest)]:
+    if wrong := [path for path, digest in found.items() if not _has_digest(path, digest)]:
         for path in wrong:
             remove(path.resolve())
             remove(path)
@@ -109,7 +109,7 @@ def _list_digests(hub: Any, where: Place) -> dict[str, str]:
     return {name: one.lfs.sha256 if one.lfs else one.blob_id for name, one in files.items()}
 
 
-def _is(path: Path, digest: str) -> bool:
+def _has_digest(path: Path, digest: str) -> bool:
     """Return whether a file has this digest: SHA-256 or, for small files, git's own."""
     content = read_bytes(path, MOST)
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
@@ -149,7 +149,7 @@ def _translate_errors(where: Place) -> Iterator[None]:
         raise UsageError(f"{where}: the Hub cannot be reached, and the cache has no whole copy") from None
     except UsageError:
         raise
-    except (OSError, ValueError, _client().TransportError) as error:
+    except (OSError, ValueError, _import_http_client().TransportError) as error:
         raise UsageError(f"{where}: the Hub broke off ({type(error).__name__}); try again") from None
 
 
@@ -163,7 +163,7 @@ def _status(error: Any) -> str:
     return known.get(status, f"the Hub answered with status {status}")
 
 
-def _client() -> Any:
+def _import_http_client() -> Any:
     """Return the HTTP library that this version of huggingface_hub uses."""
     return getattr(import_library("huggingface_hub.utils._http", "hub"), "httpx2", None) or import_library(
         "httpx", "hub"
@@ -172,4 +172,4 @@ def _client() -> Any:
 
 def _unreachable() -> tuple[type[Exception], ...]:
     """Return the HTTP library's errors for an unreachable server."""
-    return _client().ConnectError, _client().TimeoutException
+    return _import_http_client().ConnectError, _import_http_client().TimeoutException

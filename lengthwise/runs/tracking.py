@@ -101,11 +101,11 @@ class Tracker:
         self.sink: Sink | None = None
         self.failed = False
 
-    def hear(self, kind: str, rows: Sequence[Row]) -> None:
+    def send_rows(self, kind: str, rows: Sequence[Row]) -> None:
         """Send rows that were just appended to the run's file of this kind."""
         if kind not in KINDS or self.failed:
             return
-        with self._harmless():
+        with self._ignore_errors():
             if kind not in self.seen:
                 rows, self.seen[kind] = self.run.rows(kind), 0
                 if self.ledger.exists():
@@ -121,7 +121,7 @@ class Tracker:
         self.sent[kind] = self.seen[kind]
         write_json(self.ledger, self.sent)  # before sending: a process killed here skips a row, never sends one twice
         axis, at = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
-        if values := _scores(row, self.run) if kind == "scores" else dict(_numbers(row)):
+        if values := _named_scores(row, self.run) if kind == "scores" else dict(_named_numbers(row)):
             try:
                 self.sink.log(axis, at, values)
             except Exception:  # not sent: `lengthwise track` sends it later
@@ -133,13 +133,13 @@ class Tracker:
         """Send missing rows, and end the connection."""
         for kind in KINDS:
             if kind not in self.seen:
-                self.hear(kind, ())
+                self.send_rows(kind, ())
         if self.sink:
-            with self._harmless():
+            with self._ignore_errors():
                 self.sink.close()
 
     @contextmanager
-    def _harmless(self) -> Iterator[None]:
+    def _ignore_errors(self) -> Iterator[None]:
         """A context in which a library's error ends only the tracking, and its prints are suppressed."""
         try:
             with redirect_stdout(StringIO()):
@@ -160,8 +160,8 @@ def send_to_trackers(run: RunFolder, names: Sequence[str], note: Callable[[str],
     with ExitStack() as stack:
         for tracker in trackers:
             stack.callback(tracker.close)
-            run.listeners.append(tracker.hear)
-            stack.callback(run.listeners.remove, tracker.hear)  # runs before close: a closed tracker gets no rows
+            run.listeners.append(tracker.send_rows)
+            stack.callback(run.listeners.remove, tracker.send_rows)  # runs before close: a closed tracker gets no rows
         yield trackers
 
 
@@ -172,16 +172,16 @@ def check(names: Sequence[str]) -> None:
             raise UsageError(f"{name} is not one of the trackers: {', '.join(SINKS)}{suggest(name, SINKS)}")
 
 
-def _numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
+def _named_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers of a row of metrics by name: ``loss``, ``exact/8``."""
     for name, value in row.items():
         if isinstance(value, dict):
-            yield from _numbers(value, f"{path}{name}/")
+            yield from _named_numbers(value, f"{path}{name}/")
         elif isinstance(value, int | float) and path + name != "step":
             yield path + name, float(value)
 
 
-def _scores(row: Row, run: RunFolder) -> dict[str, float]:
+def _named_scores(row: Row, run: RunFolder) -> dict[str, float]:
     """Return exact match under the kind of problems, the rule if it is not the recipe's, and sizes that differ."""
     name = "exact match/" + row["problems"]
     if row["stopping"] != run.outline.stopping:

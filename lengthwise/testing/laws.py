@@ -86,12 +86,12 @@ def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
     return tuple(laws)
 
 
-def hold_to_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
+def check_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
     """Check a part against these laws; ``name`` is its name in the findings."""
-    return Findings(_hold_to_law(part, name, law) for law in laws)
+    return Findings(_check_law(part, name, law) for law in laws)
 
 
-def _hold_to_law(part: Any, name: str, law: Law) -> Finding:
+def _check_law(part: Any, name: str, law: Law) -> Finding:
     statement = first_sentence(law.__doc__ or "")
     try:
         law(part)
@@ -126,8 +126,8 @@ def check_kinds(kinds: Iterable[type[Config]]) -> Findings:
 def check_part(part: Config, name: str = "") -> Findings:
     """Check a part against the laws of its kind."""
     name = name or text(part)
-    findings = hold_to_laws(part, name, laws_of(type(part)))
+    findings = check_laws(part, name, laws_of(type(part)))
     if isinstance(part, (Position, MixerSpec)):
         laws_of_any_model = [law for law in laws_of(ModelSpec) if law not in laws_of(Config)]
-        findings += hold_to_laws(laws_of_models.small_model(part), name, laws_of_any_model)
+        findings += check_laws(laws_of_models.small_model(part), name, laws_of_any_model)
     return findings

@@ -200,7 +200,7 @@ def influence(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]
     width = inputs.tokens.shape[1]
     several = inputs.take(torch.zeros(width + 1, dtype=torch.long))
     changed = several.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is unchanged
-    symbols = runner.symbols if isinstance(runner, _Checked) else len(READS)
+    symbols = runner.symbols if isinstance(runner, _CheckedModel) else len(READS)
     with torch.no_grad():
         logits = logits_of(runner, replace(several, tokens=changed % symbols), [loops] * (width + 1))
     return ((logits[:-1] - logits[-1]).abs().amax(-1) > SEEN[logits.dtype]).T
@@ -209,7 +209,7 @@ def influence(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]
 # Models, rows, logits
 
 
-class _Checked(Plain):
+class _CheckedModel(Plain):
     """The plain runner of a model, with rows for checking it."""
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
@@ -227,12 +227,12 @@ class _Checked(Plain):
         return layout.write(drawn, task).inputs
 
 
-def _runners(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[_Checked]:
-    return (_Checked(model, spec) for model in build_models(spec, directions))
+def _runners(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[_CheckedModel]:
+    return (_CheckedModel(model, spec) for model in build_models(spec, directions))
 
 
 def _rows_of(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
-    return runner.rows(lengths, width) if isinstance(runner, _Checked) else rows(lengths, width)
+    return runner.rows(lengths, width) if isinstance(runner, _CheckedModel) else rows(lengths, width)
 
 
 def problems_of(spec: ModelSpec) -> tuple[Task, Layout] | None:

@@ -11,7 +11,7 @@ import torch
 from lengthwise.base.fields import Config
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
-from lengthwise.testing.laws import Findings, Law, check_kinds, hold_to_laws, laws_of
+from lengthwise.testing.laws import Findings, Law, check_kinds, check_laws, laws_of
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.training.trainer import rehearse
 
@@ -79,11 +79,11 @@ def _check_built(functions: Mapping[str, Callable[[], Any]], kind: type, first: 
     findings = Findings()
     for name, build in functions.items():
         for law in first:
-            findings += hold_to_laws(name, name, [law])
+            findings += check_laws(name, name, [law])
             if not findings[-1].holds:
                 break
         else:
-            findings += hold_to_laws(build(), name, laws_of(kind, sys.modules[__name__]))
+            findings += check_laws(build(), name, laws_of(kind, sys.modules[__name__]))
     return findings
 
 

@@ -85,13 +85,13 @@ class Clock:
 
 
 @contextmanager
-def computing(threads: int) -> Iterator[None]:
+def computation_settings(threads: int) -> Iterator[None]:
     """A context with this number of torch threads, 32-bit matrix products, and denormal numbers flushed to 0: with tiny
     losses, they would slow down a CPU step several times. Restores the settings at its end. Raises UsageError if
     ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
-    with _settings_of_process():
+    with _shared_settings():
         before, flushed = (
             torch.get_num_threads(),
             float(torch.tensor(1e-40) * 1) == 0,
@@ -111,7 +111,7 @@ _RESTORE = ExitStack()  # restores the settings that the first thread found
 
 
 @contextmanager
-def _settings_of_process() -> Iterator[None]:
+def _shared_settings() -> Iterator[None]:
     """A context with 32-bit products. Torch has one such setting per process, and one number of threads for new
     threads: the first thread that computes sets them, and the last one restores them. Within one thread contexts
     nest."""

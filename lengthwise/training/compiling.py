@@ -13,7 +13,7 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
     """Compile or record the shapes of the first step, if anything is; with ``note``, say why it is useless here. Raises
     UsageError if torch cannot compile."""
     runners, name = trainer.runners, trainer.recipe.name
-    if note and runners.compile and trainer.processes.first and (reason := _why_no_help(trainer)):
+    if note and runners.compile and trainer.processes.first and (reason := _why_useless(trainer)):
         shown.note(f"{name}: {reason}")
     if not runners.compiles and not runners.replaying(parts=1):
         return
@@ -32,7 +32,7 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
     line.show(1.0)
 
 
-def _why_no_help(trainer: Trainer) -> str:
+def _why_useless(trainer: Trainer) -> str:
     """Return the reason why compiling does not help here; empty if it may."""
     if reason := cpu.why_not_compiled(trainer.model):
         return f"runs uncompiled: {reason}"

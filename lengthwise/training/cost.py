@@ -28,7 +28,7 @@ from lengthwise.experiment.resources import SPEED, estimate_training, parameters
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import keep_operations, read_operations
-from lengthwise.training.arithmetic import Matmul, computing
+from lengthwise.training.arithmetic import Matmul, computation_settings
 from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.trainer import Trainer
 
@@ -60,7 +60,7 @@ def evaluation_seconds(recipe: Recipe) -> float:
     problems, scaled up from a few problems of the training length."""
     sizes, few = default_sizes(recipe), 16
     top = recipe.sizes(recipe.lengths.top)
-    with computing(1):
+    with computation_settings(1):
         start = time.process_time()
         exact_match(recipe.build().eval(), recipe, top, few)
         seconds = time.process_time() - start
@@ -75,7 +75,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
         return seconds * SPEED
     small, counter = _shrink(recipe, rows), _Counter()
     model = small.build()
-    with computing(1):
+    with computation_settings(1):
         for step in _sample_steps(recipe, moments):
             batch, loops = data.batch(small, step, passed=_expected_exams(recipe, step))
             # Torch does not count the operations of a CPU's fused attention.
@@ -120,7 +120,7 @@ def _expected_exams(recipe: Recipe, step: int) -> int:
     """Return the exams passed by a step (``Mastery``), assuming that all take equally long and the last is passed at
     the end."""
     lengths = recipe.lengths
-    return lengths.exams() * step // recipe.steps if isinstance(lengths, Mastery) else 0
+    return lengths.exam_count() * step // recipe.steps if isinstance(lengths, Mastery) else 0
 
 
 def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
@@ -198,7 +198,7 @@ def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", c
 def _time_step(trainer: Trainer, moments: int, now: Callable[[], float]) -> float:
     """Return the mean time of steps across the training, by the clock ``now``."""
     recipe, taken = trainer.recipe, 0.0
-    with computing(1):
+    with computation_settings(1):
         trainer.advance()  # the first step includes one-time allocations
         for step in _sample_steps(recipe, moments):
             trainer.passed = _expected_exams(recipe, step)

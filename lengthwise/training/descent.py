@@ -52,7 +52,11 @@ class ReplayedDescent:
         begun = all(weight in descent.optimizer.state for weight in changing)
         begun = begun and (average is None or bool(average.n_averaged))
         fixed = {id(gradient) for gradient in graphs.gradients.values()}
-        if not begun or not _repeats(descent.optimizer) or any(id(weight.grad) not in fixed for weight in changing):
+        if (
+            not begun
+            or not _is_repeatable(descent.optimizer)
+            or any(id(weight.grad) not in fixed for weight in changing)
+        ):
             return descent(rate, average)
         self.rate.fill_(rate)
         key = (average is not None, *(weight.grad is not None for weight in descent.weights))
@@ -79,7 +83,7 @@ class ReplayedDescent:
         return (capture(descend) if on_gpu else descend), logs
 
 
-def _repeats(optimizer: torch.optim.Optimizer) -> bool:
+def _is_repeatable(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether an optimizer's operations are the same at every step."""
     groups = optimizer.param_groups
     if type(optimizer).__name__ == "Lamb":

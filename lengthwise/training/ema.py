@@ -30,7 +30,7 @@ class EMA(AveragedModel):
         """Update the average without counting the update."""
         begun = bool(self.n_averaged)
         moving: list[tuple[Tensor, Tensor]] = []
-        for own, new in _pairs(self.module, model):
+        for own, new in _pair_tensors(self.module, model):
             if begun and isinstance(own, nn.Parameter) and (own.is_floating_point() or own.is_complex()):
                 moving.append((own, new))
             else:
@@ -40,7 +40,7 @@ class EMA(AveragedModel):
             self.move(own, new, int(self.n_averaged))
 
 
-def _pairs(average: nn.Module, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+def _pair_tensors(average: nn.Module, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter and buffer of the average, with the model's own."""
     yield from zip(average.parameters(), model.parameters(), strict=True)
     yield from zip(average.buffers(), model.buffers(), strict=True)

@@ -71,20 +71,20 @@ def digest_of(state: Mapping[str, Any]) -> str:
     """Return 16 hexadecimal digits of the state that another run continues from; training to the same bits gives the
     same."""
     digest = hashlib.blake2b(digest_size=8)
-    _add(digest, {name: state[name] for name in STATE_PARTS if name in state})
+    _update_digest(digest, {name: state[name] for name in STATE_PARTS if name in state})
     return digest.hexdigest()
 
 
-def _add(digest: Any, value: Any) -> None:
+def _update_digest(digest: Any, value: Any) -> None:
     if isinstance(value, Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     elif isinstance(value, Mapping):
         for name in sorted(value, key=str):
             digest.update(f"{name}:".encode())
-            _add(digest, value[name])
+            _update_digest(digest, value[name])
     elif isinstance(value, list | tuple):
         for one in value:
-            _add(digest, one)
+            _update_digest(digest, one)
     else:
         digest.update(f"{value!r};".encode())

@@ -20,7 +20,7 @@ from lengthwise.runners.graphs import pays
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training import checkpoint
-from lengthwise.training.arithmetic import Matmul, check_matmul, computing, stop_signal
+from lengthwise.training.arithmetic import Matmul, check_matmul, computation_settings, stop_signal
 from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import join_processes
@@ -72,10 +72,10 @@ def train(
         trainer = Trainer(recipe, at, graphs=graphs and pays(at) and not compile, processes=processes, **how)
         causality.check(trainer.model, recipe, [recipe.tops])
         if not Run(where, recipe).done:
-            with computing(threads):
+            with computation_settings(threads):
                 prepare_steps(trainer, shown, note=True)
         if not processes.first:
-            with computing(threads), stop_signal() as stopped, prefetch_batches([trainer]):
+            with computation_settings(threads), stop_signal() as stopped, prefetch_batches([trainer]):
                 return _train_beside_first(trainer, where, stopped)
         run = Run.of(recipe, where)
         run.hold_code(trainer.model)
@@ -83,16 +83,16 @@ def train(
         with ExitStack() as held:
             with trainer.clock.exclude():  # without the time spent waiting for another process
                 held.enter_context(alone)
-            held.enter_context(computing(threads))
+            held.enter_context(computation_settings(threads))
             stopped = held.enter_context(stop_signal())
             held.enter_context(send_to_trackers(run, track, shown.note))
             if run.done:  # another process finished it, or this run was killed just before it cleaned up
                 run.forget_state()
-                processes.from_first(None)
+                processes.broadcast(None)
                 return run
             with record_divergence(run), prefetch_batches([trainer]):
                 _train(trainer, run, shown, stopped, save_every)
-                trainer.end(run, keep_state=keep_state)
+                trainer.write_final_files(run, keep_state=keep_state)
     return run
 
 
@@ -102,7 +102,7 @@ def _train(trainer: Trainer, run: Run, shown: Progress, stopped: Callable[[], bo
     for change in trainer.restore(run):
         shown.note(change)
     if trainer.processes.count > 1:
-        trainer.processes.from_first(checkpoint.share_checkpoint(trainer.state()))
+        trainer.processes.broadcast(checkpoint.share_checkpoint(trainer.state()))
     course, saved = TrainingProgress(shown.line(recipe.name, recipe.steps, trainer.step)), time.monotonic()
     over = trainer.is_over
     while not over:
@@ -113,9 +113,9 @@ def _train(trainer: Trainer, run: Run, shown: Progress, stopped: Callable[[], bo
             shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainer.step} on, its {rows}")
         for row in trainer.log(run):
             course.show(trainer.step, row)
-        stop, over = trainer.processes.any(stopped(), trainer.is_over)
+        stop, over = trainer.processes.any_process(stopped(), trainer.is_over)
         if stop or time.monotonic() - saved > save_every:
-            trainer.keep(run)
+            trainer.save_checkpoint(run)
             saved = time.monotonic()
         if stop:
             raise Interrupted(f"stopped at step {trainer.step}; the same command goes on from there: {run.folder}")
@@ -123,7 +123,7 @@ def _train(trainer: Trainer, run: Run, shown: Progress, stopped: Callable[[], bo
 
 def _train_beside_first(trainer: Trainer, where: Path, stopped: Callable[[], bool]) -> Run:
     """Take the same steps as the first process on other rows, and write nothing."""
-    state = trainer.processes.from_first(None)
+    state = trainer.processes.broadcast(None)
     if state is not None:
         trainer.load_state(state)
         over = trainer.is_over
@@ -132,7 +132,7 @@ def _train_beside_first(trainer: Trainer, where: Path, stopped: Callable[[], boo
             trainer.take_exam()
             if trainer.is_report_due():
                 trainer.report()
-            stop, over = trainer.processes.any(stopped(), trainer.step >= trainer.recipe.steps)
+            stop, over = trainer.processes.any_process(stopped(), trainer.step >= trainer.recipe.steps)
             if stop:
                 raise Interrupted(f"stopped at step {trainer.step}")
     return Run(where, trainer.recipe)

@@ -54,30 +54,30 @@ class Processes:
             dist.all_gather(found, tensor.contiguous())
         return found
 
-    def add(self, tensor: Tensor) -> None:
+    def sum_in_place(self, tensor: Tensor) -> None:
         """Replace a tensor by the sum over processes, equal to the bit in all of them."""
         with _report_lost_process():
             dist.all_reduce(tensor)
 
-    def from_first(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Return the first process's value."""
         box = [value]
         with _report_lost_process():
             dist.broadcast_object_list(box, device=torch.device("cpu"))
         return box[0]
 
-    def any(self, *flags: bool) -> list[bool]:
+    def any_process(self, *flags: bool) -> list[bool]:
         """Return, for each flag, whether any process has set it. They are exchanged between CPUs."""
         return torch.stack(self.gather(torch.tensor(flags))).any(0).tolist()
 
     def add_gradients(self, model: nn.Module) -> None:
         """Give each parameter the sum of its gradients over processes. One that no process has used keeps none."""
         parameters = list(model.parameters())
-        used = self.any(*(parameter.grad is not None for parameter in parameters))
+        used = self.any_process(*(parameter.grad is not None for parameter in parameters))
         shared = [parameter for parameter, is_used in zip(parameters, used, strict=True) if is_used]
         parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in shared]
         together = torch.cat([part.flatten() for part in parts])
-        self.add(together)
+        self.sum_in_place(together)
         for parameter, part in zip(shared, together.split([one.numel() for one in shared]), strict=True):
             parameter.grad = part.view_as(parameter)
 
@@ -95,10 +95,10 @@ class SingleProcess(Processes):
     def gather(self, tensor: Tensor) -> list[Tensor]:
         return [tensor]
 
-    def from_first(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return value
 
-    def any(self, *flags: bool) -> list[bool]:
+    def any_process(self, *flags: bool) -> list[bool]:
         return [*flags]
 
     def add_gradients(self, model: nn.Module) -> None:

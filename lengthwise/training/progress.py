@@ -35,9 +35,9 @@ class TrainingProgress:
 @contextmanager
 def record_divergence(run: Run) -> Iterator[None]:
     """A context that records in the run's folder if its training diverges."""
-    run.forgive()
+    run.clear_failure()
     try:
         yield
     except Diverged as error:
-        run.fail(str(error), DIVERGED)
+        run.record_failure(str(error), DIVERGED)
         raise

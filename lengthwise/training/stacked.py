@@ -30,7 +30,14 @@ from lengthwise.runners.stacked import Recorder, Replayer, compute_answers
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check, send_to_trackers
-from lengthwise.training.arithmetic import Matmul, autocast, check_matmul, computing, step_precision, stop_signal
+from lengthwise.training.arithmetic import (
+    Matmul,
+    autocast,
+    check_matmul,
+    computation_settings,
+    step_precision,
+    stop_signal,
+)
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
 from lengthwise.training.progress import TrainingProgress
@@ -75,7 +82,7 @@ def train_stacked(
                 run.forget_state()
             else:
                 entered.enter_context(send_to_trackers(run, track, shown.note))
-        entered.enter_context(computing(threads))
+        entered.enter_context(computation_settings(threads))
         stopped = entered.enter_context(stop_signal())
         if left:
             settings: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
@@ -160,20 +167,20 @@ class Stack:
                 raise
             few = f"memory does not hold {len(self.seeds)} seeds at once: take fewer, or leave the stack out"
             raise UsageError(f"{self.seeds[0].run.recipe.name}: {few}") from None
-        return self._each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
+        return self._apply_to_each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
 
     def keep(self) -> None:
         """Write all checkpoints."""
-        self._each(lambda one: one.trainer.keep(one.run) or [])
+        self._apply_to_each(lambda one: one.trainer.save_checkpoint(one.run) or [])
 
-    def _each(self, act: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    def _apply_to_each(self, act: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for one in [*self.seeds]:
             try:
                 rows += act(one)
             except Diverged as error:
                 self.seeds.remove(one)
-                one.run.fail(str(error), DIVERGED)
+                one.run.record_failure(str(error), DIVERGED)
                 self.shown.note(f"seed {one.run.recipe.seed} leaves the stack: {error}")
         return rows
 
@@ -181,13 +188,13 @@ class Stack:
 def _train(seeds: Sequence[Member], shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoints to the end, without those that diverge."""
     for one in seeds:
-        one.run.forgive()
+        one.run.clear_failure()
         for change in one.trainer.restore(one.run):
             shown.note(change)
     stack, recipe, saved = Stack(seeds, shown), seeds[0].run.recipe, time.monotonic()
     course = TrainingProgress(shown.line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
     while stack.step < recipe.steps:
-        for row in _means(stack.advance()):
+        for row in _mean_rows(stack.advance()):
             course.show(stack.step, row)
         stop = stopped()
         # At the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
@@ -198,10 +205,10 @@ def _train(seeds: Sequence[Member], shown: Progress, stopped: Callable[[], bool]
             where = f"{len(stack.seeds)} runs in {stack.seeds[0].run.folder.parent}"
             raise Interrupted(f"stopped at step {stack.step}; the same command goes on from there: {where}")
     for one in stack.seeds:
-        one.trainer.end(one.run)
+        one.trainer.write_final_files(one.run)
 
 
-def _means(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _mean_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the mean of several seeds' rows at one step, one row of each kind."""
     if losses := [row["loss"] for row in rows if row.get("loss") is not None]:
         lengths = [row["length"] for row in rows if "length" in row]

@@ -181,7 +181,7 @@ class Trainer:
             except data.NoProblemsLeft:  # a task's own file may lack this length
                 passed = True
             self.model.train()
-        self.passed += self.processes.from_first(passed)
+        self.passed += self.processes.broadcast(passed)
 
     def length(self) -> int:
         """Return the largest size at this step."""
@@ -204,7 +204,7 @@ class Trainer:
             run.append("metrics", row)
         return rows
 
-    def keep(self, run: Run) -> None:
+    def save_checkpoint(self, run: Run) -> None:
         """Write the checkpoint."""
         self.check_finite()
         run.save_state(self.state())
@@ -216,7 +216,7 @@ class Trainer:
         early = recipe.patience and self.step - best >= recipe.patience * recipe.watch.every
         return self.step >= recipe.steps or bool(early)
 
-    def end(self, run: Run, *, keep_state: bool = False) -> None:
+    def write_final_files(self, run: Run, *, keep_state: bool = False) -> None:
         """Write the final files. The weights are last: their file marks the run as done."""
         run.describe(self.about())
         if keep_state:
@@ -269,7 +269,7 @@ class Trainer:
         return {
             "commit": commit(),
             "python": platform.python_version(),
-            **self.surroundings(),
+            **self.environment(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             **({"length": self.length()} if isinstance(self.recipe.lengths, Growing) else {}),
             **({"parts": self.parts} if self.parts > 1 else {}),
@@ -281,7 +281,7 @@ class Trainer:
             **self.time(),
         }
 
-    def surroundings(self) -> dict[str, Any]:
+    def environment(self) -> dict[str, Any]:
         """Return settings outside the recipe that may change the last bits of the weights."""
         from lengthwise import __version__
 
@@ -303,7 +303,7 @@ class Trainer:
             "sums": self.sums,
             "best": self.watching.best,
             "spent": self.time(),
-            "surroundings": self.surroundings(),
+            "surroundings": self.environment(),
             "resumed": self.resumed,
             "diverged": self.diverged,
         }
@@ -311,7 +311,7 @@ class Trainer:
     def restore(self, run: Run) -> list[str]:
         """Load the run's checkpoint, if there is one, and drop metrics logged after it; return notes for the user.
         Raises UsageError if the checkpoint does not fit this recipe."""
-        state, before = run.state(), self.surroundings()
+        state, before = run.state(), self.environment()
         if state:
             known = rehearse(self.recipe, self.device, self.matmul).full_state()  # may raise errors of the recipe
             try:
@@ -322,15 +322,15 @@ class Trainer:
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
         elif self.recipe.parent:
             self._load_parent(self.recipe.parent)
-        run.cut("metrics", self.step)
+        run.drop_rows_after("metrics", self.step)
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
         self.last = losses[-1] if losses else self.last
         if not state or self.step == self.recipe.steps:  # no step follows
             return []
-        changes = checkpoint.find_changes(before, self.surroundings())
+        changes = checkpoint.find_changes(before, self.environment())
         self.resumed += [{"step": self.step, **changes}] if changes else []
-        changed = checkpoint.describe_changes(changes, self.surroundings(), self.step)
+        changed = checkpoint.describe_changes(changes, self.environment(), self.step)
         lost = checkpoint.describe_lost_rows(rows, self.step // LOG_EVERY - self.recipe.start // LOG_EVERY)
         return [f"{self.recipe.name}: {note}" for note in (changed, lost) if note]
 

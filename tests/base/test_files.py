@@ -55,7 +55,7 @@ def lock(folder):
 def track(folder):
     """A tracker's ledger; what fails in tracking is noted, and ends the tracking alone."""
     notes = []
-    Tracker(Run(folder, RECIPE), "tensorboard", notes.append).hear("metrics", [{"step": 2, "loss": 0.4}])
+    Tracker(Run(folder, RECIPE), "tensorboard", notes.append).send_rows("metrics", [{"step": 2, "loss": 0.4}])
     raise UsageError(*notes)
 
 
@@ -84,7 +84,7 @@ WRITERS = {
     "model.safetensors": lambda folder: save(folder, RECIPE, {}),
     "state.pt": lambda folder: Run(folder, RECIPE).save_state({}),
     "about.json": lambda folder: Run(folder, RECIPE).describe({"parameters": 1}),
-    "failed.json": lambda folder: RunFolder(folder).fail("reason"),
+    "failed.json": lambda folder: RunFolder(folder).record_failure("reason"),
     "code.json": lambda folder: Run(folder, RECIPE).hold_code(torch.nn.Linear(1, 1)),
     "tracked-tensorboard.json": track,
     ".lock": lock,

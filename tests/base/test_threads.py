@@ -23,7 +23,7 @@ from lengthwise.models.lstm import LSTM
 from lengthwise.runners import cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.training import trainer
-from lengthwise.training.arithmetic import computing
+from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.loop import train
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -150,7 +150,7 @@ def test_settings_of_products_last_until_the_last_thread_has_ended():
     torch.set_float32_matmul_precision("high")
     try:
         torch.set_num_threads(3)
-        assert overlapping(computing(1), computing(1)) == ("highest", False)
+        assert overlapping(computation_settings(1), computation_settings(1)) == ("highest", False)
         assert settings()[0] == "high"
         with ThreadPoolExecutor(1) as new:
             assert new.submit(torch.get_num_threads).result() == 3
@@ -161,8 +161,8 @@ def test_settings_of_products_last_until_the_last_thread_has_ended():
 
 def test_denormal_numbers_stay_flushed_where_the_user_flushes_them():
     tiny = torch.tensor(1e-40)
-    with computing(1):
-        with computing(1):
+    with computation_settings(1):
+        with computation_settings(1):
             pass
         assert float(tiny * 1) == 0
     assert float(tiny * 1) != 0

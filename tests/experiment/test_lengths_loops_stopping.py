@@ -399,6 +399,6 @@ def test_a_mastered_maximum_grows_by_one_or_by_a_factor():
     assert [Mastery(9, start=7).maximum(passed) for passed in range(5)] == [7, 8, 9, 9, 9]
     grown = Mastery(40, start=4, grow=1.5)
     assert [grown.maximum(passed) for passed in range(8)] == [4, 6, 9, 14, 21, 32, 40, 40]
-    assert grown.exams() == 6 and grown.maximum(10**6) == 40
+    assert grown.exam_count() == 6 and grown.maximum(10**6) == 40
     assert [Mastery(9, start=1, grow=1.1).maximum(passed) for passed in range(4)] == [1, 2, 3, 4]
-    assert Mastery(10**6, grow=2.0).exams() == 20
+    assert Mastery(10**6, grow=2.0).exam_count() == 20

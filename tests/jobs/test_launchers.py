@@ -147,7 +147,7 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
     monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL, "--lengths", "4", "--samples", "2"])
     shown, read = [], []
     monkeypatch.setattr(live, "overview", lambda *asked: shown.append(overview(*asked)) or shown[-1])
-    monkeypatch.setattr(many_runs.Run, "forget", lambda run: read.append(run.folder))
+    monkeypatch.setattr(many_runs.Run, "clear_cache", lambda run: read.append(run.folder))
     assert many_runs.study(30, tmp_path, slots=10, seconds=0.1)["per_run_s"] < 1
     text = io.StringIO()
     Console(file=text, width=200).print(shown[-1])

@@ -16,7 +16,7 @@ from lengthwise.nn.mixer import Mixer, MixerSpec, PlainMixer
 from lengthwise.nn.window import Local
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu import reader
-from lengthwise.testing.laws import hold_to_laws, laws_of
+from lengthwise.testing.laws import check_laws, laws_of
 from lengthwise.testing.laws_of_models import READS, WRITES, rows
 from lengthwise.testing.laws_of_parts import it_survives_json
 
@@ -77,7 +77,7 @@ class _Numbered(MixerSpec):
 
 def broken(spec):
     """The laws that a model breaks; the parts here have names that no file can hold."""
-    return hold_to_laws(spec, "", [law for law in laws_of(type(spec)) if law is not it_survives_json]).broken
+    return check_laws(spec, "", [law for law in laws_of(type(spec)) if law is not it_survives_json]).broken
 
 
 def built(causal=True, **changes):

@@ -33,7 +33,7 @@ from lengthwise.rasp.language import (
     select,
     shift,
 )
-from lengthwise.rasp.program import Program, alphabet, answer, check, execute, format_state, rounds_shown
+from lengthwise.rasp.program import Program, alphabet, answer, check, execute, format_rounds, format_state
 from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
@@ -700,7 +700,7 @@ def test_what_is_wrong_beside_the_rules_is_not_hidden():
 
 def test_parity_as_people_see_it():
     execution = execute(program(Parity()), Parity().parse("1011"))
-    assert rounds_shown(execution) == [
+    assert format_rounds(execution) == [
         {"bits": "1011··", "answer": "····0·"},
         {"bits": "·1011·", "answer": "····1·"},
         {"bits": "··1011", "answer": "····0·"},

@@ -61,7 +61,7 @@ def test_a_seed_that_diverged_is_called_so_in_every_table():
         train(WILD)
     assert Run.of(WILD).diverged
     other = Run.of(replace(SMALL, seed=1))
-    other.fail("its loss is no number", DIVERGED)
+    other.record_failure("its loss is no number", DIVERGED)
     runs = [Run.open(tame.folder), other]
     (card,) = score_card(runs)
     assert (card["seeds"], card["longest"][-1]) == (2, "diverged")

@@ -15,5 +15,5 @@ SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, F
 
 def told(run):
     """The points that a run's rows are."""
-    metrics = [("step", row["step"], dict(tracking._numbers(row))) for row in run.rows("metrics")]
-    return metrics + [("size", max(row["sizes"]), tracking._scores(row, run)) for row in run.rows("scores")]
+    metrics = [("step", row["step"], dict(tracking._named_numbers(row))) for row in run.rows("metrics")]
+    return metrics + [("size", max(row["sizes"]), tracking._named_scores(row, run)) for row in run.rows("scores")]

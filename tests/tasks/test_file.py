@@ -78,7 +78,7 @@ def test_no_prompt_is_in_two_parts_and_every_problem_is_in_one(bits):
 def test_training_validation_and_tests_share_no_prompt(bits, source):
     recipe = small(bits, watch=Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {}))
     trained = data.fixed_set(bits, recipe.lengths, source) if source else None
-    steps = [data._of_step(recipe, step, step) for step in range(60)] if not source else [trained]
+    steps = [data._batch_of_step(recipe, step, step) for step in range(60)] if not source else [trained]
     train = {prompt for problems in steps for prompt, _ in texts(bits, problems)}
     validation = {p for p, _ in texts(bits, data.validation_problems(recipe, 200))}
     validation |= {p for p, _ in texts(bits, data.evaluation_problems(recipe, 8, 100, seed=0, step=3))}
@@ -116,7 +116,7 @@ def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_si
     with pytest.raises(UsageError, match="size 66"):
         rehearse(replace(recipe, watch=Watch(every=1, sizes=(66,))), CPU)
     rehearse(recipe, CPU)
-    assert set(data._of_step(recipe, 0, 0).sizes[:, 0].tolist()) == {50, 60}
+    assert set(data._batch_of_step(recipe, 0, 0).sizes[:, 0].tolist()) == {50, 60}
     assert task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
 
 
@@ -292,7 +292,7 @@ def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count, source):
     trainee = rehearse(recipe, CPU)
     batch, _ = data.batch(recipe, 0)
     assert int(batch.inputs.tokens.max()) < count + 2
-    written = data.fixed_set(task, recipe.lengths, source) if source else data._of_step(recipe, 0, 0)
+    written = data.fixed_set(task, recipe.lengths, source) if source else data._batch_of_step(recipe, 0, 0)
     assert texts(task, written)[0] in {(row["prompt"], row["answer"]) for row in rows}
     (score,) = evaluate(Weights("own", recipe, trainee.model), [7], samples=5)
     assert score.count == 5

@@ -517,7 +517,7 @@ def test_a_question_that_is_refused_comes_with_what_it_has_to_be():
 def test_a_law_catches_who_breaks_it(law):
     part = CAUGHT[law]
     (function,) = [one for one in laws_of(type(part)) if one.__name__ == law]
-    (found,) = laws.hold_to_laws(part, "mine", [function])
+    (found,) = laws.check_laws(part, "mine", [function])
     assert not found.holds and found.told and "\n" not in found.told and found.law.endswith(".")
 
 
@@ -530,17 +530,17 @@ def test_a_law_catches_who_breaks_it(law):
 )
 def test_what_is_wrong_with_rows_is_said(task, told):
     (law,) = [law for law in laws_of(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
-    assert told in laws.hold_to_laws(task, "", [law])[0].told
+    assert told in laws.check_laws(task, "", [law])[0].told
 
 
 def test_a_task_of_one_symbol_keeps_all_laws():
     found = [law for law in laws_of(_Unary) if law.__name__ != "it_survives_json"]  # for its _
-    assert len(found) > 10 and not laws.hold_to_laws(_Unary(), "", found).broken
+    assert len(found) > 10 and not laws.check_laws(_Unary(), "", found).broken
 
 
 def test_of_a_model_that_is_random_this_is_said_first():
     """It breaks laws of padding and of rows for this reason alone."""
-    first, second, *_ = laws.hold_to_laws(_Spec("Noisy"), "", laws_of(lw.ModelSpec)).broken[
+    first, second, *_ = laws.check_laws(_Spec("Noisy"), "", laws_of(lw.ModelSpec)).broken[
         1:
     ]  # of its name was said before
     assert first.law == "In evaluation the same row gets the same logits again."
@@ -549,7 +549,7 @@ def test_of_a_model_that_is_random_this_is_said_first():
 
 def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
     (law,) = [law for law in laws_of(_Early) if law.__name__ == "the_answer_is_not_shown"]
-    assert laws.hold_to_laws(lw.NextToken(), "", [law])[0].holds and not laws.hold_to_laws(_Early(), "", [law])[0].holds
+    assert laws.check_laws(lw.NextToken(), "", [law])[0].holds and not laws.check_laws(_Early(), "", [law])[0].holds
 
 
 @pytest.mark.parametrize("shape", typing.get_args(typing.get_type_hints(lw.Schedule)["shape"]))
@@ -563,7 +563,7 @@ def test_there_is_somebody_who_breaks_each():
 
 
 def test_an_error_of_ones_own_code_is_told_with_its_place():
-    (found,) = laws.hold_to_laws(
+    (found,) = laws.check_laws(
         _Spec("Failing"), "Mine", [law for law in laws_of(_Spec) if law.__name__.startswith("far")]
     )
     assert found.told.startswith("RuntimeError in test_laws.py, line ")

@@ -18,7 +18,7 @@ from lengthwise.evaluation import causality, depth, scores, sealed
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Run, choose_device, load
 from lengthwise.training import checkpoint, cost, micro_batches
-from lengthwise.training.arithmetic import computing, step_precision
+from lengthwise.training.arithmetic import computation_settings, step_precision
 from lengthwise.training.ema import EMA
 from lengthwise.training.micro_batches import MicroBatches
 from lengthwise.training.processes import join_processes
@@ -67,10 +67,10 @@ def settings():
 def test_only_steps_are_taken_in_tf32():
     """What is measured between them is not, whatever the user's own setting, which is left as it was."""
     first = settings()
-    with computing(1):  # after which all is as before
+    with computation_settings(1):  # after which all is as before
         torch.set_float32_matmul_precision("high")
         before = settings()
-        with computing(1):
+        with computation_settings(1):
             assert settings()[:2] == ("highest", False)
             with step_precision("tf32"):
                 assert settings()[:2] == ("high", True)
@@ -98,7 +98,7 @@ def test_the_newer_settings_of_precision_are_left_as_they_were():
     before = backend.fp32_precision
     try:
         backend.fp32_precision = "tf32"  # beside which torch refuses to tell the older setting
-        with computing(1):
+        with computation_settings(1):
             assert backend.fp32_precision == "ieee"
         assert backend.fp32_precision == "tf32"
     finally:

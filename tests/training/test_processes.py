@@ -53,10 +53,10 @@ class Thread(Processes):
     def gather(self, tensor):
         return self._exchanged(tensor.detach().clone())
 
-    def add(self, tensor):
+    def sum_in_place(self, tensor):
         tensor.copy_(torch.stack(self.gather(tensor)).sum(0))
 
-    def from_first(self, value):
+    def broadcast(self, value):
         return self._exchanged(value)[0]
 
 

@@ -43,7 +43,7 @@ from lengthwise.runs import folder as folders
 from lengthwise.runs.run import Run, load
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
-from lengthwise.training.loop import Interrupted, computing, stop_signal, train
+from lengthwise.training.loop import Interrupted, computation_settings, stop_signal, train
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer, rehearse
 
@@ -310,7 +310,7 @@ def test_training_leaves_threads_and_signals_as_they_were():
     assert before == ([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], torch.get_num_threads())
     tiny = torch.tensor(1e-40)
     assert float(tiny * 1) != 0
-    with computing(1):
+    with computation_settings(1):
         assert float(tiny * 1) == 0
     assert float(tiny * 1) != 0
 
@@ -719,7 +719,7 @@ def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
     assert run.rows("metrics") == rows
     run.append("metrics", {"step": 3})
     assert run.rows("metrics") == [*rows, {"step": 3}]
-    run.cut("metrics", 1)
+    run.drop_rows_after("metrics", 1)
     assert run.rows("metrics") == rows[:2]
 
 

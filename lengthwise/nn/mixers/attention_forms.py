@@ -14,7 +14,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.attention_context import AttentionContext, Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
-from lengthwise.nn.mixers.recurrent import without_decay
+from lengthwise.nn.mixers.recurrent import exempt_from_decay
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ScalableAttention(SoftmaxAttention):
 
     def __init__(self, width: int, heads: int, *, dropout: float, biases: bool) -> None:
         super().__init__(width, heads, dropout=dropout, biases=biases)
-        self.scale = without_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # log₁₀ at first
+        self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # log₁₀ at first
 
     def mix(
         self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None
@@ -65,7 +65,7 @@ class ForgettingMixer(SoftmaxAttention):
     def __init__(self, width: int, heads: int, *, biases: bool) -> None:
         super().__init__(width, heads, biases=biases)
         self.forget = nn.Linear(width, heads, bias=False)
-        self.forget_bias = without_decay(nn.Parameter(torch.linspace(2, 6, heads)))
+        self.forget_bias = exempt_from_decay(nn.Parameter(torch.linspace(2, 6, heads)))
 
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         query, key, value = self.add_positions(self.project_heads(x), context)

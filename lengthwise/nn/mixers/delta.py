@@ -18,10 +18,10 @@ from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
     ShortConvolution,
     check_heads,
-    in_chunks,
+    exempt_from_decay,
     join_heads,
+    split_chunks,
     split_heads,
-    without_decay,
 )
 
 CHUNK = 16  # positions computed at once: the fastest on a CPU, see bench/mixers.py
@@ -120,13 +120,13 @@ class Decay(nn.Module):
         super().__init__()
         self.step = nn.Linear(width, heads, bias=False)
         step = torch.empty(heads).uniform_(math.log(0.001), math.log(0.1)).exp()
-        self.step_bias = without_decay(nn.Parameter(step.expm1().log()))  # the inverse of softplus
-        self.log_rate = without_decay(nn.Parameter(torch.empty(heads).uniform_(1, 16).log()))
+        self.step_bias = exempt_from_decay(nn.Parameter(step.expm1().log()))  # the inverse of softplus
+        self.log_rate = exempt_from_decay(nn.Parameter(torch.empty(heads).uniform_(1, 16).log()))
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t"]:
-        return self.with_step(x)[0]
+        return self.decay_and_step(x)[0]
 
-    def with_step(self, x: Float[Tensor, "b t d"]) -> tuple[Float[Tensor, "b h t"], Float[Tensor, "b h t"]]:
+    def decay_and_step(self, x: Float[Tensor, "b t d"]) -> tuple[Float[Tensor, "b h t"], Float[Tensor, "b h t"]]:
         """Return the log decay and the step softplus(w x + b)."""
         step = F.softplus(self.step(x) + self.step_bias)
         return -(self.log_rate.exp() * step).transpose(1, 2), step.transpose(1, 2)
@@ -149,14 +149,14 @@ def delta_rule(
     """
     rows, heads, length, width = key.shape
     chunk = min(chunk, length)
-    query, key, value, beta = (in_chunks(part, chunk) for part in (query, key, value, beta[..., None]))
+    query, key, value, beta = (split_chunks(part, chunk) for part in (query, key, value, beta[..., None]))
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=key.device).tril()
     between, among = query @ key.mT, key @ key.mT
     if log_decay is None:
         total = None
         between = between.masked_fill(~lower, 0.0)
     else:
-        total = in_chunks(log_decay[..., None], chunk).cumsum(3)
+        total = split_chunks(log_decay[..., None], chunk).cumsum(3)
         ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
         between, among = between * ratio, among * ratio
     inverse = inverse_of_unit_lower((beta * among).tril(-1))

@@ -18,8 +18,8 @@ from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
     ShortConvolution,
     check_heads,
-    in_chunks,
     join_heads,
+    split_chunks,
     split_heads,
 )
 
@@ -62,7 +62,7 @@ class Mamba2Mixer(RecurrentMixer):
         projected, before = self.conv(self.project(x), before)
         value, key, query = projected.split(self.sizes, -1)
         value, key, query = split_heads(value, self.heads), key[:, None], query[:, None]
-        log_decay, step = self.decay.with_step(x)
+        log_decay, step = self.decay.decay_and_step(x)
         sign = None
         if self.negative:
             factor = 2 * log_decay.exp() - 1
@@ -88,13 +88,13 @@ def linear_attention(
     """
     length = value.shape[2]
     chunk = min(chunk, length)
-    query, key, value = (in_chunks(part, chunk) for part in (query, key, value))
-    total = in_chunks(log_decay[..., None], chunk).cumsum(3)  # of logarithms since the chunk's start
+    query, key, value = (split_chunks(part, chunk) for part in (query, key, value))
+    total = split_chunks(log_decay[..., None], chunk).cumsum(3)  # of logarithms since the chunk's start
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=value.device).tril()
     ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()
     from_start, to_end = total.exp(), (total[..., -1:, :] - total).exp()
     if sign is not None:
-        run = in_chunks(sign[..., None], chunk, 1.0).cumprod(3)
+        run = split_chunks(sign[..., None], chunk, 1.0).cumprod(3)
         ratio, from_start, to_end = ratio * run * run.mT, from_start * run, to_end * run * run[..., -1:, :]
     inside = (query @ key.mT * ratio) @ value
     query, key = query * from_start, key * to_end

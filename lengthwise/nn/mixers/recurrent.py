@@ -67,7 +67,7 @@ def join_heads(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b t c"]:
     return x.transpose(1, 2).flatten(2)
 
 
-def in_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -> Float[Tensor, "b h n s c"]:
+def split_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -> Float[Tensor, "b h n s c"]:
     """Cut rows into n chunks of s = ``chunk`` positions; the last is padded with ``filler``."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % chunk), value=filler).unflatten(2, (-1, chunk))
 
@@ -78,7 +78,7 @@ def check_heads(width: int, heads: int) -> None:
         raise UsageError(f"width must be a multiple of heads, not {width} / {heads}")
 
 
-def without_decay(parameter: nn.Parameter) -> nn.Parameter:
+def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
     """Exempt a parameter from weight decay, see ``weight_decay_groups``."""
     parameter.no_weight_decay = True  # type: ignore[attr-defined]
     return parameter

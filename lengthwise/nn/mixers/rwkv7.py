@@ -16,10 +16,10 @@ from lengthwise.nn.mixers.delta import inverse_of_unit_lower
 from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
     check_heads,
-    in_chunks,
+    exempt_from_decay,
     join_heads,
+    split_chunks,
     split_heads,
-    without_decay,
 )
 
 CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
@@ -53,8 +53,8 @@ class RWKV7Mixer(RecurrentMixer):
         rank = max(4, width // 4)
         self.low = nn.ModuleDict({name: nn.Linear(width, rank, bias=False) for name in ("decay", "rate", "gate")})
         self.high = nn.ModuleDict({name: nn.Linear(rank, width, bias=False) for name in ("decay", "rate", "gate")})
-        self.decay_bias = without_decay(nn.Parameter(torch.linspace(-6, 1, width // heads).repeat(heads)))
-        self.rate_bias = without_decay(nn.Parameter(torch.zeros(width)))
+        self.decay_bias = exempt_from_decay(nn.Parameter(torch.linspace(-6, 1, width // heads).repeat(heads)))
+        self.rate_bias = exempt_from_decay(nn.Parameter(torch.zeros(width)))
         self.removal = nn.Parameter(torch.full((width,), 0.85))  # of the key, before it is normalised
         self.replacement = nn.Parameter(torch.ones(width))  # the effect of the rate a on the key k̃
         self.bonus = nn.Parameter(torch.zeros(heads, 1, width // heads))  # of the current position
@@ -102,7 +102,7 @@ def diagonal_plus_rank_one(
     length = value.shape[2]
     chunk = min(chunk, length)
     parts = (query, log_decay, a, b, key, value)
-    query, log_decay, a, b, key, value = (in_chunks(part, chunk) for part in parts)
+    query, log_decay, a, b, key, value = (split_chunks(part, chunk) for part in parts)
     total = log_decay.cumsum(3)
     query, a = query * total.exp(), a * (total - log_decay).exp()
     b, key, last = b * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()

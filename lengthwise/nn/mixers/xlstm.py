@@ -17,9 +17,9 @@ from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
     ShortConvolution,
     check_heads,
+    exempt_from_decay,
     join_heads,
     split_heads,
-    without_decay,
 )
 
 CHUNK = 32  # positions computed at once
@@ -48,7 +48,7 @@ class MLSTMMixer(RecurrentMixer):
         self.look = nn.Linear(width, 2 * width, bias=False)  # query, key
         self.value = nn.Linear(width, width, bias=False)
         self.gates = nn.Linear(width, 2 * heads, bias=False)
-        self.gate_bias = without_decay(nn.Parameter(torch.cat([torch.zeros(heads), torch.linspace(3, 6, heads)])))
+        self.gate_bias = exempt_from_decay(nn.Parameter(torch.cat([torch.zeros(heads), torch.linspace(3, 6, heads)])))
         self.norm = nn.RMSNorm(width // heads, eps=1e-5)
         self.gate = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width, bias=biases)
@@ -125,7 +125,7 @@ class SLSTMMixer(RecurrentMixer):
         self.recurrent = nn.Parameter(torch.empty(heads, size, 4 * size).uniform_(-1, 1) / size**0.5)
         bias = torch.zeros(heads, 4, size)
         bias[:, 1] = torch.linspace(3, 6, size)  # forget gates, open at the start
-        self.bias = without_decay(nn.Parameter(bias))
+        self.bias = exempt_from_decay(nn.Parameter(bias))
         self.norm = nn.RMSNorm(size, eps=1e-5)
         self.out = nn.Linear(width, width, bias=biases)
 

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.readout import Scaled
+from lengthwise.nn.readout import ScaledReadout
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.cell import run_cell
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.packing import Packing
 from lengthwise.runners.cpu.recurrent import CELL, Sequential
 
-MODEL = {"embedding": (nn.Embedding,), "cells": [Cell], "drop": (nn.Dropout,), "readout": (Scaled, nn.Linear)}
-PARTS = claims.register_types({LSTMModel: MODEL, Cell: CELL, Scaled: {}})
+MODEL = {"embedding": (nn.Embedding,), "cells": [Cell], "drop": (nn.Dropout,), "readout": (ScaledReadout, nn.Linear)}
+PARTS = claims.register_types({LSTMModel: MODEL, Cell: CELL, ScaledReadout: {}})
 
 
 class PackedLSTM(Sequential):

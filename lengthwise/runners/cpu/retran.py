@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from lengthwise.models import Model
 from lengthwise.models.retran import Layer, ReTranModel
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.readout import Scaled
+from lengthwise.nn.readout import ScaledReadout
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.cell import gate_matrix, step_cells
 from lengthwise.runners.cpu.dropout import dropout
@@ -29,10 +29,10 @@ EPS = 1e-5  # of the norms, as of torch's
 LAYER = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
 PARTS = claims.register_types(
     {
-        ReTranModel: {"embedding": (nn.Embedding,), "layers": [Layer], "readout": (Scaled, nn.Linear)},
+        ReTranModel: {"embedding": (nn.Embedding,), "layers": [Layer], "readout": (ScaledReadout, nn.Linear)},
         Layer: {**LAYER, "cell": (Cell,)},
         Cell: CELL,
-        Scaled: {},
+        ScaledReadout: {},
     }
 )
 

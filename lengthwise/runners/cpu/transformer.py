@@ -20,8 +20,8 @@ from lengthwise.models import Model
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
-from lengthwise.nn.readin import Numbers
-from lengthwise.nn.readout import Scaled
+from lengthwise.nn.readin import DigitReadin
+from lengthwise.nn.readout import ScaledReadout
 from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.dropout import dropout
@@ -45,15 +45,15 @@ LINEAR = (nn.Linear,)
 PARTS = claims.register_types(
     {
         TransformerModel: {
-            "embedding": (nn.Embedding, Numbers),
+            "embedding": (nn.Embedding, DigitReadin),
             "norm_embedding": (nn.LayerNorm, nn.Identity),
             "inject": (InputInjection,),
             "blocks": [Block],
             "norm": (nn.LayerNorm, nn.Identity),
-            "readout": (nn.Linear, Scaled, nn.Sequential),
+            "readout": (nn.Linear, ScaledReadout, nn.Sequential),
         },
         InputInjection: {"join": LINEAR, "gate": LINEAR},
-        Numbers: {},
+        DigitReadin: {},
         Block: {
             "norm_mixer": (nn.LayerNorm,),
             "mixer": (SoftmaxAttention,),
@@ -63,7 +63,7 @@ PARTS = claims.register_types(
         },
         MLP: {"widen": LINEAR, "act": (nn.ReLU, nn.GELU), "narrow": LINEAR},
         SoftmaxAttention: {"project": LINEAR, "out": LINEAR},
-        Scaled: {},
+        ScaledReadout: {},
         nn.ReLU: {},
         nn.GELU: {},
     }
