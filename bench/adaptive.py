@@ -13,7 +13,7 @@ from common import QUICK, print_result
 from torch import Tensor
 
 from lengthwise.base.types import Problems
-from lengthwise.evaluation.answers import answers, slots
+from lengthwise.evaluation.answers import answers, gather_slots
 from lengthwise.evaluation.scores import split_batches
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
@@ -44,10 +44,10 @@ def mixed(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
         # Parity answers with one symbol and the end: confidence is their mean log probability.
         chosen = planned
         if rule.reads_output:
-            sure = torch.stack([slots(values, batch.answer_slots).mean(1) for values in best.values])
+            sure = torch.stack([gather_slots(values, batch.answer_slots).mean(1) for values in best.values])
             past = torch.arange(1, len(sure) + 1)[:, None] > limit
             chosen = sure.masked_fill(past, -torch.inf).argmax(0) + 1
-        found.append(slots(best.indices[chosen - 1, torch.arange(len(planned))], batch.answer_slots))
+        found.append(gather_slots(best.indices[chosen - 1, torch.arange(len(planned))], batch.answer_slots))
     return torch.cat(found)
 
 

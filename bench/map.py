@@ -10,7 +10,7 @@ from common import QUICK, print_result
 from torch import Tensor
 
 from lengthwise.base.types import Batch
-from lengthwise.evaluation.answers import Predictions, answer, slots
+from lengthwise.evaluation.answers import Predictions, answer, gather_slots
 from lengthwise.evaluation.generate import decode, decode_anew
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Oracle
@@ -24,7 +24,10 @@ def right(how: Callable[..., Predictions], weights: Weights, batch: Batch) -> tu
     """Seconds, and True for rows whose answer is correct in every symbol."""
     start = time.perf_counter()
     predicted = how(weights.model, weights.recipe, batch, Oracle()).symbols
-    wanted, loss_mask = slots(batch.targets, batch.answer_slots), slots(batch.loss_mask, batch.answer_slots)
+    wanted, loss_mask = (
+        gather_slots(batch.targets, batch.answer_slots),
+        gather_slots(batch.loss_mask, batch.answer_slots),
+    )
     return time.perf_counter() - start, ((predicted == wanted) | ~loss_mask).all(1)
 
 

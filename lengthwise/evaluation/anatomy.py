@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
-from lengthwise.evaluation.answers import answer_mask, answers, slots
+from lengthwise.evaluation.answers import answer_mask, answers, gather_slots
 from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.scores import SAMPLES, resolve_rules, split_batches
 from lengthwise.experiment.data import evaluation_problems
@@ -44,7 +44,7 @@ def anatomy(
     wrong, early, late = [], [], []
     for _, batch in split_batches(recipe, problems, together=rule.together):
         (predicted,) = answers(weights.model, recipe, batch, [rule])
-        wanted = slots(batch.targets, batch.answer_slots)
+        wanted = gather_slots(batch.targets, batch.answer_slots)
         answer = answer_mask(wanted, batch.answer_slots, end)
         wrong.append((predicted.symbols != wanted) & answer)
         # If the answer is fed in, the symbols after a wrong one differ when the model reads its own answer.
@@ -66,7 +66,7 @@ def anatomy(
         "sizes": list(sizes),
         "count": samples,
         "seed": seed,
-        "exact": _share(~missed),
+        "exact": _fraction_true(~missed),
         "ends": ends | {"right": int(missed.sum()) - sum(ends.values())},
         "first_wrong": {str(position): int((first == position).sum()) for position in sorted(set(first.tolist()))},
         "by": {
@@ -86,9 +86,9 @@ def _group_values(values: Int[Tensor, " n"], right: Bool[Tensor, " n"]) -> list[
     for number in numbers.unique():
         low, high = kinds[numbers == number][[0, -1]].tolist()
         inside = (values >= low) & (values <= high)
-        groups.append({"low": low, "high": high, "count": int(inside.sum()), "exact": _share(right[inside])})
+        groups.append({"low": low, "high": high, "count": int(inside.sum()), "exact": _fraction_true(right[inside])})
     return groups
 
 
-def _share(flags: Bool[Tensor, " n"]) -> float:
+def _fraction_true(flags: Bool[Tensor, " n"]) -> float:
     return float(f"{float(flags.float().mean()):.6g}")

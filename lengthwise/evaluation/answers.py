@@ -45,8 +45,8 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
     limits, end = [limit_of(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output:
         logits = choose(model).last(batch.inputs, limits[0], batch.answer_slots)
-        (best,) = _on_host([_likeliest(logits)])
-        symbols, _, confidence = _read(*best, batch.answer_slots, end)
+        (best,) = _copy_to_host([_most_likely(logits)])
+        symbols, _, confidence = _read_slots(*best, batch.answer_slots, end)
         return [Predictions(symbols, confidence, limits[0])]
     movement = any(rule.needs_movement for rule in rules)
     if all(rule.stops or not rule.reads_output for rule in rules):
@@ -83,11 +83,11 @@ class _FollowedRule:
         """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
         if self.rule.stops:
             done = done_rows(self.rule, latest, loop, self.planned) & self.open
-            self._take(done, latest, self.rule.back, loop)
+            self._take_answers(done, latest, self.rule.back, loop)
             self.stopped |= done
-        self._take(self.open & (self.limit == loop), latest, 0, loop)
+        self._take_answers(self.open & (self.limit == loop), latest, 0, loop)
 
-    def _take(self, chosen: Bool[Tensor, " b"], latest: Trace, back: int, loop: int) -> None:
+    def _take_answers(self, chosen: Bool[Tensor, " b"], latest: Trace, back: int, loop: int) -> None:
         if not chosen.any():
             return
         rows = chosen.nonzero()[:, 0]
@@ -116,9 +116,9 @@ def _run_until_done(
             loop, rows, logits, far = steps.send(stay)
         except StopIteration:
             return
-        ((best, logs),) = _on_host([_likeliest(logits)])
+        ((best, logs),) = _copy_to_host([_most_likely(logits)])
         current = _empty_trace(1, batch, movement)
-        _fill(current, 0, rows, _read(best, logs, batch.answer_slots[rows], end), far)
+        _fill(current, 0, rows, _read_slots(best, logs, batch.answer_slots[rows], end), far)
         latest = current if latest is None else _append_loop(latest, current, window)
         for rule in followed:
             rule.choose(latest, loop)
@@ -172,28 +172,28 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None,
     steps, best = [], []
     for loop, rows, logits, far in choose(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement):
         steps.append((loop, rows, None if far is None else far.amax(1, keepdim=True)))
-        best.append(_likeliest(logits))
-    for (loop, rows, far), likeliest in zip(steps, _on_host(best), strict=True):
-        _fill(traced, loop - 1, rows, _read(*likeliest, batch.answer_slots[rows], end), far)
+        best.append(_most_likely(logits))
+    for (loop, rows, far), likeliest in zip(steps, _copy_to_host(best), strict=True):
+        _fill(traced, loop - 1, rows, _read_slots(*likeliest, batch.answer_slots[rows], end), far)
     return traced
 
 
 Best = tuple[Tensor, Tensor]  # the likeliest symbols "n", as floats, and their log probabilities
 
 
-def _likeliest(logits: Float[Tensor, "n v"]) -> Best:
+def _most_likely(logits: Float[Tensor, "n v"]) -> Best:
     best = logits.log_softmax(-1).max(-1)
     return best.indices.float(), best.values.float()
 
 
-def _on_host(best: Sequence[Best]) -> Iterator[Best]:
+def _copy_to_host(best: Sequence[Best]) -> Iterator[Best]:
     """Copy tensors to the CPU in one copy, as each copy waits for the device."""
     counts = [len(symbols) for symbols, _ in best]
     symbols, logs = torch.stack([torch.cat(parts) for parts in zip(*best, strict=True)]).cpu()
     yield from zip(symbols.split(counts), logs.split(counts), strict=True)
 
 
-def _read(
+def _read_slots(
     best: Float[Tensor, " n"], logs: Float[Tensor, " n"], answer_slots: Bool[Tensor, "r t"], end: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
     """Return the symbols predicted in each row's slots, the length of its answer, and the confidence in it."""
@@ -207,7 +207,7 @@ def _read(
     return symbols, length, (log_probability * counted).sum(1) / length
 
 
-def slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
+def gather_slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
     """Move the answer slots of each row to its front: "b t" → "b a", with zeros after them."""
     filled = filled_slots(answer_slots)
     moved = torch.zeros(filled.shape, dtype=row.dtype)

@@ -46,7 +46,7 @@ FRUITLESS = 20  # rounds without a new problem after which the search ends
 
 
 @dataclass(frozen=True)
-class Tried:
+class Attempt:
     """One problem given to the model."""
 
     prompt: str  # as a person types it
@@ -56,13 +56,13 @@ class Tried:
 
 
 @dataclass
-class Tries:
+class Attempts:
     """The problems tried so far."""
 
     tries: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    shortest: list[Tried] = field(default_factory=list)  # failures, by length, then by falling confidence
-    unsure: list[Tried] = field(default_factory=list)  # right answers, by rising confidence
+    shortest: list[Attempt] = field(default_factory=list)  # failures, by length, then by falling confidence
+    unsure: list[Attempt] = field(default_factory=list)  # right answers, by rising confidence
     known: set[str] = field(default_factory=set)
 
     def select_new(self, problems: Problems, task: Task) -> Problems:
@@ -74,7 +74,7 @@ class Tries:
             torch.tensor([n for prompt, n in first.items() if prompt not in self.known], dtype=torch.long)
         )
 
-    def add(self, tried: Sequence[Tried]) -> None:
+    def add(self, tried: Sequence[Attempt]) -> None:
         """Record the results of problems, none of which was tried before."""
         failed = [problem for problem in tried if not problem.right]
         self.known |= {problem.prompt for problem in tried}
@@ -113,7 +113,7 @@ def attack(
         raise UsageError("an attack needs seconds above 0, or 1 try or more")
     chosen = _choose_sizes(recipe, sizes)
     _check_time(weights, max(chosen, key=sum), rule, math.inf if tries else seconds)
-    search, until = Tries(), math.inf if tries else time.monotonic() + seconds
+    search, until = Attempts(), math.inf if tries else time.monotonic() + seconds
     pace = _Pace(recipe, until)
     for problems, origin in _candidates(recipe, chosen, search, seed):
         new = search.select_new(problems, recipe.task)
@@ -121,7 +121,7 @@ def attack(
             search.add(_try_problems(weights, part, origin, rule))
         if len(search.known) >= (tries or math.inf) or time.monotonic() > until:
             break
-    return _result(weights, search, rule, seed, until + SHOWING)
+    return _summarize(weights, search, rule, seed, until + SHOWING)
 
 
 def _check_time(weights: Weights, size: tuple[int, ...], rule: Stopping, seconds: float) -> None:
@@ -170,7 +170,7 @@ def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple
 
 
 def _candidates(
-    recipe: Recipe, sizes: Sequence[tuple[int, ...]], search: Tries, seed: int
+    recipe: Recipe, sizes: Sequence[tuple[int, ...]], search: Attempts, seed: int
 ) -> Iterator[tuple[Problems, str]]:
     """Yield problems to try, with their origins, while there are new ones: initial problems of each size, all problems
     of the shortest sizes, then mutations of tried problems in ``search``."""
@@ -189,14 +189,14 @@ def _candidates(
     chance, fruitless = Random(address(seed, "attack", "changes")), 0
     while fruitless < FRUITLESS:
         before = len(search.known)
-        if mutations := list(_changes(task, search, chance, largest)):
+        if mutations := list(_mutations(task, search, chance, largest)):
             yield Problems.join(mutations), "mutation"
         else:
             yield sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(ROUND, 1), draw), "uniform"
         fruitless = 0 if len(search.known) > before else fruitless + 1
 
 
-def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
+def _mutations(task: Task, search: Attempts, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
     """Yield new problems, on no axis above the largest: mutations, as typed text, of problems with the lowest
     confidence or of the shortest failures, which may give shorter ones."""
     parents = [problem.prompt for problem in [*search.unsure, *search.shortest, *search.shortest]]
@@ -216,7 +216,7 @@ def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " a
             yield problems
 
 
-def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopping) -> list[Tried]:
+def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopping) -> list[Attempt]:
     """Answer problems and return the results."""
     recipe, are_right, confidence = weights.recipe, list[bool](), list[float]()
     for _, batch in split_batches(recipe, problems):
@@ -224,7 +224,7 @@ def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopp
         are_right += right(recipe, batch, predicted).tolist()
         confidence += predicted.confidence.tolist()
     rows = zip(prompts(recipe.task, problems), are_right, confidence, strict=True)
-    return [Tried(prompt, origin, is_right, value) for prompt, is_right, value in rows]
+    return [Attempt(prompt, origin, is_right, value) for prompt, is_right, value in rows]
 
 
 def prompts(task: Task, problems: Problems) -> list[str]:
@@ -233,7 +233,7 @@ def prompts(task: Task, problems: Problems) -> list[str]:
     return [task.to_text(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
 
 
-def _result(weights: Weights, search: Tries, rule: Stopping, seed: int, until: float) -> dict[str, Any]:
+def _summarize(weights: Weights, search: Attempts, rule: Stopping, seed: int, until: float) -> dict[str, Any]:
     solver, failures = Solver(weights), []
     for problem in search.shortest[:SHOWN]:
         if failures and time.monotonic() > until:

@@ -52,11 +52,11 @@ def follow_scores(
 
     def watch(current: Sequence[Sizes], share: float) -> None:
         inside = share * each * rules * sum(cost[size] for size in current)
-        line.show(max(line.done, done + inside), _at(current[-1]))
+        line.show(max(line.done, done + inside), _describe_sizes(current[-1]))
 
     for score in measure(watch=watch):
         done += cost[score.sizes] * (each if score.problems == "every" else 1)
-        line.show(max(line.done, done), _at(score.sizes))
+        line.show(max(line.done, done), _describe_sizes(score.sizes))
         yield score
 
 
@@ -65,11 +65,11 @@ def follow_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *
     total = sum(work(recipe, size) for size in sizes)
     line, done = progress.line(what, total), 0.0
     for size in sizes:
-        line.show(done, _at(recipe.sizes(size)))
+        line.show(done, _describe_sizes(recipe.sizes(size)))
         yield size
         done += work(recipe, size)
     line.show(total)
 
 
-def _at(sizes: tuple[int, ...]) -> str:
+def _describe_sizes(sizes: tuple[int, ...]) -> str:
     return f"at {'x'.join(map(str, sizes))}"

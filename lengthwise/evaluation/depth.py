@@ -60,7 +60,7 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
         "planned": int(planned[0]),
         "exact": _round_values(right.float().mean(1)),
         "confidence": _round_values(traced.confidence.mean(1)),
-        "chosen": {name: _summarise(loops, right) for name, loops in chosen.items()},
+        "chosen": {name: _summarize_choice(loops, right) for name, loops in chosen.items()},
     }
 
 
@@ -87,7 +87,7 @@ def depths(
     return [known[size] for size in wanted]
 
 
-def _summarise(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:
+def _summarize_choice(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:
     """Return the mean and the 10 % and 90 % quantiles of the chosen loops, and the fraction of correct answers
     there."""
     low, high = loops.float().quantile(torch.tensor(QUANTILES)).tolist()

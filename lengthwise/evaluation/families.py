@@ -13,10 +13,10 @@ from lengthwise.evaluation.scores import (
     Report,
     RowResults,
     Watch,
+    build_score,
     resolve_rules,
     results_by_row,
     results_of_groups,
-    score_of,
 )
 from lengthwise.experiment.data import NoProblemsLeft, evaluation_problems, source_of
 from lengthwise.experiment.recipe import Recipe
@@ -50,8 +50,8 @@ def evaluate_families(
         at = recipe.sizes(size)
         chosen = [family.name for family in families if at[0] >= family.smallest]
         report = partial(watch, [at]) if watch else None
-        groups = _groups(recipe, at, samples, chosen, seed, bool(names))
-        yield from _scores(weights, at, groups, rules, report, rows=rows)
+        groups = _problems_by_family(recipe, at, samples, chosen, seed, bool(names))
+        yield from _score_groups(weights, at, groups, rules, report, rows=rows)
 
 
 def rules_of_families(rules: Sequence[Stopping]) -> Sequence[Stopping]:
@@ -78,7 +78,7 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     return sizes
 
 
-def _groups(
+def _problems_by_family(
     recipe: Recipe, at: tuple[int, ...], samples: int, names: Sequence[str], seed: int, named: bool
 ) -> dict[str, Problems]:
     """Return the problems of one size by family. Unless ``named``, families without test problems in a fixed set are
@@ -105,7 +105,7 @@ def all_problems(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Pro
     return problems if len(problems) else None
 
 
-def _scores(
+def _score_groups(
     weights: Weights,
     at: tuple[int, ...],
     groups: Mapping[str, Problems],
@@ -124,7 +124,7 @@ def _scores(
     for rule, found in zip(rules, results, strict=True):
         start = 0
         for name, group in groups.items():
-            yield score_of(weights, rule, name, at, group, found.take(slice(start, start + len(group))), rows=rows)
+            yield build_score(weights, rule, name, at, group, found.take(slice(start, start + len(group))), rows=rows)
             start += len(group)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lengthwise.base.fates import Fate
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Batch, UsageError, to_device
-from lengthwise.evaluation.answers import answer_mask, slots
+from lengthwise.evaluation.answers import answer_mask, gather_slots
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.models import Model, device_of
 from lengthwise.runners.movement import PERIODS, flat_state, relative_movement
@@ -37,18 +37,18 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
     exact = torch.zeros(shape, dtype=torch.bool)
     moved_one, moved_two, cosine = (torch.full(shape, torch.nan) for _ in range(3))
     first_row, first_map = [], []
-    for loop, rows, state, moved in _moving(model, batch, planned + more):
+    for loop, rows, state, moved in _states_by_loop(model, batch, planned + more):
         current = flat_state(model.answer_state(state), batch.inputs.padding_mask.shape[1])
         real = batch.inputs.padding_mask[rows]
         count = real.sum(1)
-        exact[loop - 1, rows] = _right(model, recipe.layout.end(recipe.task), batch, rows, state)
+        exact[loop - 1, rows] = _right_rows(model, recipe.layout.end(recipe.task), batch, rows, state)
         means = ((moved[..., period] * real).sum(1) / count for period in range(PERIODS))
         moved_one[loop - 1, rows], moved_two[loop - 1, rows] = means
         similarity = F.cosine_similarity(current, last[to_device(rows, last.device)], dim=-1).cpu()
         cosine[loop - 1, rows] = (similarity * real).sum(1) / count
         if (first := (rows == 0).nonzero()[:, 0]).numel():
             first_row.append(current[first[0]][real[first[0]]].flatten().float().cpu())
-            first_map.append(_finite(moved[first[0], :, 0][real[first[0]]].tolist()))
+            first_map.append(_round_finite(moved[first[0], :, 0][real[first[0]]].tolist()))
     names = {"exact": exact.float(), "moved": moved_one, "moved_over_two": moved_two, "cosine": cosine}
     return Fate(
         weights=weights.name,
@@ -58,14 +58,14 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
         seed=seed,
         planned=float(planned.float().mean()),
         after=list(range(1 - before, more + 1)),
-        **{name: _aligned(values, planned, before, more) for name, values in names.items()},
+        **{name: _means_by_distance(values, planned, before, more) for name, values in names.items()},
         map=first_map,
-        path=_path(torch.stack(first_row)),
+        path=_project_states(torch.stack(first_row)),
         map_planned=int(planned[0]),
     )
 
 
-def _moving(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Any:
+def _states_by_loop(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Any:
     """Yield loop, rows, state and movement "r t p" after every loop, as the plain runner computes them."""
     mask, earlier, ran = batch.inputs.padding_mask, list[Any](), torch.arange(0)
     for loop, rows, state in unroll(model, batch.inputs, loops):
@@ -88,22 +88,24 @@ def _last_states(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[
     return torch.stack([last[row] for row in range(len(batch))])
 
 
-def _right(model: Model, end: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any) -> Bool[Tensor, " r"]:
+def _right_rows(model: Model, end: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any) -> Bool[Tensor, " r"]:
     """Return which rows' answers are right."""
     part = batch.take(rows)
-    answer = slots(model.read(state).argmax(-1).cpu(), part.answer_slots)
-    wanted = slots(part.targets, part.answer_slots)
+    answer = gather_slots(model.read(state).argmax(-1).cpu(), part.answer_slots)
+    wanted = gather_slots(part.targets, part.answer_slots)
     return ((answer == wanted) | ~answer_mask(wanted, part.answer_slots, end)).all(1)
 
 
-def _aligned(values: Float[Tensor, "k b"], planned: Int[Tensor, " b"], before: int, more: int) -> list[float | None]:
+def _means_by_distance(
+    values: Float[Tensor, "k b"], planned: Int[Tensor, " b"], before: int, more: int
+) -> list[float | None]:
     """Return means over rows at equal distances in loops from each row's T(n)."""
     index = planned[:, None] + torch.arange(1 - before, more + 1) - 1
     means = values.T.gather(1, index).double().mean(0)
-    return _finite(means.tolist())
+    return _round_finite(means.tolist())
 
 
-def _path(states: Float[Tensor, "k n"]) -> list[list[float]]:
+def _project_states(states: Float[Tensor, "k n"]) -> list[list[float]]:
     """Return one problem's states on their first two principal components, "k 2"."""
     centred = states - states.mean(0)
     sizes, vectors = torch.linalg.eigh(centred @ centred.T)  # of the products of loops, which are fewer than numbers
@@ -111,6 +113,6 @@ def _path(states: Float[Tensor, "k n"]) -> list[list[float]]:
     return [[float(f"{x:.4g}") for x in point] for point in path.tolist()]
 
 
-def _finite(values: list[float]) -> list[float | None]:
+def _round_finite(values: list[float]) -> list[float | None]:
     """Round to four digits; None for values that are not finite."""
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]

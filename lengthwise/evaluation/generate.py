@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems
-from lengthwise.evaluation.answers import Predictions, answer, answer_mask, slots
+from lengthwise.evaluation.answers import Predictions, answer, answer_mask, gather_slots
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import Stopping, limit_of
 from lengthwise.models import Model
@@ -42,7 +42,10 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
         if reads is None:
             return decode_anew(model, recipe, batch, stopping)
         predicted[rows], log_probability[rows] = _decode_cached(reads, part, int(loops), end or 0)
-    symbols, log_probability = slots(predicted, batch.answer_slots), slots(log_probability, batch.answer_slots)
+    symbols, log_probability = (
+        gather_slots(predicted, batch.answer_slots),
+        gather_slots(log_probability, batch.answer_slots),
+    )
     counted = answer_mask(symbols, batch.answer_slots, end)
     return Predictions(symbols, (log_probability * counted).sum(1) / counted.sum(1), limit)
 
@@ -54,7 +57,7 @@ def _decode_cached(
     prompt's end, are read at once, later ones one by one."""
     answer_slots = batch.answer_slots
     first = answer_slots.long().argmax(1)
-    tokens = _without_answer(batch, end)
+    tokens = _hide_answer(batch, end)
     predicted = torch.zeros_like(tokens)
     log_probability = torch.zeros(tokens.shape)
     width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
@@ -71,7 +74,7 @@ def _decode_cached(
     return predicted, log_probability
 
 
-def _without_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
+def _hide_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
     """Return the tokens of each row, with the answer replaced by the end symbol."""
     first = batch.answer_slots.long().argmax(1, keepdim=True)
     after = torch.arange(batch.answer_slots.shape[1]) > first
@@ -84,7 +87,7 @@ def decode_anew(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) 
     count = batch.answer_slots.sum(1)
     row, known = torch.arange(len(batch)), len(recipe.layout.vocabs(recipe.task)[0])
     end = recipe.layout.end(recipe.task) or 0
-    tokens = _without_answer(batch, end)
+    tokens = _hide_answer(batch, end)
 
     def predict() -> Predictions:
         fed = replace(batch.inputs, tokens=tokens)

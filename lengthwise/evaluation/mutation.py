@@ -37,26 +37,26 @@ def one_symbol(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     return part[:at] + chance.choice(symbols) + part[at + 1 :]
 
 
-def one_run(part: str, symbols: tuple[str, ...], chance: Random) -> str:
+def repeat_symbol(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     """Repeat one symbol over a span."""
-    start, stop = _span(part, chance)
+    start, stop = _draw_span(part, chance)
     return part[:start] + part[start] * (stop - start) + part[stop:]
 
 
 def copy_span(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     """Copy a span over another of the same length."""
-    start, stop = _span(part, chance)
+    start, stop = _draw_span(part, chance)
     to = chance.randrange(len(part) - (stop - start) + 1)
     return part[:to] + part[start:stop] + part[to + stop - start :]
 
 
-def longer(part: str, symbols: tuple[str, ...], chance: Random) -> str:
+def double_symbol(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     """Double one symbol."""
     at = chance.randrange(len(part))
     return part[: at + 1] + part[at:]
 
 
-def shorter(part: str, symbols: tuple[str, ...], chance: Random) -> str:
+def drop_symbols(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     """Drop one symbol, or half of them."""
     if len(part) == 1:
         return part
@@ -68,19 +68,28 @@ def shorter(part: str, symbols: tuple[str, ...], chance: Random) -> str:
 
 def complement_span(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     """Complement a span: the highest symbol for the lowest, and so on."""
-    start, stop = _span(part, chance)
+    start, stop = _draw_span(part, chance)
     turned = dict(zip(symbols, reversed(symbols), strict=True))
     return part[:start] + "".join(turned.get(symbol, symbol) for symbol in part[start:stop]) + part[stop:]
 
 
-def throughout(part: str, symbols: tuple[str, ...], chance: Random) -> str:
+def fill_part(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     """Write one symbol throughout."""
     return chance.choice(symbols) * len(part)
 
 
-CHANGES: tuple[Mutation, ...] = (one_symbol, one_run, copy_span, longer, shorter, shorter, complement_span, throughout)
+CHANGES: tuple[Mutation, ...] = (
+    one_symbol,
+    repeat_symbol,
+    copy_span,
+    double_symbol,
+    drop_symbols,
+    drop_symbols,
+    complement_span,
+    fill_part,
+)
 
 
-def _span(part: str, chance: Random) -> tuple[int, int]:
+def _draw_span(part: str, chance: Random) -> tuple[int, int]:
     start, stop = sorted((chance.randrange(len(part)), chance.randrange(len(part))))
     return start, stop + 1

@@ -17,7 +17,7 @@ from lengthwise.base.results import AnySize, Outcomes, problems_counted
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError
-from lengthwise.evaluation.answers import Predictions, answer_mask, answers, filled_slots, slots, trace
+from lengthwise.evaluation.answers import Predictions, answer_mask, answers, filled_slots, gather_slots, trace
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.precision import check_precision, first_count, next_count
@@ -73,14 +73,14 @@ def evaluate(
         how = {"kind": kind, "seed": seed, "watch": watch, "rows": rows}
         yield from _evaluate_to_precision(weights, sizes, rules, samples, precision, **how)
         return
-    for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
+    for group in _group_sizes(recipe, sizes, samples, kind=kind, seed=seed):
         inside = partial(watch, [size for size, _ in group]) if watch else None
         results = results_of_groups(weights.model, recipe, [problems for _, problems in group], rules, inside)
         for number, (size, problems) in enumerate(group):
             of_size = slice(number * samples, (number + 1) * samples)
             for rule, found in zip(rules, results, strict=True):
                 family = _mark_alone(kind)
-                yield score_of(weights, rule, kind, size, problems, found.take(of_size), family=family, rows=rows)
+                yield build_score(weights, rule, kind, size, problems, found.take(of_size), family=family, rows=rows)
 
 
 def _evaluate_to_precision(
@@ -120,7 +120,7 @@ def _evaluate_to_precision(
         for rule, parts in zip(rules, found, strict=True):
             results = RowResults.join(parts)
             marks = {"precision": early, "family": _mark_alone(kind), "rows": rows}
-            yield score_of(weights, rule, kind, recipe.sizes(size), seen, results, **marks)
+            yield build_score(weights, rule, kind, recipe.sizes(size), seen, results, **marks)
 
 
 def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, share: float) -> None:
@@ -128,7 +128,7 @@ def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int,
     watch([sizes], (part.start + share * (part.stop - part.start)) / samples)
 
 
-def score_of(
+def build_score(
     weights: Weights,
     rule: Stopping,
     kind: Kind,
@@ -215,7 +215,7 @@ def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int
     return int(results.counts[:, 0].sum()) / count
 
 
-def _groups(
+def _group_sizes(
     recipe: Recipe, sizes: Iterable[AnySize], samples: int, *, kind: Kind, seed: int
 ) -> Iterator[list[tuple[tuple[int, ...], Problems]]]:
     """Yield fresh problems of each size, in order; in groups of sizes that fit one forward pass."""
@@ -223,11 +223,11 @@ def _groups(
     widest = 0
     for size in sizes:
         problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
-        if group and max(widest, _width(recipe, problems)) * samples * (len(group) + 1) > TOKENS:
+        if group and max(widest, _row_width(recipe, problems)) * samples * (len(group) + 1) > TOKENS:
             yield group
             group, widest = [], 0
         group.append((recipe.sizes(size), problems))
-        widest = max(widest, _width(recipe, problems))
+        widest = max(widest, _row_width(recipe, problems))
     if group:
         yield group
 
@@ -271,7 +271,7 @@ def _results_of_batches(
         for rule, parts, predicted in zip(rules, results, answers(model, recipe, batch, rules), strict=True):
             columns = row_counts(recipe, batch, predicted)
             if recipe.task.final_after:
-                columns[:, -1] = _final_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
+                columns[:, -1] = _final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
             count = batch.answer_slots.sum(1)
             parts.append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
         if report:
@@ -283,7 +283,7 @@ def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tens
     """Return the columns of each row: 1 if the answer is right, 1 if all slots are right, right tokens, tokens, the
     chosen loop, 1 if the rule's limit ended it, loops that were run, and 1 if the answer's final part is
     right, here its whole."""
-    wanted, filled = slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
+    wanted, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
     same = (predicted.symbols == wanted) & filled
     columns = [
@@ -298,7 +298,7 @@ def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tens
     return torch.stack([column.long() for column in (*columns, columns[0])], 1)
 
 
-def _final_right(
+def _final_part_right(
     model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predicted: Predictions, right: Bool[Tensor, " b"]
 ) -> Bool[Tensor, " b"]:
     """Return where the answer's final part, after the last ``Task.final_after``, is right. Where answer tokens are
@@ -309,7 +309,7 @@ def _final_right(
         part = batch.take(wrong)
         said = decode(model, recipe, part, rule).symbols
         symbols[wrong, : said.shape[1]] = said
-    both = torch.cat([symbols, slots(batch.targets, batch.answer_slots)])
+    both = torch.cat([symbols, gather_slots(batch.targets, batch.answer_slots)])
     end, mark = recipe.layout.end(recipe.task), recipe.layout.vocabs(recipe.task)[1].id(recipe.task.final_after)
     counted = until_end(both, end) & filled_slots(batch.answer_slots).repeat(2, 1)
     at = torch.arange(1, both.shape[1] + 1)
@@ -329,17 +329,17 @@ def split_batches(
 ) -> Iterator[tuple[slice, Batch]]:
     """Yield problems as batches of at most ``positions`` positions, or of ``together`` rows if that is above 1, each
     with its slice of rows."""
-    width = _width(recipe, problems)
-    for part in _parts(len(problems), width, together * width if together > 1 else positions):
+    width = _row_width(recipe, problems)
+    for part in _split_rows(len(problems), width, together * width if together > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 
-def _width(recipe: Recipe, problems: Problems) -> int:
+def _row_width(recipe: Recipe, problems: Problems) -> int:
     """Return about how many positions a row has: the longest prompt and answer slots."""
     return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
 
-def _parts(count: int, width: int, positions: int = TOKENS) -> list[slice]:
+def _split_rows(count: int, width: int, positions: int = TOKENS) -> list[slice]:
     """Split ``count`` rows of this width into slices of at most ``positions`` positions."""
     rows = max(1, positions // width)
     return [slice(start, start + rows) for start in range(0, count, rows)]
@@ -352,12 +352,12 @@ def trace_answers(
     the CPU."""
     model.eval()
     end = recipe.layout.end(recipe.task)
-    traces = [trace(model, batch.take(part), limit[part], end) for part in _parts(*batch.targets.shape)]
+    traces = [trace(model, batch.take(part), limit[part], end) for part in _split_rows(*batch.targets.shape)]
     traced = Trace(
         torch.cat([part.predictions for part in traces], 1),
         torch.cat([part.ends for part in traces], 1),
         torch.cat([part.confidence for part in traces], 1),
         torch.cat([part.loops for part in traces]),
     )
-    wanted = slots(batch.targets, batch.answer_slots)
+    wanted = gather_slots(batch.targets, batch.answer_slots)
     return traced, ((traced.predictions == wanted) | ~answer_mask(wanted, batch.answer_slots, end)).all(-1)

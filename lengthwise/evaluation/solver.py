@@ -62,7 +62,7 @@ class Solver:
         """Return the resources for an answer. Raises UsageError if the task cannot parse the prompt, or memory is too
         small."""
         recipe = self.weights.recipe
-        size = _parse(recipe.task, prompt.strip())[0].sizes[0].tolist()
+        size = _parse_prompt(recipe.task, prompt.strip())[0].sizes[0].tolist()
         estimate = estimate_evaluation(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
         estimate.check(f"{recipe.task.name}: a prompt of size {'x'.join(map(str, size))}")
         return estimate
@@ -76,7 +76,7 @@ class Solver:
                 f"solve takes one prompt as text, not a {type(prompt).__name__}; call it for each of several"
             )
         recipe, model, prompt = self.weights.recipe, self.weights.model, prompt.strip()
-        problems, known = _parse(recipe.task, prompt)
+        problems, known = _parse_prompt(recipe.task, prompt)
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
         predicted = respond(model, recipe, problems, rule)
         row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end(recipe.task)
@@ -86,7 +86,7 @@ class Solver:
         is_graded = recipe.layout.chance(recipe.task) is not None
         return Answer(
             prompt=prompt,
-            text=self._text(symbols),
+            text=self._format_answer(symbols),
             right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]) if known else None,
             correct=bool(correct.all()) if known else None,
             loops=int(predicted.loops[0]),
@@ -95,7 +95,7 @@ class Solver:
             slot_confidence=_slot_confidence(model, row, predicted.loops) if is_graded else (),
         )
 
-    def _text(self, symbols: Int[Tensor, " a"]) -> str:
+    def _format_answer(self, symbols: Int[Tensor, " a"]) -> str:
         """Format an answer; predictions that are no answer of the task are shown symbol by symbol."""
         recipe = self.weights.recipe
         answer = recipe.layout.answer(symbols, recipe.task)
@@ -104,7 +104,7 @@ class Solver:
         return recipe.layout.vocabs(recipe.task)[1].decode(answer)
 
 
-def _parse(task: Task, prompt: str) -> tuple[Problems, bool]:
+def _parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
     """Return a typed prompt as a problem, and whether its answer is known."""
     try:
         return task.parse(prompt), True

@@ -41,7 +41,7 @@ class Exported(nn.Module):
         self.model = copy.deepcopy(model).cpu().eval()
         for part in self.model.modules():
             if isinstance(part, Encoding):
-                part.check = _no_check  # type: ignore[method-assign]  # it reads numbers, which are not known yet
+                part.check = _skip_check  # type: ignore[method-assign]  # it reads numbers, which are not known yet
 
     def forward(
         self,
@@ -55,7 +55,9 @@ class Exported(nn.Module):
         model = self.model
         context = model.embed(Inputs(tokens, position, digit_position, padding_mask, line=line))
         if isinstance(model, (LSTMModel, ReTranModel)):
-            return model.read(_lstm(model, context) if isinstance(model, LSTMModel) else _retran(model, context))
+            return model.read(
+                _advance_lstm(model, context) if isinstance(model, LSTMModel) else _advance_retran(model, context)
+            )
         leaves, form = tree_flatten((context, model.start(context)))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         constant = sum(isinstance(leaf, Tensor) for leaf in tree_flatten(context)[0])
@@ -70,7 +72,7 @@ class Exported(nn.Module):
         def loop(k: Tensor, loops: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
             context, state = whole(given)
             scan = isinstance(model, ScanModel)
-            changed = tree_flatten(_scan(model, state, k) if scan else model.advance(state, context))[0]
+            changed = tree_flatten(_advance_scan(model, state, k) if scan else model.advance(state, context))[0]
             both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], given[constant:], strict=True)
             # A row whose loops are over keeps its state.
             kept = [_where((k < loops).view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in both]
@@ -107,7 +109,7 @@ def _where(first: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return (first & one) | (~first & other) if one.dtype == torch.bool else torch.where(first, one, other)
 
 
-def _no_check(inputs: Inputs) -> None:
+def _skip_check(inputs: Inputs) -> None:
     pass
 
 
@@ -134,7 +136,7 @@ def _explicit_attention() -> Iterator[None]:
         yield
 
 
-def _over_positions(
+def _scan_positions(
     step: Callable[..., tuple[Tensor, ...]], x: Float[Tensor, "b t d"], width: int, *states: Tensor
 ) -> Float[Tensor, "b t width"]:
     """Return the outputs of a recurrence: ``step(t, *states)`` returns the output "b width" at position t, then the
@@ -152,11 +154,11 @@ def _over_positions(
     return while_loop(goes_on, loop, (*first, *(state.clone() for state in states)))[1]
 
 
-def _at(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Tensor, "b d"]:
+def _select_position(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Tensor, "b d"]:
     return x.index_select(1, t.view(1)).squeeze(1)
 
 
-def _scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
+def _advance_scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
     """``ScanModel.advance`` after ``k`` loops."""
     h, loops = state
     index, back = torch.arange(h.shape[1]), 2 ** k.clamp(max=40)
@@ -165,23 +167,23 @@ def _scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
     return torch.where((index >= back)[:, None], combined, h), loops
 
 
-def _lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+def _advance_lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
     """Compute ``LSTMModel.advance`` once."""
     for cell in model.cells:
-        x = _cell(cell, x)
+        x = _run_cell(cell, x)
     return x
 
 
-def _cell(cell: Cell, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+def _run_cell(cell: Cell, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
     seen = cell.input(x)
 
     def step(t: Tensor, short: Tensor, long: Tensor) -> tuple[Tensor, ...]:
-        gates, g = (_at(seen, t) + cell.recurrent(short)).split([3 * long.shape[1], long.shape[1]], -1)
+        gates, g = (_select_position(seen, t) + cell.recurrent(short)).split([3 * long.shape[1], long.shape[1]], -1)
         i, f, o = gates.sigmoid().chunk(3, -1)
         long = f * long + i * g.tanh()
         return o * long, cell.short(o * long), long
 
-    return cell.out(_over_positions(step, x, cell.out.in_features, *_first_states(cell, x)))
+    return cell.out(_scan_positions(step, x, cell.out.in_features, *_first_states(cell, x)))
 
 
 def _first_states(cell: Cell, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +191,7 @@ def _first_states(cell: Cell, x: Tensor) -> tuple[Tensor, Tensor]:
     return rows + cell.first_short, rows + cell.first_long
 
 
-def _retran(model: ReTranModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+def _advance_retran(model: ReTranModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
     """Compute ``ReTranModel.advance`` once."""
     angles = torch.arange(1, x.shape[1] + 1)[:, None] * model.rates
     turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
@@ -215,10 +217,10 @@ def _retran_layer(
         return one * own.index_select(0, t.view(1)) + swapped * other.index_select(0, t.view(1))
 
     def step(t: Tensor, short: Tensor, long: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        query = turned(_at(queries, t).unflatten(-1, by_head), t) / math.sqrt(keys.shape[-1])
+        query = turned(_select_position(queries, t).unflatten(-1, by_head), t) / math.sqrt(keys.shape[-1])
         scores = (query[:, :, None] @ keys.mT).masked_fill(index > t, -torch.inf)
         mixed = (scores.softmax(-1) @ values).flatten(1)
-        h = layer.norm_attention(_at(x, t) + layer.mix(mixed))
+        h = layer.norm_attention(_select_position(x, t) + layer.mix(mixed))
         output, (short, long) = layer.cell(h[:, None], (short, long))
         y = layer.norm_cell(h + output[:, 0])
         now = (index == t + 1)[:, None]
@@ -226,4 +228,4 @@ def _retran_layer(
         values = torch.where(now, layer.value(y).unflatten(-1, by_head)[:, :, None], values)
         return y, short, long, keys, values
 
-    return _over_positions(step, x, width, *_first_states(layer.cell, x), keys, values)
+    return _scan_positions(step, x, width, *_first_states(layer.cell, x), keys, values)

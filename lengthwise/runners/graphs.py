@@ -198,7 +198,7 @@ class Recording:
     def __init__(self, owner: Graphs, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         self.owner, self.shape = owner, shape
         buffers = {name: torch.empty_like(value, device=owner.device) for name, value in _tensors(inputs).items()}
-        self.inputs = (_Unread if owner.own_code else CopiedInputs)(**buffers, original=inputs)
+        self.inputs = (_GuardedInputs if owner.own_code else CopiedInputs)(**buffers, original=inputs)
         self.running = torch.empty_like(running, device=owner.device)
         self.fill(inputs, running)
         advance = compile_advance(BACKEND) if owner.compiles else None
@@ -303,16 +303,16 @@ class _Unrolled(nn.Module):
                     state = self.compiled(model, state, context, runs[:, None, None])
                 else:
                     new = model.advance(state, context)
-                    state = new if shape.all_run else keep_finished(runs, new, state)
+                    state = new if shape.all_run else keep_finished_rows(runs, new, state)
             if shape.each:
                 read.append(model.read(state))
         return torch.stack(read) if shape.each else model.read(state)
 
 
-def keep_finished(runs: Bool[Tensor, " b"], new: Any, old: Any) -> Any:
+def keep_finished_rows(runs: Bool[Tensor, " b"], new: Any, old: Any) -> Any:
     """A state after a loop: the new one of rows that run, the old one of others. What has no row of its own is new."""
     if isinstance(new, tuple):
-        parts = [keep_finished(runs, *both) for both in zip(new, old, strict=True)]
+        parts = [keep_finished_rows(runs, *both) for both in zip(new, old, strict=True)]
         return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
     if not isinstance(new, Tensor) or not new.dim() or len(new) != len(runs):
         return new
@@ -320,7 +320,7 @@ def keep_finished(runs: Bool[Tensor, " b"], new: Any, old: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Unread(CopiedInputs):
+class _GuardedInputs(CopiedInputs):
     """Inputs of a model of one's own, which may not decide by numbers that the next batch has otherwise."""
 
     @property

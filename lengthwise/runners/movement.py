@@ -27,8 +27,8 @@ def relative_movement(now: State, earlier: Sequence[State], real: Bool[Tensor, "
     zero, moved = torch.zeros(real.shape, device=real.device), []
     for before in earlier:
         pairs = [(new, old) for new, old in zip(_tensors(now), _tensors(before), strict=True) if len(new) == len(real)]
-        change = sum((_squares(new - old, real) for new, old in pairs), zero)
-        size = sum((_squares(new, real) for new, _ in pairs), zero)
+        change = sum((_sum_squares(new - old, real) for new, old in pairs), zero)
+        size = sum((_sum_squares(new, real) for new, _ in pairs), zero)
         moved.append((change / size.clamp(min=1e-30)).sqrt())
     moved += [torch.full_like(zero, torch.inf)] * (PERIODS - len(moved))
     return torch.stack(moved, -1).masked_fill(~real[..., None], 0.0)
@@ -50,7 +50,7 @@ def _tensors(state: State) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) and state.is_floating_point() else []
 
 
-def _squares(x: Tensor, real: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
+def _sum_squares(x: Tensor, real: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
     """Return the sum of squares at each position, or of a row's whole state."""
     axis = 2 if x.shape[:2] == real.shape else 1
     return x.reshape(*x.shape[:axis], -1).square().sum(-1).view(len(x), -1)

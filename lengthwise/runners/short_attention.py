@@ -29,12 +29,12 @@ PAIRS = 4096  # rows · heads of what is measured
 @contextmanager
 def choose_attention(device: torch.device, kind: torch.dtype, positions: int, head_width: int) -> Iterator[None]:
     """A context in which torch computes attention over this many positions in the faster way."""
-    with _products() if positions <= products_up_to(device, kind, head_width) else nullcontext():
+    with _attend_by_products() if positions <= max_product_width(device, kind, head_width) else nullcontext():
         yield
 
 
 @contextmanager
-def _products() -> Iterator[None]:
+def _attend_by_products() -> Iterator[None]:
     """A context in which torch computes attention by two batched products."""
     cuda = torch.backends.cuda
     before = cuda.fp16_bf16_reduction_math_sdp_allowed()
@@ -47,7 +47,7 @@ def _products() -> Iterator[None]:
 
 
 @cache
-def products_up_to(device: torch.device, kind: torch.dtype, head_width: int) -> int:
+def max_product_width(device: torch.device, kind: torch.dtype, head_width: int) -> int:
     """The width up to which two products are faster."""
     if device.type != "cuda":
         return ON_CPU
@@ -68,20 +68,24 @@ def measure(device: torch.device, kind: torch.dtype, head_width: int) -> int:
     """Measure the largest of ``WIDTHS`` up to which two products are faster; 0 if they never are."""
     best = 0
     for positions in WIDTHS:
-        fused, products = (_milliseconds(device, kind, positions, head_width, math) for math in (False, True))
+        fused, products = (_time_attention(device, kind, positions, head_width, math) for math in (False, True))
         if products > fused:
             break
         best = positions
     return best
 
 
-def _milliseconds(device: torch.device, kind: torch.dtype, positions: int, head_width: int, products: bool) -> float:
+def _time_attention(device: torch.device, kind: torch.dtype, positions: int, head_width: int, products: bool) -> float:
     """The time of 20 forward and backward passes of attention, replayed as a CUDA graph."""
     size = PAIRS // 16, 16, positions, head_width
     query, key, value = (torch.randn(size, device=device, dtype=kind, requires_grad=True) for _ in range(3))
 
     def passes(count: int) -> None:
-        with _products() if products else sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
+        with (
+            _attend_by_products()
+            if products
+            else sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
+        ):
             for _ in range(count):
                 found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
                 torch.autograd.grad(found, (query, key, value), found.detach())

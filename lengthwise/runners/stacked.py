@@ -116,19 +116,19 @@ class _Unrolled(nn.Module):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= min(plan.no_grad_loops)):
                 state = model.advance(before, context)
             if min(plan.counts[k]) < count:
-                state = _where(running[:, k], state, before)
+                state = _choose_rows(running[:, k], state, before)
             if min(plan.no_grad_loops) <= k < max(plan.no_grad_loops):
-                state = _where(tracked[k], state, state)
+                state = _choose_rows(tracked[k], state, state)
             if plan.least[k] < count:
                 found.append(model.read(state)[plan.least[k] :])
         return tuple(found)
 
 
-def _where(chosen: Tensor, new: Any, old: Any) -> Any:
+def _choose_rows(chosen: Tensor, new: Any, old: Any) -> Any:
     """Return ``new`` in the chosen rows (or all, by a scalar), else ``old`` without gradients. Tensors of one row for
     all rows are new."""
     if isinstance(new, tuple):
-        parts = [_where(chosen, *both) for both in zip(new, old, strict=True)]
+        parts = [_choose_rows(chosen, *both) for both in zip(new, old, strict=True)]
         return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
     if not isinstance(new, Tensor) or (chosen.dim() and len(chosen) != len(new)):
         return new

@@ -175,18 +175,18 @@ class SequenceTask(Task):
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         count, width = len(self._read_symbols), int(sizes.max())
         row = torch.randint(count, (len(sizes), width), generator=generator, dtype=integer_type(count))
-        return self.from_rows(sizes, zero_after(self._ids(row), sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
 
     @property
     def _read_symbols(self) -> tuple[str, ...]:
         return self.reads or self.symbols
 
-    def _ids(self, row: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
+    def _to_ids(self, row: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
         """Convert indices among the symbols that the task reads to ids."""
         return row if not self.reads else self.vocab.encode(self.reads).to(row.dtype)[row.long()]
 
     def parse(self, text: str) -> Problems:
-        row = symbols_of(self, text)
+        row = parse_symbols(self, text)
         return self.from_rows(torch.tensor([[len(row)]]), row[None])
 
     @property
@@ -195,11 +195,11 @@ class SequenceTask(Task):
 
     def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         row = pattern(sizes[:, 0], int(sizes.max()), len(self._read_symbols), generator)
-        return self.from_rows(sizes, zero_after(self._ids(row), sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         row = every_row(len(self._read_symbols), size[0], most)
-        return None if row is None else self.from_rows(torch.full((len(row), 1), size[0]), self._ids(row))
+        return None if row is None else self.from_rows(torch.full((len(row), 1), size[0]), self._to_ids(row))
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """By default, an answer has at most as many symbols as its prompt."""
@@ -229,7 +229,7 @@ class TwoOperandTask(Task):
         """Return an answer in the task's own order, from digits least significant first."""
 
 
-def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:
+def parse_symbols(task: Task, text: str) -> Int[Tensor, " n"]:
     """Return typed text as ids: of its words if some symbol has several letters, else of its characters. Raises
     UsageError with the task's name and the first unknown symbol."""
     symbols = task.vocab.split(text if task.vocab.separator else "".join(text.split()))

@@ -61,16 +61,16 @@ class Addition(ArithmeticTask, TwoOperandTask):
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         columns = torch.randint(self.base, (len(sizes), int(sizes.max()), 2), generator=generator, dtype=SYMBOL)
-        return self._trimmed(sizes, columns.mT.contiguous(), generator)
+        return self._trim_operands(sizes, columns.mT.contiguous(), generator)
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Sums with one long carry: it starts at a uniform position and is passed on to a uniform later one (in half of
         the rows to the very end), through columns that add up to base − 1; in half of the rows these columns hold a
         largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
-        return self._trimmed(sizes, carry_chain(pair, always=True).to(SYMBOL), generator)
+        return self._trim_operands(sizes, carry_chain(pair, always=True).to(SYMBOL), generator)
 
-    def _trimmed(self, sizes: Int[Tensor, "b axes"], operands: Digits, generator: Generator) -> Problems:
+    def _trim_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits, generator: Generator) -> Problems:
         """Zero digits beyond each operand's length; without leading zeros, redraw a zero as the top digit."""
         lengths = sizes.expand(-1, 2)
         if not self.leading_zeros:

@@ -35,7 +35,7 @@ class Automaton(SequenceTask):
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
-        next_state, outputs = _tables(self)
+        next_state, outputs = _tables_of(self)
         index = torch.zeros(len(self.symbols), dtype=torch.long)  # of each symbol among those that the task reads
         index[self.vocab.encode(self.reads or self.symbols).long()] = torch.arange(next_state.shape[1])
         state, states = torch.zeros(len(row), dtype=torch.long), []
@@ -62,7 +62,7 @@ class Automaton(SequenceTask):
 
 
 @cache
-def _tables(task: Automaton) -> tuple[Tensor, Tensor]:
+def _tables_of(task: Automaton) -> tuple[Tensor, Tensor]:
     return task.automaton()
 
 

@@ -30,9 +30,11 @@ class BinarySum(SequenceTask):
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         ones = (torch.rand(len(sizes), 1, generator=generator) * (sizes[:, :1] + 1)).long()
-        return self._rows_with_ones(sizes, ones, generator)
+        return self._draw_rows_with_ones(sizes, ones, generator)
 
-    def _rows_with_ones(self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator) -> Problems:
+    def _draw_rows_with_ones(
+        self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator
+    ) -> Problems:
         """Draw rows with this number of ones, anywhere."""
         length, width = sizes[:, :1], int(sizes.max())
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
@@ -47,7 +49,7 @@ class BinarySum(SequenceTask):
         """Return the family of rows with this number of ones."""
 
         def sample(sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-            return self._rows_with_ones(sizes, sizes[:, :1].clamp(max=ones), generator)
+            return self._draw_rows_with_ones(sizes, sizes[:, :1].clamp(max=ones), generator)
 
         return Family(f"{ones}-ones", f"Exactly {ones} ones, anywhere.", sample, smallest=ones)
 
@@ -56,7 +58,7 @@ class BinarySum(SequenceTask):
         length = sizes[:, 0]
         power = 2 ** (torch.rand(len(sizes), generator=generator) * _bit_length(length)).long()
         ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
-        return self._rows_with_ones(sizes, torch.minimum(ones, length)[:, None], generator)
+        return self._draw_rows_with_ones(sizes, torch.minimum(ones, length)[:, None], generator)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length, count = sizes[:, 0], bits.sum(1)

@@ -18,12 +18,12 @@ OR = 2  # the id of the sign between the vectors
 
 def one_at_the_start(pair: Pair) -> Digits:
     """A single 1, in the first position of the shorter vector."""
-    return _single(pair, torch.zeros_like(pair.shorter_length))
+    return _place_single_one(pair, torch.zeros_like(pair.shorter_length))
 
 
 def one_at_the_end(pair: Pair) -> Digits:
     """A single 1, in the last position of the shorter vector."""
-    return _single(pair, pair.shorter_length - 1)
+    return _place_single_one(pair, pair.shorter_length - 1)
 
 
 def one_in_the_longer(pair: Pair) -> Digits:
@@ -37,7 +37,7 @@ def no_one(pair: Pair) -> Digits:
     return torch.zeros(len(pair.lengths), 2, pair.width, dtype=torch.long)
 
 
-def _single(pair: Pair, position: Int[Tensor, "b 1"]) -> Digits:
+def _place_single_one(pair: Pair, position: Int[Tensor, "b 1"]) -> Digits:
     """Return pairs with a single 1, at this position of the shorter vector."""
     one = (pair.place == position).long()
     return pair.order(torch.zeros_like(one), one)

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.patterns import every_row
 
 Rows = Int[Tensor, "b p"]
@@ -130,7 +130,7 @@ class CountedBlocks(Task):
         return None if rows is None else self.from_rows(torch.full((len(rows), 1), size[0]), rows.long())
 
     def parse(self, text: str) -> Problems:
-        row = symbols_of(self, text)
+        row = parse_symbols(self, text)
         if len(row) % self.letters:
             raise UsageError(
                 f"{self.name}: a word has a multiple of {self.letters} letters, and {text!r} has {len(row)}"

@@ -14,7 +14,7 @@ from torch import Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import shift_right
 from lengthwise.base.types import SYMBOL, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 
 EXACT = 2**53  # up to here, doubles hold every whole number
 Base = Annotated[int, Range(2, 10)]
@@ -89,7 +89,7 @@ def split_numbers(
     task: Task, text: str, sign: int, parts: str = "numbers"
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
     """Return the two numbers of a typed prompt, in its order. Raises UsageError if there are not two."""
-    ids = symbols_of(task, text)
+    ids = parse_symbols(task, text)
     signs = (ids == sign).nonzero().flatten()
     if len(signs) != 1 or signs[0] == 0 or signs[0] == len(ids) - 1:
         symbol = task.symbols[sign]
@@ -97,7 +97,7 @@ def split_numbers(
     return ids[: signs[0]], ids[signs[0] + 1 :]
 
 
-def as_read(text: str, order: Order) -> str:
+def to_reading_order(text: str, order: Order) -> str:
     """Return a text in this order with each number's most significant digit first."""
     return text if order == "most" else re.sub(r"[0-9]+", lambda number: number[0][::-1], text)
 

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.patterns import every_row
 
@@ -138,7 +138,7 @@ class Dyck(Task):
         return True
 
     def parse(self, text: str) -> Problems:
-        row = symbols_of(self, text)
+        row = parse_symbols(self, text)
         if not self._is_prefix(row.tolist()):
             raise UsageError(f"{self.name}: in {text!r} a bracket closes one that is not open, or of another kind")
         return self.from_rows(torch.tensor([[len(row)]]), row[None])

@@ -15,12 +15,12 @@ from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES
 from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
 from lengthwise.tasks.grammar.structured import WRITERS, Writer
 from lengthwise.tasks.grammar.values import value
-from lengthwise.tasks.operands import ask_arithmetic
+from lengthwise.tasks.operands import arithmetic_question
 
 TRIES = 64  # draws of an expression of a family, until its value is short enough
 CHEAP = 512  # rows that take little longer than one
@@ -39,7 +39,7 @@ class Expression(Task):
     signs = (*OPERATORS, "(", ")")
     smallest, largest = 3, LONGEST
     answers_numbers = True
-    question = ask_arithmetic(10)
+    question = arithmetic_question(10)
 
     # Sampling
 
@@ -110,10 +110,10 @@ class Expression(Task):
             rows[row, : len(text)] = self.vocab.encode(text)
         return self._problems(lengths, rows, torch.tensor([value(text) for text in texts]))
 
-    def _write_short(self, writer: Writer, size: int, draw: Random) -> str | None:
+    def _write_short(self, write: Writer, size: int, draw: Random) -> str | None:
         """Write an expression whose value is short enough; None if ``TRIES`` draws find none."""
         low, high = self._bounds
-        tries = (writer(size, draw) for _ in range(TRIES))
+        tries = (write(size, draw) for _ in range(TRIES))
         return next((text for text in tries if low < value(text) < high), None)
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
@@ -131,7 +131,7 @@ class Expression(Task):
         """Read an expression; ``--`` becomes ``+`` and ``+-`` becomes ``-``, leading zeros and the sign of ``-0`` are
         dropped. Raises UsageError for expressions outside the grammar (a single number, parentheses without an
         operator, a minus sign before a parenthesis) and for a value longer than ``most``."""
-        expression = _write_expression(self.vocab.decode(symbols_of(self, text)))
+        expression = _write_expression(self.vocab.decode(parse_symbols(self, text)))
         result, (low, high) = value(expression), self._bounds
         if not low < result < high:
             raise UsageError(f"expression: a value has at most {self.most} characters, unlike that of {expression}")
@@ -183,7 +183,7 @@ def _write_expression(text: str) -> str:
 def _check(text: str) -> None:
     """Raise UsageError with the fault and its position unless this is an expression of the grammar."""
 
-    def wrong(reason: str) -> UsageError:
+    def fail(reason: str) -> UsageError:
         return UsageError(f"expression: {reason}, in {text}")
 
     opened: list[int] = []
@@ -191,26 +191,26 @@ def _check(text: str) -> None:
     before = "("  # the symbol before: 0 for a digit, ~ for the minus sign of a number
     for position, symbol in enumerate(text, 1):
         if before == "~" and not symbol.isdigit():
-            raise wrong(f"the minus sign at position {position - 1} is followed by {symbol} instead of a number")
+            raise fail(f"the minus sign at position {position - 1} is followed by {symbol} instead of a number")
         if (before == ")" and symbol.isdigit()) or (before in "0)" and symbol == "("):
-            raise wrong(f"an operator is missing before position {position}")
+            raise fail(f"an operator is missing before position {position}")
         if before in "(+-*" and symbol in "+*)":
-            raise wrong(f"position {position} has {symbol} instead of a number or (")
+            raise fail(f"position {position} has {symbol} instead of a number or (")
         if symbol == "(":
             opened.append(position)
             operators.append(0)
         elif symbol == ")":
             if not opened:
-                raise wrong(f"the ) at position {position} closes nothing")
+                raise fail(f"the ) at position {position} closes nothing")
             if not operators.pop():
-                raise wrong(f"there is no operator between ( at position {opened[-1]} and its )")
+                raise fail(f"there is no operator between ( at position {opened[-1]} and its )")
             opened.pop()
         elif before in "0)" and not symbol.isdigit():
             operators[-1] += 1
         before = "0" if symbol.isdigit() else "~" if symbol == "-" and before in "(+-*" else symbol
     if before not in "0)":
-        raise wrong("a number is missing at the end")
+        raise fail("a number is missing at the end")
     if opened:
-        raise wrong(f"the ( at position {opened[-1]} is not closed")
+        raise fail(f"the ( at position {opened[-1]} is not closed")
     if not operators[0] and text[0] != "(":
-        raise wrong("an operator is missing")
+        raise fail("an operator is missing")

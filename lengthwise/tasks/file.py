@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from lengthwise.base.files import path_of, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
-from lengthwise.tasks import NoReference, Task, symbols_of
+from lengthwise.tasks import NoReference, Task, parse_symbols
 from lengthwise.tasks.problem_file import PARTS, Collection, read_collection, to_symbols, to_text
 
 
@@ -80,7 +80,7 @@ class File(Task):
         return self.collection.symbols
 
     @cached_property
-    def _counts(self) -> Int[Tensor, "2 s"]:
+    def _count_symbols(self) -> Int[Tensor, "2 s"]:
         """Return how often each symbol occurs in prompts, and how often in answers."""
         length, ids = self.collection.length.flatten(), self.collection.ids
         is_answer = torch.arange(2).repeat(len(length) // 2).repeat_interleave(length).bool()
@@ -89,16 +89,16 @@ class File(Task):
 
     @cached_property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(self.symbols[i] for i in self._counts[0].nonzero()[:, 0].tolist())
+        return tuple(self.symbols[i] for i in self._count_symbols[0].nonzero()[:, 0].tolist())
 
     @cached_property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(self.symbols[i] for i in self._counts[1].nonzero()[:, 0].tolist())
+        return tuple(self.symbols[i] for i in self._count_symbols[1].nonzero()[:, 0].tolist())
 
     @property
     def chance(self) -> float:
         """The fraction of answer symbols that are the commonest one."""
-        return float(self._counts[1].max() / max(1, int(self._counts[1].sum())))
+        return float(self._count_symbols[1].max() / max(1, int(self._count_symbols[1].sum())))
 
     @cached_property
     def answers_each_symbol(self) -> bool:  # type: ignore[override]
@@ -117,7 +117,7 @@ class File(Task):
         return self.listed_sizes[-1]
 
     def part(self, purpose: Purpose) -> Task:
-        return _part(self, purpose)
+        return _part_of_file(self, purpose)
 
     def _rows(self) -> Int[Tensor, " n"]:
         """Return the numbers of the rows that may be drawn."""
@@ -160,10 +160,10 @@ class File(Task):
         typed = to_symbols(text, self.words)
         row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
         if row is None or not bool((self._rows() == row).any()):
-            raise self._unanswered(symbols_of(self, typed), text)
+            raise self._unknown_prompt(parse_symbols(self, typed), text)
         return self.collection.problems(torch.tensor([row]))
 
-    def _unanswered(self, prompt: Int[Tensor, " p"], text: str) -> UsageError:
+    def _unknown_prompt(self, prompt: Int[Tensor, " p"], text: str) -> UsageError:
         """Return the error for a prompt that is not in the file."""
         told = f"{self.name}: {text[:60]!r} is no prompt of the file, so its answer is not known"
         known = self.collection
@@ -175,12 +175,12 @@ class File(Task):
         return NoReference(told, Problems(size[:, None], prompt[None], size, answer, count, size))
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        return self._as_written(answer)
+        return self._decode_text(answer)
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        return self._as_written(prompt)
+        return self._decode_text(prompt)
 
-    def _as_written(self, ids: Int[Tensor, " n"]) -> str:
+    def _decode_text(self, ids: Int[Tensor, " n"]) -> str:
         return to_text((" " if self.words else "").join(self.symbols[i] for i in ids.tolist()))
 
     @property
@@ -219,7 +219,7 @@ class _Part(File):
 _PARTS: dict[tuple[File, Purpose], _Part] = {}
 
 
-def _part(task: File, purpose: Purpose) -> _Part:
+def _part_of_file(task: File, purpose: Purpose) -> _Part:
     """Return a part of a file, built once per process. Raises UsageError if it has no problems."""
     if (task, purpose) not in _PARTS:
         part = _Part(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)

@@ -106,7 +106,7 @@ def shared_back(numbers: NumberList) -> Numbers:
 
 def powers(numbers: NumberList) -> Numbers:
     """Powers of ten, and one less or one more: 99, 100, 101."""
-    length = _lengths(numbers)
+    length = _draw_lengths(numbers)
     change = torch.randint(-1, 2, (*length.shape, 1), generator=numbers.generator)
     power = (numbers.position == length[..., None] - 1).long()
     return torch.where(change < 0, 9, torch.where((change > 0) & (numbers.position == 0), 1, power)), length
@@ -114,20 +114,20 @@ def powers(numbers: NumberList) -> Numbers:
 
 def all_highest(numbers: NumberList) -> Numbers:
     """Nines: 9, 99, 999."""
-    length = _lengths(numbers)
+    length = _draw_lengths(numbers)
     return torch.full((*length.shape, numbers.shape[2]), 9), length
 
 
 def repeated_digit(numbers: NumberList) -> Numbers:
     """Numbers of one digit, repeated: 444, 77, 3."""
-    length = _lengths(numbers)
+    length = _draw_lengths(numbers)
     digit = torch.randint(1, 10, (*length.shape, 1), generator=numbers.generator)
     return digit.expand(-1, -1, numbers.shape[2]), length
 
 
 def zeros(numbers: NumberList) -> Numbers:
     """About half of the numbers are zero."""
-    digits, length = numbers.digits(numbers.shape[1]), _lengths(numbers)
+    digits, length = numbers.digits(numbers.shape[1]), _draw_lengths(numbers)
     zero = numbers.chance(*length.shape) < 0.5
     length = torch.where(zero, 1, length)
     digits = torch.where(digits == 0, 1, digits)
@@ -136,20 +136,20 @@ def zeros(numbers: NumberList) -> Numbers:
 
 def ascending(numbers: NumberList) -> Numbers:
     """Consecutive numbers in order."""
-    return _consecutive(numbers, torch.arange(numbers.shape[1]).expand(numbers.shape[:2]))
+    return _draw_consecutive(numbers, torch.arange(numbers.shape[1]).expand(numbers.shape[:2]))
 
 
 def descending(numbers: NumberList) -> Numbers:
     """Consecutive numbers in reverse order."""
     rank = (numbers.sizes[:, :1] - 1 - torch.arange(numbers.shape[1])).clamp(min=0)
-    return _consecutive(numbers, rank)
+    return _draw_consecutive(numbers, rank)
 
 
 def neighbours(numbers: NumberList) -> Numbers:
     """Consecutive numbers in random order: 42, 44, 43."""
     padding = torch.arange(numbers.shape[1]) >= numbers.sizes[:, :1]
     order = numbers.chance(*numbers.shape[:2]).masked_fill(padding, 2).argsort(1).argsort(1)
-    return _consecutive(numbers, order)
+    return _draw_consecutive(numbers, order)
 
 
 LISTS: tuple[Listing, ...] = (
@@ -158,12 +158,12 @@ LISTS: tuple[Listing, ...] = (
 )  # fmt: skip
 
 
-def _lengths(numbers: NumberList) -> Int[Tensor, "b n"]:
+def _draw_lengths(numbers: NumberList) -> Int[Tensor, "b n"]:
     """Draw uniform lengths."""
     return (numbers.chance(*numbers.shape[:2]) * numbers.sizes[:, 1:]).long() + 1
 
 
-def _consecutive(numbers: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
+def _draw_consecutive(numbers: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
     """Draw a uniform start and return start + ``rank``, clamped to the largest number."""
     low_digits = torch.minimum(numbers.sizes[:, 1], torch.tensor(3))  # these change; the others are shared
     room = 10**low_digits

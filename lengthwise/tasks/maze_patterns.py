@@ -86,7 +86,7 @@ def binary_tree(rows: int, cells: int, generator: Generator) -> Carved:
     up[:, 0], up[:, 1:, 0] = False, True
     left = ~up
     left[:, :, 0] = False
-    return _turn(_open_walls(up, left), None, cells, generator)
+    return _apply_symmetry(_open_walls(up, left), None, cells, generator)
 
 
 def comb(rows: int, cells: int, generator: Generator) -> Carved:
@@ -95,14 +95,14 @@ def comb(rows: int, cells: int, generator: Generator) -> Carved:
     up[:, 0] = False
     left = torch.zeros_like(up)
     left[:, 0, 1:] = True
-    return _turn(_open_walls(up, left), None, cells, generator)
+    return _apply_symmetry(_open_walls(up, left), None, cells, generator)
 
 
 def snake(rows: int, cells: int, generator: Generator) -> Carved:
     """One corridor through all cells, line by line, from start to goal."""
     lines = [range(i * cells, (i + 1) * cells) for i in range(cells)]
     order = [cell for i, line in enumerate(lines) for cell in (line if i % 2 == 0 else reversed(line))]
-    return _corridor(order, rows, cells, generator)
+    return _build_corridor(order, rows, cells, generator)
 
 
 def spiral(rows: int, cells: int, generator: Generator) -> Carved:
@@ -111,7 +111,7 @@ def spiral(rows: int, cells: int, generator: Generator) -> Carved:
     while left.numel():
         order += left[0].tolist()
         left = left[1:].rot90()
-    return _corridor(order, rows, cells, generator)
+    return _build_corridor(order, rows, cells, generator)
 
 
 PATTERNS: tuple[Carver, ...] = (
@@ -119,7 +119,7 @@ PATTERNS: tuple[Carver, ...] = (
 )  # fmt: skip
 
 
-def _corridor(order: list[int], rows: int, cells: int, generator: Generator) -> Carved:
+def _build_corridor(order: list[int], rows: int, cells: int, generator: Generator) -> Carved:
     """Return mazes with one corridor through cells in this order, and start and goal at its ends."""
     up, left = torch.zeros(2, rows, cells, cells, dtype=torch.bool)
     for pair in pairwise(order):
@@ -127,7 +127,7 @@ def _corridor(order: list[int], rows: int, cells: int, generator: Generator) -> 
         (left if along == 1 else up)[:, later // cells, later % cells] = True
     ends = torch.tensor([[order[0], order[-1]]]).repeat(rows, 1)
     backwards = torch.rand(rows, generator=generator) < 0.5
-    return _turn(_open_walls(up, left), torch.where(backwards[:, None], ends.flip(1), ends), cells, generator)
+    return _apply_symmetry(_open_walls(up, left), torch.where(backwards[:, None], ends.flip(1), ends), cells, generator)
 
 
 def _open_walls(up: Bool[Tensor, "b n n"], left: Bool[Tensor, "b n n"]) -> Bool[Tensor, "b side side"]:
@@ -139,7 +139,7 @@ def _open_walls(up: Bool[Tensor, "b n n"], left: Bool[Tensor, "b n n"]) -> Bool[
     return free
 
 
-def _turn(
+def _apply_symmetry(
     free: Bool[Tensor, "b side side"], ends: Int[Tensor, "b 2"] | None, cells: int, generator: Generator
 ) -> Carved:
     """Turn or mirror each maze, with its start and goal, by one of the eight symmetries of a square."""

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.patterns import every_row
 
 OPERATIONS = "+-*"
@@ -51,10 +51,10 @@ class ModularArithmetic(Task):
         return (one_product, alternating_products, sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.from_rows(sizes, *_uniform(sizes, self.modulus, generator))
+        return self.from_rows(sizes, *_draw_uniform(sizes, self.modulus, generator))
 
     def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        numbers, operations = _uniform(sizes, self.modulus, generator)
+        numbers, operations = _draw_uniform(sizes, self.modulus, generator)
         return self.from_rows(sizes, *pattern(numbers, operations, self.modulus, generator))
 
     def from_rows(
@@ -85,7 +85,7 @@ class ModularArithmetic(Task):
         return self.from_rows(torch.full((len(pairs), 1), count), numbers[pairs[:, 0]].long(), operations)
 
     def parse(self, text: str) -> Problems:
-        ids = symbols_of(self, text)
+        ids = parse_symbols(self, text)
         if not re.fullmatch(r"\d([*+-]\d)*", self.vocab.decode(ids)):
             raise UsageError(f"{self.name}: {text!r} is not an expression of single numbers, such as 3+2*4")
         numbers, operations = ids[None, ::2], ids[None, 1::2].long() - self.modulus
@@ -103,7 +103,7 @@ class ModularArithmetic(Task):
         return torch.ones_like(sizes[:, 0])
 
 
-def _uniform(sizes: Int[Tensor, "b axes"], modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def _draw_uniform(sizes: Int[Tensor, "b axes"], modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """Draw uniform numbers and operations, "b n" each."""
     shape = len(sizes), int(sizes.max())
     numbers = torch.randint(modulus, shape, generator=generator)

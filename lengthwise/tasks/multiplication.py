@@ -55,13 +55,13 @@ class Multiplication(ArithmeticTask):
         return self.order != self.product
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._problems(sizes, *(self._operand(length, generator) for length in sizes.unbind(1)))
+        return self._problems(sizes, *(self._draw_operand(length, generator) for length in sizes.unbind(1)))
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         share = torch.rand(len(sizes), 1, generator=generator)
-        return self._problems(sizes, *(self._operand(length, generator, share) for length in sizes.unbind(1)))
+        return self._problems(sizes, *(self._draw_operand(length, generator, share) for length in sizes.unbind(1)))
 
-    def _operand(
+    def _draw_operand(
         self, length: Int[Tensor, " b"], generator: Generator, share: Float[Tensor, "b 1"] | None = None
     ) -> Int[Tensor, "b n"]:
         """Draw uniform digits or, with ``share``, this fraction of largest digits per row and uniform smaller ones."""

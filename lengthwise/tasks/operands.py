@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Task, patterns
-from lengthwise.tasks.digits import Order, as_read, split_numbers, strip_zeros
+from lengthwise.tasks.digits import Order, split_numbers, strip_zeros, to_reading_order
 
 Digits = Int[Tensor, "b 2 n"]
 
@@ -151,7 +151,7 @@ def mirrored(pair: Pair) -> Digits:
 
 def powers(pair: Pair) -> Digits:
     """Powers of the base, and one more or one less: 1000, 1001, 999."""
-    return torch.stack([_power(pair, axis) for axis in (0, 1)], 1)
+    return torch.stack([_draw_power(pair, axis) for axis in (0, 1)], 1)
 
 
 def zeros(pair: Pair) -> Digits:
@@ -199,7 +199,7 @@ def few_columns(pair: Pair) -> Digits:
     """One to three different columns, in runs of any length: 77733+22244."""
     rows = len(pair.lengths)
     columns = torch.randint(pair.base, (rows, 2, 3), generator=pair.generator)
-    return columns.gather(2, patterns.which_in_runs(rows, pair.width, pair.generator)[:, None].expand(-1, 2, -1))
+    return columns.gather(2, patterns.draw_run_ids(rows, pair.width, pair.generator)[:, None].expand(-1, 2, -1))
 
 
 def rich_in_one_digit(pair: Pair) -> Digits:
@@ -211,7 +211,7 @@ def rich_in_one_digit(pair: Pair) -> Digits:
     return torch.where(chosen, fixed, torch.stack([pair.digits(), pair.digits()], 1))
 
 
-def _of_each_number(pattern: patterns.Pattern) -> PairPattern:
+def _apply_to_each_number(pattern: patterns.Pattern) -> PairPattern:
     """Return a pattern of one row as a pattern of pairs, drawn for each number."""
 
     @wraps(pattern)
@@ -223,7 +223,7 @@ def _of_each_number(pattern: patterns.Pattern) -> PairPattern:
 
 
 OF_EACH: tuple[PairPattern, ...] = tuple(
-    _of_each_number(getattr(patterns, name))
+    _apply_to_each_number(getattr(patterns, name))
     for name in ["one_symbol", "odd_one_out", "alternating", "palindrome", "runs", "mostly_lowest", "mostly_highest"]
 )
 SHARED: tuple[PairPattern, ...] = (
@@ -289,14 +289,14 @@ class ArithmeticTask(PairTask):
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         """Most significant digit first."""
-        return as_read(self.vocab.decode(prompt), self.order)
+        return to_reading_order(self.vocab.decode(prompt), self.order)
 
     @property
     def question(self) -> str:
-        return ask_arithmetic(self.base)
+        return arithmetic_question(self.base)
 
 
-def ask_arithmetic(base: int) -> str:
+def arithmetic_question(base: int) -> str:
     """Return the question of ReTran (ACL 2025), with the base unless it is 10."""
     written = f" All numbers are written in base {base}, most significant digit first." if base != 10 else ""
     return f"Answer the math question.{written}"
@@ -343,7 +343,7 @@ def _passing_digits(pair: Pair) -> Int[Tensor, "b n"]:
     return torch.where(pair.place >= pair.shorter_length, pair.top, digits)
 
 
-def _power(pair: Pair, axis: int) -> Int[Tensor, "b n"]:
+def _draw_power(pair: Pair, axis: int) -> Int[Tensor, "b n"]:
     """Draw powers of the base, and one more or less: at a uniform digit or, without leading zeros, at the top digit."""
     length, place = pair.lengths[:, axis : axis + 1], pair.place
     top = pair.position(length) if pair.leading_zeros else length - 1

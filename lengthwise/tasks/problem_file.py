@@ -84,14 +84,14 @@ def read_collection(path: Path, shares: tuple[int, int, int], words: bool = Fals
     """Read a file's problems and split them by a hash of the prompt, ``shares`` for training, validation and test.
     With ``words`` a symbol is a word, else a character. Raises UsageError, with the line's number, for the first
     fault."""
-    return _cached(path, _state(path), shares, words)
+    return _read_cached(path, _state(path), shares, words)
 
 
 def list_faults(path: Path) -> list[str]:
     """Return the faults of a file with their line numbers, at most ``MAX_FAULTS``. Raises UsageError if the file cannot
     be read."""
     faults: list[str] = []
-    _entries(path, faults, words=False)
+    _read_entries(path, faults, words=False)
     return faults
 
 
@@ -105,8 +105,8 @@ def _state(path: Path) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=8)
-def _cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], words: bool) -> Collection:
-    entries, digest = _entries(path, None, words)
+def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], words: bool) -> Collection:
+    entries, digest = _read_entries(path, None, words)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
     if words:
@@ -145,18 +145,18 @@ def _part_of(entry: Entry, shares: tuple[int, int, int]) -> int:
 # Rows
 
 
-def _entries(path: Path, faults: list[str] | None, words: bool) -> tuple[list[Entry], str]:
+def _read_entries(path: Path, faults: list[str] | None, words: bool) -> tuple[list[Entry], str]:
     """Return a file's problems in their order, and its digest. Faults raise UsageError, or are appended to
     ``faults``."""
     known: dict[str, tuple[Entry, int]] = {}
     entries: list[Entry] = []
-    content = b"" if is_folder(path) else _content(path)
+    content = b"" if is_folder(path) else _read_content(path)
     digest = hashlib.sha256(content)
-    for number, row in _rows(path, content):
+    for number, row in _read_rows(path, content):
         if is_folder(path):
             digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         try:
-            entry = _entry(row, words)
+            entry = _read_entry(row, words)
             first, line = known.setdefault(entry.prompt, (entry, number))
             if first != entry:
                 raise UsageError(f"this prompt has another answer, size, rounds or split in line {line}")
@@ -175,14 +175,14 @@ def _entries(path: Path, faults: list[str] | None, words: bool) -> tuple[list[En
     return entries, digest.hexdigest()[:16]
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         return read_bytes(path)
     except OSError as error:
         raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
 
 
-def _rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
+def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
     """Yield a file's rows with their line numbers, from 1; for a line that is not JSON, the error."""
     if is_folder(path):
         yield from enumerate(_read_data_set(path), 1)
@@ -221,12 +221,12 @@ def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
     return ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
 
 
-def _entry(row: Any, words: bool) -> Entry:
+def _read_entry(row: Any, words: bool) -> Entry:
     if isinstance(row, UsageError):
         raise row
     if not isinstance(row, Mapping):
         raise UsageError('not an object; write {"prompt": "12+3", "answer": "15"}')
-    prompt, answer = _text(row, "prompt", words), _text(row, "answer", words)
+    prompt, answer = _read_text(row, "prompt", words), _read_text(row, "answer", words)
     if not prompt:
         raise UsageError("prompt must be text of one symbol or more")
     size = _read_whole_number(row, "size", len(prompt.split() if words else prompt))
@@ -236,7 +236,7 @@ def _entry(row: Any, words: bool) -> Entry:
     return Entry(prompt, answer, size, _read_whole_number(row, "rounds", size), part)
 
 
-def _text(row: Mapping[str, Any], name: str, words: bool) -> str:
+def _read_text(row: Mapping[str, Any], name: str, words: bool) -> str:
     value = row.get(name)
     if type(value) is int:
         value = str(value)

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 
 LETTERS, DIGITS = string.ascii_lowercase, string.digits
 
@@ -81,7 +81,7 @@ class Recall(Task):
         )
 
     def parse(self, text: str) -> Problems:
-        ids = symbols_of(self, text)
+        ids = parse_symbols(self, text)
         word = self.vocab.decode(ids)
         match = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
         if not match or len(match[1]) != 2 * len(match[2]) or not {*match[2]} <= {*match[1]}:

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
-from lengthwise.tasks.digits import EXACT, Order, as_read, reorder, without_leading_zeros, words
+from lengthwise.tasks.digits import EXACT, Order, reorder, to_reading_order, without_leading_zeros, words
 from lengthwise.tasks.lists import LISTS, Listing, NumberList
 from lengthwise.tasks.patterns import every_row
 
@@ -50,7 +50,7 @@ class Sorting(Task):
         digits = torch.randint(10, (rows, count, width), generator=generator, dtype=SYMBOL)
         others = torch.randint(1, 10, digits.shape, generator=generator, dtype=SYMBOL)
         digits = without_leading_zeros(digits, length, others)
-        return self._problems(sizes, digits, length, _labels(rows, count, generator))
+        return self._problems(sizes, digits, length, _draw_labels(rows, count, generator))
 
     patterns = LISTS
 
@@ -59,7 +59,7 @@ class Sorting(Task):
         rows, count, _ = drawn.shape
         _check_labels(count)
         digits, length = pattern(drawn)
-        return self._problems(sizes, digits.to(SYMBOL).contiguous(), length, _labels(rows, count, generator))
+        return self._problems(sizes, digits.to(SYMBOL).contiguous(), length, _draw_labels(rows, count, generator))
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         """Return all lists with all starts of the labels; None if numbers may have several digits."""
@@ -127,7 +127,7 @@ class Sorting(Task):
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         """Most significant digit first."""
-        return as_read(self.vocab.decode(prompt), self.order)
+        return to_reading_order(self.vocab.decode(prompt), self.order)
 
     def reference(self, prompt: str) -> str:
         turn = slice(None, None, -1 if self.order == "least" else 1)
@@ -143,7 +143,7 @@ def _check_labels(count: int) -> None:
         raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
 
 
-def _labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows count"]:
+def _draw_labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows count"]:
     """Draw the alphabet of labels from a uniform start."""
     start = torch.randint(len(LABELS), (rows, 1), generator=generator)
     return (start + torch.arange(count)) % len(LABELS)

@@ -60,12 +60,12 @@ class _Rearranged(_OnAlphabet):
         return self.times == 1
 
     @abstractmethod
-    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         """Return the position in the prompt of each symbol of the answer; after its end, any."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
-        places = self.places(sizes, row).clamp(min=0, max=row.shape[1] - 1)
+        places = self.source_positions(sizes, row).clamp(min=0, max=row.shape[1] - 1)
         answer_length = self.times * length
         return Problems(sizes, row, length, zero_after(row.gather(1, places), answer_length), answer_length, length)
 
@@ -79,7 +79,7 @@ class Reverse(_Rearranged):
 
     question = "Write this sequence of symbols in reverse order."
 
-    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         return length - 1 - torch.arange(row.shape[1])
 
     def reference(self, prompt: str) -> str:
@@ -93,7 +93,7 @@ class Duplicate(_Rearranged):
     question = "Write this sequence of symbols twice, one copy directly after the other."
     times = 2
 
-    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         return torch.arange(2 * row.shape[1]) % length
 
     def reference(self, prompt: str) -> str:
@@ -107,7 +107,7 @@ class OddsFirst(_Rearranged):
 
     question = "Write every second symbol of this sequence, beginning with the first, and then all the others in order."
 
-    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         position, odds = torch.arange(row.shape[1]), (length + 1) // 2
         return torch.where(position < odds, 2 * position, 2 * (position - odds) + 1)
 
@@ -123,7 +123,7 @@ class BucketSort(_Rearranged):
 
     question = "Write the symbols of this sequence in ascending order, digits before letters."
 
-    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         after = torch.arange(row.shape[1]) >= length
         return row.long().masked_fill(after, self.alphabet).argsort(1)
 

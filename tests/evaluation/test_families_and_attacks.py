@@ -23,7 +23,7 @@ from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import sealed
 from lengthwise.evaluation.answers import answers
-from lengthwise.evaluation.attack import Tried, Tries, _changes, attack, prompts
+from lengthwise.evaluation.attack import Attempt, Attempts, _mutations, attack, prompts
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
@@ -234,8 +234,8 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
 
 
 def test_changes_stay_within_what_was_asked_for_on_each_axis():
-    search = Tries(unsure=[Tried("10*110", "uniform", True, -1.0), Tried("1*1011", "uniform", True, -1.0)])
-    tried = list(_changes(Multiplication(), search, Random(0), torch.tensor([2, 4])))
+    search = Attempts(unsure=[Attempt("10*110", "uniform", True, -1.0), Attempt("1*1011", "uniform", True, -1.0)])
+    tried = list(_mutations(Multiplication(), search, Random(0), torch.tensor([2, 4])))
     assert len(tried) > 20
     assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]
 
@@ -384,9 +384,11 @@ def test_what_chose_a_recipe_is_no_part_of_what_it_is():
 def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
     draw, tried = Random(0), []
     for number in range(500):
-        tried.append(Tried(str(number) * draw.randint(1, 3), "uniform", draw.random() < 0.5, draw.choice([-1.0, -2.0])))
+        tried.append(
+            Attempt(str(number) * draw.randint(1, 3), "uniform", draw.random() < 0.5, draw.choice([-1.0, -2.0]))
+        )
     wrong = sorted((len(one.prompt), -one.confidence, one.prompt) for one in tried if not one.right)
-    search = Tries()
+    search = Attempts()
     for start in range(0, len(tried), 70):
         search.add(tried[start : start + 70])
     found = [(len(one.prompt), -one.confidence, one.prompt) for one in search.shortest]

@@ -10,7 +10,7 @@ from lengthwise.api import catalog
 from lengthwise.base.fields import text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation.answers import answer, slots
+from lengthwise.evaluation.answers import answer, gather_slots
 from lengthwise.evaluation.generate import decode, decode_anew, respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.evaluation.solver import Solver
@@ -90,7 +90,10 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
             answer_length=torch.where(ours, length, problems.answer_length),
         )
         batch = layout.write(problems, task)
-        wanted, loss_mask = slots(batch.targets, batch.answer_slots), slots(batch.loss_mask, batch.answer_slots)
+        wanted, loss_mask = (
+            gather_slots(batch.targets, batch.answer_slots),
+            gather_slots(batch.loss_mask, batch.answer_slots),
+        )
         decoded, forced = (
             ((predicted(made.model, made.recipe, batch, Oracle()).symbols == wanted) | ~loss_mask).all(1)
             for predicted in (decode, answer)

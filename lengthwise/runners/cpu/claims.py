@@ -84,7 +84,7 @@ def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu"
             name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
         kinds[type(module)] = None
-    for one in dict.fromkeys(base for kind in kinds for base in _lineage(kind)):
+    for one in dict.fromkeys(base for kind in kinds for base in _defining_classes(kind)):
         own = vars(one)
         for name, method in _WRITTEN[one].items():
             if own.get(name) is not method:
@@ -127,7 +127,7 @@ def _find_foreign_part(own: dict[str, Any], name: str, kinds: tuple[type, ...] |
 
 
 @cache
-def _lineage(kind: type) -> tuple[type, ...]:
+def _defining_classes(kind: type) -> tuple[type, ...]:
     """Return the classes that define what a module of this type computes."""
     return tuple(one for one in kind.__mro__ if one in _WRITTEN)
 

@@ -120,7 +120,7 @@ class AttentionView(NamedTuple):
 
     spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
     at: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
-    again: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
+    inject: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
     real: Float[Tensor, "rows width"]  # 1 at the padded positions ``at``, else 0
     bias: Float[Tensor, "#r #k #k"]  # attention bias, all rows of the first head, then those of the next
 
@@ -303,21 +303,21 @@ def _layer_back(
     """Return the gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
     x, mean, scale, seen, found, middle, mean_again, scale_again, read, wide, gate, active, *attended = saved
     wanted = loop.wanted if last else None
-    _add_up(gradient, active, layer.narrow, layer.narrow_bias)
+    _add_linear_gradients(gradient, active, layer.narrow, layer.narrow_bias)
     to_wide = gradient @ layer.narrow[0]
     if settings.relu:
         to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
     else:
         to_wide = gelu.activate_back(to_wide, wide, gate)
-    _add_up(to_wide, read, layer.widen, layer.widen_bias)
+    _add_linear_gradients(to_wide, read, layer.widen, layer.widen_bias)
     to_read = to_wide @ layer.widen[0]
     to_middle = _norm_back(to_read, middle, mean_again, scale_again, layer.norm_mlp, layer.norm_mlp_bias).add_(gradient)
-    _add_up(to_middle, found.T, layer.out, layer.out_bias)
+    _add_linear_gradients(to_middle, found.T, layer.out, layer.out_bias)
     to_found = layer.out[0].T @ to_middle.T
     if wanted is not None:
         to_found = to_found.new_zeros(len(to_found), len(x)).index_copy_(1, wanted, to_found)
     to_projected = _attend_back(to_found, attended, loop.views, settings.heads).T
-    _add_up(to_projected, seen, layer.project, layer.project_bias)
+    _add_linear_gradients(to_projected, seen, layer.project, layer.project_bias)
     to_seen = to_projected @ layer.project[0]
     to_x = _norm_back(to_seen, x, mean, scale, layer.norm_attention, layer.norm_attention_bias)
     return to_x.add_(to_middle) if wanted is None else to_x.index_add_(0, wanted, to_middle)
@@ -355,8 +355,8 @@ def _attend_back(
         to_parts, _ = small.attention_gradients(to_found, query, key, value, weights, weights, None, mean)
         to_parts = to_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
         to_part = to_parts.index_select(1, view.at)
-        if view.again is not None:
-            at, which = view.again
+        if view.inject is not None:
+            at, which = view.inject
             to_part.index_add_(1, which, to_parts.index_select(1, at))
         parts.append(to_part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -384,7 +384,7 @@ def _norm_back(
     return to_x
 
 
-def _add_up(
+def _add_linear_gradients(
     gradient: Float[Tensor, "n o"],
     x: Float[Tensor, "n i"],
     weight: tuple[Tensor, Tensor],

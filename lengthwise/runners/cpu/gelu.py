@@ -24,7 +24,7 @@ CUBIC = 0.044715 * LINEAR
 
 def gelu(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
     """Return ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks and Gimpel 2016), which is x σ(1.6 x + 0.07 x³)."""
-    return _GELU.apply(x) if _quick(x) else F.gelu(x, approximate="tanh")
+    return _GELU.apply(x) if _is_faster(x) else F.gelu(x, approximate="tanh")
 
 
 class _GELU(torch.autograd.Function):
@@ -42,9 +42,9 @@ class _GELU(torch.autograd.Function):
 
 def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
     """Return GELU of x, and σ(1.6 x + 0.07 x³) for the backward pass, or None if torch computed it."""
-    if not _quick(x):
+    if not _is_faster(x):
         return F.gelu(x, approximate="tanh"), None
-    gate = torch.addcmul(_linear(x.dtype), x, x, value=CUBIC).mul_(x).sigmoid_()
+    gate = torch.addcmul(_coefficient(x.dtype), x, x, value=CUBIC).mul_(x).sigmoid_()
     return x * gate, gate
 
 
@@ -54,16 +54,16 @@ def activate_back(
     """Return the gradient with respect to x, given that of GELU(x) and the ``gate`` from ``activate``."""
     if gate is None:
         return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
-    slope = torch.addcmul(_linear(x.dtype), x, x, value=3 * CUBIC).mul_(x)  # x · d(1.6 x + 0.07 x³)/dx
+    slope = torch.addcmul(_coefficient(x.dtype), x, x, value=3 * CUBIC).mul_(x)  # x · d(1.6 x + 0.07 x³)/dx
     torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
     return slope.add_(gate).mul_(gradient)
 
 
-def _quick(x: Float[Tensor, "*b d"]) -> bool:
+def _is_faster(x: Float[Tensor, "*b d"]) -> bool:
     """Return whether this module's formula is faster than torch's function."""
     return LEAST <= x.numel() <= MOST
 
 
 @lru_cache
-def _linear(dtype: torch.dtype) -> Float[Tensor, ""]:
+def _coefficient(dtype: torch.dtype) -> Float[Tensor, ""]:
     return torch.tensor(LINEAR, dtype=dtype)

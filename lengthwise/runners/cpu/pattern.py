@@ -77,15 +77,17 @@ def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, atte
         (local,) = (encoding for encoding in encodings if isinstance(encoding, LocalEncoding))
         return Band(_band(local.bias, inputs.padding_mask, ragged, causal=causal))
     width = attention.out.in_features // attention.heads
-    if sparse_keys.pays(width) and not attention.dropout and _few_are_seen(encodings):
+    if sparse_keys.pays(width) and not attention.dropout and _all_heads_have_windows(encodings):
         bias = AttentionContext.of(encodings, inputs, causal=causal).bias
         found = None if bias is None else SparseKeys.of(bias.expand(-1, attention.heads, -1, -1), ragged)
         if found is not None:
             return found
-    return PaddedGroups([_part(encodings, inputs, rows, ragged, causal) for rows in _groups(ragged, attention.heads)])
+    return PaddedGroups(
+        [_group_context(encodings, inputs, rows, ragged, causal) for rows in _groups(ragged, attention.heads)]
+    )
 
 
-def _part(
+def _group_context(
     encodings: Sequence[Encoding], inputs: Inputs, rows: slice, ragged: Ragged, causal: bool
 ) -> tuple[Ragged, AttentionContext]:
     own = inputs.take(rows).columns(0, ragged.longest(rows))
@@ -95,7 +97,7 @@ def _part(
     return part, context._replace(bias=None) if alone else context
 
 
-def _few_are_seen(encodings: Sequence[Encoding]) -> bool:
+def _all_heads_have_windows(encodings: Sequence[Encoding]) -> bool:
     """Return whether every head has a window."""
     windows = [encoding for encoding in encodings if isinstance(encoding, (LocalHeadsEncoding, CoupledHeadsEncoding))]
     if not windows or any(encoding.attends and encoding not in windows for encoding in encodings):
@@ -129,11 +131,11 @@ def mix_values(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"],
     if isinstance(pattern, Band):
         return _local(attention, projected, pattern.bias.value)
     groups = projected.split([ragged.ends[-1] for ragged, _ in pattern.each])
-    found = [_by_part(attention, group, *part) for group, part in zip(groups, pattern.each, strict=True)]
+    found = [_mix_by_group(attention, group, *part) for group, part in zip(groups, pattern.each, strict=True)]
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _by_part(
+def _mix_by_group(
     attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, context: AttentionContext
 ) -> Float[Tensor, "n h e"]:
     heads, size = projected.shape[2:]

@@ -28,7 +28,7 @@ class Recall:
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
         """``shape`` is (layers, slots, width, rows); rows are last, so that small heads are fast too."""
-        self.kept = _Kept(like.new_zeros(shape), like.new_zeros(shape), heads, probability)
+        self.kept = _SharedState(like.new_zeros(shape), like.new_zeros(shape), heads, probability)
         self.token = like.new_zeros(()).requires_grad_(torch.is_grad_enabled())
 
     def store(self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], layer: int, slot: int) -> None:
@@ -43,7 +43,7 @@ class Recall:
         return _AttendSlots.apply(query, self.token, self.kept, layer, slots, hidden)
 
 
-class _Kept:
+class _SharedState:
     """The state shared by all steps. It must not hold the token, whose graph refers to it: the cycle would never be
     freed."""
 
@@ -62,7 +62,9 @@ class _Kept:
 
 class _Store(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, key: Tensor, value: Tensor, token: Tensor, kept: _Kept, layer: int, slot: int) -> Tensor:
+    def forward(
+        ctx: Any, key: Tensor, value: Tensor, token: Tensor, kept: _SharedState, layer: int, slot: int
+    ) -> Tensor:
         layers, rows, _ = key.shape
         ctx.kept, ctx.where = kept, (slice(layer, layer + layers), slot, slice(None), slice(rows))
         kept.keys[ctx.where], kept.values[ctx.where] = key.mT, value.mT
@@ -80,20 +82,20 @@ class _AttendSlots(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, token: Tensor, kept: _Kept, layer: int, slots: slice, hidden: Tensor | None
+        ctx: Any, query: Tensor, token: Tensor, kept: _SharedState, layer: int, slots: slice, hidden: Tensor | None
     ) -> Tensor:
         layers, rows, width = query.shape
         ctx.kept, ctx.where = kept, (slice(layer, layer + layers), slots, slice(None), slice(rows))
-        keys, values = (_by_head(part[ctx.where], kept.heads) for part in (kept.keys, kept.values))  # "l s h e r"
+        keys, values = (_split_heads(part[ctx.where], kept.heads) for part in (kept.keys, kept.values))  # "l s h e r"
         ctx.scale = math.sqrt(kept.heads / width)
-        query = _by_head((query * ctx.scale).mT.contiguous()[:, None], kept.heads)
+        query = _split_heads((query * ctx.scale).mT.contiguous()[:, None], kept.heads)
         scores = (keys * query).sum(3)
         if hidden is not None:
             scores.masked_fill_(hidden[:, :, None, None], -torch.inf)
         weights = scores.softmax(1)  # "l s h r"
         dropout_mask = dropout.dropout_factors(weights, kept.probability) if kept.probability else None
         ctx.save_for_backward(query, weights, dropout_mask)
-        mixed = (_times(weights, dropout_mask)[:, :, :, None] * values).sum(1)
+        mixed = (_apply_dropout(weights, dropout_mask)[:, :, :, None] * values).sum(1)
         return mixed.flatten(1, 2).mT.contiguous()
 
     @staticmethod
@@ -102,20 +104,20 @@ class _AttendSlots(torch.autograd.Function):
         query, weights, dropout_mask = ctx.saved_tensors
         kept = ctx.kept
         keys, values, to_keys, to_values = (
-            _by_head(part[ctx.where], kept.heads) for part in (kept.keys, kept.values, *kept.gradients())
+            _split_heads(part[ctx.where], kept.heads) for part in (kept.keys, kept.values, *kept.gradients())
         )
-        mixed = _by_head(mixed.mT.contiguous()[:, None], kept.heads)
-        to_values.addcmul_(_times(weights, dropout_mask)[:, :, :, None], mixed)
-        to_weights = _times((values * mixed).sum(3), dropout_mask).mul_(weights)
+        mixed = _split_heads(mixed.mT.contiguous()[:, None], kept.heads)
+        to_values.addcmul_(_apply_dropout(weights, dropout_mask)[:, :, :, None], mixed)
+        to_weights = _apply_dropout((values * mixed).sum(3), dropout_mask).mul_(weights)
         to_scores = to_weights.addcmul_(weights, to_weights.sum(1, keepdim=True), value=-1)[:, :, :, None]
         to_keys.addcmul_(to_scores, query)
         to_query = (to_scores * keys).sum(1).flatten(1, 2).mT * ctx.scale
         return to_query, torch.zeros_like(mixed[0, 0, 0, 0, 0]), None, None, None, None
 
 
-def _by_head(x: Float[Tensor, "l s d r"], heads: int) -> Float[Tensor, "l s h e r"]:
+def _split_heads(x: Float[Tensor, "l s d r"], heads: int) -> Float[Tensor, "l s h e r"]:
     return x.unflatten(2, (heads, -1))
 
 
-def _times(weights: Tensor, dropout_mask: Tensor | None) -> Tensor:
+def _apply_dropout(weights: Tensor, dropout_mask: Tensor | None) -> Tensor:
     return weights if dropout_mask is None else weights * dropout_mask

@@ -125,23 +125,23 @@ class Pass:
         mixed = self._map("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
         h = self._norm("norm_attention", x + dropout(mixed, self.probability), layers)
         seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
-        emitted, long = step_cells(seen, self._of(self.gates, layers), long)
+        emitted, long = step_cells(seen, self._select_layers(self.gates, layers), long)
         out, short = self._map("out_short", emitted.mT, layers).chunk(2, -1)
         y = self._norm("norm_cell", h + dropout(out, self.probability), layers)
         *keys, value = self._map("key_value", y, layers).split(x.shape[-1], -1)
         self.recall.store(_rotate(torch.cat(keys, -1), turn), value, first, wave + 1)
         return y, short, long
 
-    def _of(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
+    def _select_layers(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
         """Select the active layers of stacked weights. No slice if all are active: its gradient would cost a copy."""
         return part if len(layers) == self.depth else part[layers.start : layers.stop]
 
     def _map(self, name: str, x: Float[Tensor, "l r i"], layers: range) -> Float[Tensor, "l r o"]:
-        weight, bias = (self._of(part, layers) for part in self.maps[name])
+        weight, bias = (self._select_layers(part, layers) for part in self.maps[name])
         return torch.baddbmm(bias, x, weight)
 
     def _norm(self, name: str, x: Float[Tensor, "l r d"], layers: range) -> Float[Tensor, "l r d"]:
-        weight, bias = (self._of(part, layers) for part in self.norms[name])
+        weight, bias = (self._select_layers(part, layers) for part in self.norms[name])
         return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 
 
@@ -159,16 +159,16 @@ def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
         first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
         return torch.stack([-second, first], 1).view_as(part)
 
-    return [_both(linear), (on(linear.weight), on(linear.bias))]
+    return [_with_rotated(linear), (on(linear.weight), on(linear.bias))]
 
 
 def _stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
         "query": [_quarter_turn(layer.query, heads) for layer in layers],
-        "key_value": [[*_quarter_turn(layer.key, heads), _both(layer.value)] for layer in layers],
-        "mix": [[_both(layer.mix)] for layer in layers],
-        "out_short": [[_both(layer.cell.out), _both(layer.cell.short)] for layer in layers],
+        "key_value": [[*_quarter_turn(layer.key, heads), _with_rotated(layer.value)] for layer in layers],
+        "mix": [[_with_rotated(layer.mix)] for layer in layers],
+        "out_short": [[_with_rotated(layer.cell.out), _with_rotated(layer.cell.short)] for layer in layers],
     }
     stacked = {}
     for name, parts in maps.items():
@@ -181,10 +181,10 @@ def _stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights and biases "l 1 d" of the layer norms."""
     stacked = {}
     for name in NORMS:
-        scales, shifts = zip(*(_both(getattr(layer, name)) for layer in layers), strict=True)
+        scales, shifts = zip(*(_with_rotated(getattr(layer, name)) for layer in layers), strict=True)
         stacked[name] = torch.stack(scales)[:, None], torch.stack(shifts)[:, None]
     return stacked
 
 
-def _both(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
+def _with_rotated(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
     return part.weight, part.bias

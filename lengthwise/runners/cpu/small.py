@@ -66,13 +66,13 @@ class PaddedRows(NamedTuple):
     width: int
     at: Int[Tensor, " n"] | None  # index of each given position in the flattened padded rows; None: there is no padding
 
-    def spread(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "rows width ..."]:
+    def pad(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "rows width ..."]:
         """Pad with zeros."""
         if self.at is not None:
             x = x.new_zeros(self.rows * self.width, *x.shape[1:]).index_copy_(0, self.at, x)
         return x.view(self.rows, self.width, *x.shape[1:])
 
-    def gather(self, x: Float[Tensor, "rows width ..."]) -> Float[Tensor, "n ..."]:
+    def unpad(self, x: Float[Tensor, "rows width ..."]) -> Float[Tensor, "n ..."]:
         """Invert ``spread``."""
         x = x.reshape(self.rows * self.width, *x.shape[2:])
         return x if self.at is None else x.index_select(0, self.at)
@@ -108,12 +108,14 @@ class AttentionPlan(NamedTuple):
         if mask is not None:
             bias = _bias(mask, heads, rows, width, like)
         else:
-            bias = _future(width, like.dtype) if causal else like.new_zeros(1, 1, 1)
-        return AttentionPlan(heads, PaddedRows(rows, width, at), bias, () if angles is None else _turn(angles, width))
+            bias = _causal_bias(width, like.dtype) if causal else like.new_zeros(1, 1, 1)
+        return AttentionPlan(
+            heads, PaddedRows(rows, width, at), bias, () if angles is None else _rotation(angles, width)
+        )
 
 
 @lru_cache(maxsize=64)
-def _future(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
+def _causal_bias(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
     """Return the causal bias: −∞ where the key is later than the query, else 0."""
     return torch.full((1, positions, positions), -torch.inf, dtype=dtype).triu(1)
 
@@ -130,7 +132,7 @@ def _bias(
     return mask.expand(rows, heads, width, width).flatten(0, 1)
 
 
-def _turn(angles: Float[Tensor, "b t half"], width: int) -> tuple[Tensor, Tensor]:
+def _rotation(angles: Float[Tensor, "b t half"], width: int) -> tuple[Tensor, Tensor]:
     angles = F.pad(angles, (0, 0, 0, width - angles.shape[1]))
     return angles.cos().mT[:, None], angles.sin().mT[:, None]
 
@@ -145,7 +147,7 @@ class _AttendSmall(torch.autograd.Function):
         found, saved = _attend_forward(projected, padded, probability, bias, *turn)
         ctx.save_for_backward(*saved)
         ctx.padded, ctx.bias = padded, bias.shape if bias.requires_grad else None
-        return padded.gather(found)
+        return padded.unpad(found)
 
     @staticmethod
     @once_differentiable
@@ -166,7 +168,7 @@ def _attend_forward(
     *turn: Tensor,
 ) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
     """Compute attention, and what its backward pass needs. Inside, r are the heads of all rows."""
-    parts = padded.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
+    parts = padded.pad(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
     turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
     query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
     weights, inverse_sums = attention_weights(query, key, bias)

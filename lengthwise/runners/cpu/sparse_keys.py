@@ -67,7 +67,7 @@ class SparseKeys:
         row, head, position, key = seen.nonzero().unbind(1)
         asker, asked = number[row, position], number[row, key]
         in_row, in_key = asker * shape[1] + head, asked * shape[1] + head
-        at, back = (asker, head, _ranks(in_row)), (asked, head, _ranks(in_key))
+        at, back = (asker, head, _count_earlier_equal(in_row)), (asked, head, _count_earlier_equal(in_key))
 
         def listed(where: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
             return torch.zeros(shape, dtype=torch.long).index_put(where, values)
@@ -90,7 +90,7 @@ class SparseKeys:
         return SparseKeys(self.ragged.take(rows), *(part[positions] for part in parts))
 
 
-def _ranks(rows: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+def _count_earlier_equal(rows: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Return, for each entry, the number of equal entries before it."""
     order = rows.argsort(stable=True)
     sizes = torch.bincount(rows)
@@ -111,10 +111,10 @@ class _AttendFew(torch.autograd.Function):
     def forward(ctx: Any, projected: Float[Tensor, "n 3 h e"], bias: Tensor, few: SparseKeys) -> Float[Tensor, "n h e"]:
         heads, scale = projected.shape[2], projected.shape[-1] ** -0.5
         table = projected.flatten(0, 2)
-        weights = softmax(_dots(projected[:, 0] * scale, table, few.keys + heads) + bias)
+        weights = softmax(_dot_products(projected[:, 0] * scale, table, few.keys + heads) + bias)
         ctx.few = few
         ctx.save_for_backward(projected, weights)
-        return _sums(table, few.keys + 2 * heads, weights)
+        return _weighted_sums(table, few.keys + 2 * heads, weights)
 
     @staticmethod
     @once_differentiable
@@ -123,21 +123,21 @@ class _AttendFew(torch.autograd.Function):
         heads, scale = projected.shape[2], projected.shape[-1] ** -0.5
         table, gradient = projected.flatten(0, 2), gradient.contiguous()
         # The gradient of the scores: weight · (gradient of the weight − its mean under the weights).
-        scores = _dots(gradient, table, few.keys + 2 * heads) * weights
+        scores = _dot_products(gradient, table, few.keys + 2 * heads) * weights
         scores = scores - weights * scores.sum(-1, keepdim=True)
-        to_query = _sums(table, few.keys + heads, scores * scale)
-        to_key = _sums(table, few.askers, scores.take(few.turns) * few.real * scale)
-        to_value = _sums(gradient.flatten(0, 1), few.rows, weights.take(few.turns) * few.real)
+        to_query = _weighted_sums(table, few.keys + heads, scores * scale)
+        to_key = _weighted_sums(table, few.askers, scores.take(few.turns) * few.real * scale)
+        to_value = _weighted_sums(gradient.flatten(0, 1), few.rows, weights.take(few.turns) * few.real)
         return torch.stack([to_query, to_key, to_value], 1), scores, None
 
 
-def _dots(
+def _dot_products(
     one: Float[Tensor, "n h e"], table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"]
 ) -> Float[Tensor, "n h k"]:
     return (one[:, :, None] * F.embedding(rows, table)).sum(-1)
 
 
-def _sums(
+def _weighted_sums(
     table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"], weights: Float[Tensor, "n h k"]
 ) -> Float[Tensor, "n h e"]:
     found = F.embedding_bag(rows.flatten(0, 1), table, mode="sum", per_sample_weights=weights.flatten(0, 1))

@@ -14,59 +14,59 @@ Writer = Callable[[int, Random], str]
 
 def only_plus(size: int, draw: Random) -> str:
     """Only plus signs: 3+8+4."""
-    return _chain(size, draw, "+")
+    return _write_chain(size, draw, "+")
 
 
 def only_minus(size: int, draw: Random) -> str:
     """Only minus signs: 3-8-4."""
-    return _chain(size, draw, "-")
+    return _write_chain(size, draw, "-")
 
 
 def only_times(size: int, draw: Random) -> str:
     """Only times signs, and mostly ones: 1*3*1."""
-    return _chain(size, draw, "*", lambda: draw.choice("1111111111123459"))
+    return _write_chain(size, draw, "*", lambda: draw.choice("1111111111123459"))
 
 
 def times_zero(size: int, draw: Random) -> str:
     """A product with a zero in it, or a one in the same position: 3*0*4, 3*1*4."""
-    return _replace_factor(draw.choice("01"), _chain(size, draw, "*", lambda: draw.choice("11112")), draw)
+    return _replace_factor(draw.choice("01"), _write_chain(size, draw, "*", lambda: draw.choice("11112")), draw)
 
 
 def plus_and_minus(size: int, draw: Random) -> str:
     """Plus and minus signs in turn: 3+8-4."""
-    return _chain(size, draw, "+-")
+    return _write_chain(size, draw, "+-")
 
 
 def sum_of_products(size: int, draw: Random) -> str:
     """Plus and times signs in turn: 3+8*4."""
-    return _chain(size, draw, draw.choice(("+*", "*+", "-*")))
+    return _write_chain(size, draw, draw.choice(("+*", "*+", "-*")))
 
 
 def ones(size: int, draw: Random) -> str:
     """Only ones, with any operators: 1-1*1."""
-    return _chain(size, draw, "", lambda: "1")
+    return _write_chain(size, draw, "", lambda: "1")
 
 
 def nearly_zeros(size: int, draw: Random) -> str:
     """Zeros, with any operators; for even sizes, one number of two digits: 0*0+0."""
-    return _chain(size, draw, "", lambda: "0")
+    return _write_chain(size, draw, "", lambda: "0")
 
 
 def one_digit_throughout(size: int, draw: Random) -> str:
     """One digit throughout, with plus and minus signs: 7+7-7."""
     digit = draw.choice("123456789")
-    return _chain(size, draw, "+-", lambda: digit)
+    return _write_chain(size, draw, "+-", lambda: digit)
 
 
 def cancelling(size: int, draw: Random) -> str:
     """A number minus itself: 372-372, -37+37."""
-    number = _number(draw, (size - 1) // 2)
+    number = _draw_number(draw, (size - 1) // 2)
     return f"{number}-{number}" if size % 2 else f"-{number}+{number}"
 
 
 def nearly_cancelling(size: int, draw: Random) -> str:
     """A number minus another that differs in its last digit: 372-374, -37+39."""
-    number = _number(draw, (size - 1) // 2)
+    number = _draw_number(draw, (size - 1) // 2)
     other = number[:-1] + draw.choice("123456789".replace(number[-1], ""))
     return f"{number}-{other}" if size % 2 else f"-{number}+{other}"
 
@@ -83,8 +83,8 @@ def nested_left(size: int, draw: Random) -> str:
     """Parentheses of the largest possible depth, or one less, from the left: ((3+8)-4)+1."""
 
     def core(depth: int) -> str:
-        ends = "".join(f"){_sign(draw)}{_digit(draw)}" for _ in range(depth))
-        return "(" * depth + f"{_digit(draw)}{_sign(draw)}{_digit(draw)}" + ends
+        ends = "".join(f"){_draw_sign(draw)}{_draw_digit(draw)}" for _ in range(depth))
+        return "(" * depth + f"{_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)}" + ends
 
     return _fill_core(size, draw, core, 4)
 
@@ -93,8 +93,8 @@ def nested_right(size: int, draw: Random) -> str:
     """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
 
     def core(depth: int) -> str:
-        starts = "".join(f"{_digit(draw)}{_sign(draw)}(" for _ in range(depth))
-        return starts + f"{_digit(draw)}{_sign(draw)}{_digit(draw)}" + ")" * depth
+        starts = "".join(f"{_draw_digit(draw)}{_draw_sign(draw)}(" for _ in range(depth))
+        return starts + f"{_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)}" + ")" * depth
 
     return _fill_core(size, draw, core, 4)
 
@@ -103,7 +103,7 @@ def side_by_side(size: int, draw: Random) -> str:
     """Parentheses side by side: (3+8)-(4-1)."""
 
     def core(count: int) -> str:
-        groups = (f"({_digit(draw)}{_sign(draw)}{_digit(draw)})" for _ in range(count + 1))
+        groups = (f"({_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)})" for _ in range(count + 1))
         return draw.choice("+-").join(groups)
 
     return _fill_core(size, draw, core, 6)
@@ -116,7 +116,7 @@ def long_numbers(size: int, draw: Random) -> str:
         parts[-2:] = [3, 3]
     if len(parts) == 1:
         parts = [parts[0] - 2, 2]
-    numbers = [_number(draw, part - 1) for part in parts]
+    numbers = [_draw_number(draw, part - 1) for part in parts]
     return numbers[0] + "".join("-+"[at % 2] + number for at, number in enumerate(numbers[1:]))
 
 
@@ -126,9 +126,9 @@ WRITERS: tuple[Writer, ...] = (
 )  # fmt: skip
 
 
-def _chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
+def _write_chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
     """Write numbers of one digit with these operators in turn (empty: random); for even sizes, one has two digits."""
-    digit = digit or (lambda: _digit(draw))
+    digit = digit or (lambda: _draw_digit(draw))
     count = (size + 1) // 2
     numbers = [digit() for _ in range(count)]
     if size % 2 == 0:
@@ -144,9 +144,11 @@ def _fill_core(size: int, draw: Random, core: Callable[[int], str], unit: int) -
         text = core(count)
         room = size - len(text)
         if room == 0 or room > 1:
-            odd = f"{draw.choice('+-')}{_number(draw, 2)}" if room % 2 else ""
-            return text + odd + "".join(f"{draw.choice('+-')}{_digit(draw)}" for _ in range((room - len(odd)) // 2))
-    return _chain(size, draw, "+-")
+            odd = f"{draw.choice('+-')}{_draw_number(draw, 2)}" if room % 2 else ""
+            return (
+                text + odd + "".join(f"{draw.choice('+-')}{_draw_digit(draw)}" for _ in range((room - len(odd)) // 2))
+            )
+    return _write_chain(size, draw, "+-")
 
 
 def _replace_factor(digit: str, text: str, draw: Random) -> str:
@@ -156,13 +158,13 @@ def _replace_factor(digit: str, text: str, draw: Random) -> str:
     return "*".join(numbers)
 
 
-def _number(draw: Random, digits: int) -> str:
-    return draw.choice("123456789") + "".join(_digit(draw) for _ in range(digits - 1))
+def _draw_number(draw: Random, digits: int) -> str:
+    return draw.choice("123456789") + "".join(_draw_digit(draw) for _ in range(digits - 1))
 
 
-def _digit(draw: Random) -> str:
+def _draw_digit(draw: Random) -> str:
     return draw.choice("0123456789")
 
 
-def _sign(draw: Random) -> str:
+def _draw_sign(draw: Random) -> str:
     return draw.choice("+-")

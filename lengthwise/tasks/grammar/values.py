@@ -78,7 +78,7 @@ def _read(columns: UInt8[Tensor, "p b"]) -> list[Step]:
     """Parse a text into steps: first the first block of every row, then the blocks after and inside these, and so
     on."""
     rows, text, steps = columns.shape[1], columns.view(-1), []
-    closing, start = _closing(columns), torch.arange(columns.shape[1])
+    closing, start = _closing_indices(columns), torch.arange(columns.shape[1])
     while len(start):
         signed = text[start + rows] == MINUS
         lead = start + rows + rows * signed
@@ -103,7 +103,7 @@ def _numbers(text: UInt8[Tensor, " t"], start: Int[Tensor, " n"], rows: int) -> 
     return number, end
 
 
-def _closing(columns: UInt8[Tensor, "p b"]) -> Int[Tensor, " n"]:
+def _closing_indices(columns: UInt8[Tensor, "p b"]) -> Int[Tensor, " n"]:
     """Return the index of the ) that closes the ( at each index. In a row, parentheses of equal depth follow one
     another, so sorted by row and depth, opening and closing parentheses are in the same order."""
     count, rows = columns.shape
