@@ -250,11 +250,11 @@ def _check_causality(model: Model, batch: Batch, layout: Layout, least: Toleranc
         if _differ(before, after, inputs.padding_mask & ~later, least):
             raise UsageError(
                 f"{_name(model)} looks ahead: other tokens after a position changed its logits at or before it, where "
-                f"a causal layout may see earlier tokens only; mask its attention, or {_advice_for_bidirectional(layout)}"
+                f"a causal layout may see earlier tokens only; mask its attention, or {_bidirectional(layout)}"
             )
 
 
-def _advice_for_bidirectional(layout: Layout) -> str:
+def _bidirectional(layout: Layout) -> str:
     """Return advice for a layout in which a model sees the whole row."""
     name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
     return f"let it see the whole row with layout={name}(causal=false)"

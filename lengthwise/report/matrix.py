@@ -112,7 +112,7 @@ def paper_score(config: Mapping[str, Any]) -> Row:
     None in all if no paper does, or if the recipe loops or trains on families."""
     fields = dict.fromkeys(("published", "published_scaled", "paper", "source", "tested", "standing", "where"))
     papers = tomllib.loads(PAPERS.read_text(encoding="utf-8"))
-    parts, task = _mixers(config["model"]) or [config["model"]], config["task"]["kind"]
+    parts, task = _name_mixers(config["model"]) or [config["model"]], config["task"]["kind"]
     form, loops = papers["tasks"].get(task), config["loops"]
     asked = form is not None and form.items() <= config["task"].items() and config["layout"]["kind"] == "Labelled"
     if not asked or config.get("families") or loops != {"kind": "Constant", "count": 1}:
