@@ -153,8 +153,8 @@ class _AttendSmall(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # under checkpointing they can be read once
-        projected, bias = _attend_backward(ctx.padded.spread(gradient), saved, ctx.bias)
-        return ctx.padded.gather(projected), None, None, bias, *(None for _ in saved[SAVED:])
+        projected, bias = _attend_backward(ctx.padded.pad(gradient), saved, ctx.bias)
+        return ctx.padded.unpad(projected), None, None, bias, *(None for _ in saved[SAVED:])
 
 
 SAVED = 8  # number of tensors that ``_attend_forward`` saves, without those of ``turn``
