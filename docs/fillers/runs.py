@@ -61,7 +61,7 @@ def chosen(folder: str) -> str:
     rows = ["| weights | trained to | lengths looked at | of problems |", "| --- | ---: | --- | --- |"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
         recipe = load(weights).recipe
-        sizes = ", ".join(map(str, recipe.sizes_seen)) or "validation loss only"
+        sizes = ", ".join(map(str, recipe.looked_at)) or "validation loss only"
         rows.append(f"| `{weights}` | {size_text(recipe.tops)} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
     return "\n".join(rows) + "\n"
 
