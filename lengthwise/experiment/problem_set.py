@@ -43,8 +43,11 @@ class ProblemSet(Sequence[dict[str, Any]]):
             return ProblemSet(self.task, self.problems.take(at))
         if not -len(self) <= at < len(self):
             raise IndexError(at)
-        at %= len(self)
-        return json.loads(next(json_lines(self.task, self.problems.take(slice(at, at + 1)))))
+        return self.__getitems__([at])[0]
+
+    def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
+        """Return several items; a torch ``DataLoader`` fetches a batch so."""
+        return [json.loads(line) for line in json_lines(self.task, self.problems.take(torch.tensor(rows)))]
 
     def __repr__(self) -> str:
         return f"ProblemSet({len(self):,} of {self.task.name}, digest {self.digest})"

@@ -3,11 +3,16 @@
 import hashlib
 import itertools
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import LONG
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +26,7 @@ from lengthwise.experiment.problem_set import json_lines
 from lengthwise.tasks.file import File
 
 yaml = pytest.importorskip("yaml")
+long = pytest.mark.skipif(not LONG, reason="a minute: LENGTHWISE_LONG=1")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +56,28 @@ def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file
     if len(named.axes) == 1:
         (tmp_path / "sample.jsonl").write_text(shell.out, encoding="utf-8")
         assert File(str(tmp_path / "sample.jsonl")).digest == digest
+
+
+@pytest.mark.parametrize("count", [3_000, pytest.param(1_000_000, marks=long)])
+def test_a_million_problems_take_at_most_a_minute_each_way(count, monkeypatch):
+    """Drawn, written and digested by the command line, from Python, and through a DataLoader."""
+    monkeypatch.setattr(problem_set, "CHUNK", 65_536)
+    words = ["addition", "--lengths", "1-20", "--count", str(count), "--split", "train", "--jsonl"]
+    before = os.times()
+    shell = subprocess.run([sys.executable, "-m", "lengthwise", "sample", *words], capture_output=True, check=True)
+    after = os.times()
+    seconds = {"sample": after.children_user + after.children_system - before.children_user - before.children_system}
+    start = time.process_time()
+    found = lw.problems("addition", range(1, 21), count, split="train")
+    digests = [hashlib.sha256(shell.stdout).hexdigest()[:16], found.digest]
+    seconds["problems"] = time.process_time() - start
+    start, digest = time.process_time(), hashlib.sha256()
+    for rows in torch.utils.data.DataLoader(found, batch_size=1024, collate_fn=list):
+        digest.update("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    seconds["DataLoader"] = time.process_time() - start
+    print(count, seconds)  # pytest -s shows them
+    assert len({*digests, digest.hexdigest()[:16]}) == 1
+    assert max(seconds.values()) < 60, seconds
 
 
 def catalog_task(name):
