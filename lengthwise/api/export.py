@@ -48,7 +48,7 @@ def trace(weights: Weights) -> torch.export.ExportedProgram:
     once = isinstance(weights.model, (LSTMModel, ReTranModel))
     if once and recipe.loops != Constant(1):
         raise UsageError(f"{type(weights.model).__name__} is exported with one loop only, and its recipe has more")
-    sizes = torch.tensor([recipe.sizes(recipe.task.smallest + BEYOND)] * ROWS)
+    sizes = torch.tensor([recipe.sizes(recipe.task.first_sizes(BEYOND + 1)[-1])] * ROWS)
     batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "export")), recipe.task)
     return export_program(weights.model, batch.inputs, recipe.loops.planned(batch.rounds))
 

@@ -60,7 +60,7 @@ class Inquiry(fields.Config):
         """Build an inquiry: the task's ``question``, or another one, and the request to reply with the answer only;
         with ``examples`` solved problems of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
         fields.validate(Whole, examples, "--examples")
-        shortest = [(task.smallest + number,) * len(task.axes) for number in range(examples)]
+        shortest = [(size,) * len(task.axes) for size in task.first_sizes(examples)]
         # From another random stream than the questions; a short problem may still be one of them.
         drawn = tuple(_problem_texts(task, fresh_problems(task, size, 1, seed=0, step=0))[0] for size in shortest)
         instruction = f"{question or task.question} {ALONE}"

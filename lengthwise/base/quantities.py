@@ -29,11 +29,16 @@ def bytes_text(count: float) -> str:
 
 
 def format_ranges(numbers: Sequence[int]) -> str:
-    """Format ascending whole numbers as ranges: ``1–8, 12, 16–20``."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(f"{low}–{high}" if low < high else f"{low}" for low, high in found)
+    """Format ascending whole numbers as ranges: ``1–8, 12, 16–20, 30–90 in steps of 10``."""
+    found, start = [], 0
+    while start < len(numbers):
+        low, end = numbers[start], start + 1
+        step = numbers[end] - low if end < len(numbers) else 1
+        while end < len(numbers) and numbers[end] == numbers[end - 1] + step:
+            end += 1
+        if step > 1 and end - start < 3:  # no range
+            end = start + 1
+        steps = f" in steps of {step}" * (step > 1)
+        found.append(f"{low}–{numbers[end - 1]}{steps}" if end - start > 1 else f"{low}")
+        start = end
+    return ", ".join(found)

@@ -94,7 +94,7 @@ def _inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"temperature": None} if args.no_temperature else {}
     task = catalog.task(args.task, args.changes)
     if args.like is None:
-        sizes = sizes or [size for size in LENGTHS if size >= task.smallest]
+        sizes = sizes or list(dict.fromkeys(task.nearest_size(size) for size in LENGTHS if size >= task.smallest))
         return Inquiry.of(args.endpoint, args.model, task, **choices), sizes
     recipe = recipe_of(args.like, [])
     if args.changes or recipe.task.name != task.name:

@@ -54,5 +54,7 @@ def _example(recipe: Recipe) -> str:
     """Return a prompt beyond the training lengths, if the task has one."""
     task = recipe.task
     size = min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2)
-    (prompt,) = prompts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
+    (prompt,) = prompts(
+        task, task.sample(torch.tensor([list(recipe.sizes(task.nearest_size(size)))]), stream(0, "card"))
+    )
     return prompt

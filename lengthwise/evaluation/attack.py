@@ -160,12 +160,13 @@ class _Pace:
 
 def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:
     top, smallest = recipe.lengths.top, max(recipe.task.smallest, recipe.lengths.bottom)
-    if sizes is None and (listed := recipe.task.part("test").listed_sizes):
+    test = recipe.task.part("test")
+    if sizes is None and test.is_collection and (listed := test.listed_sizes):
         sizes = [size for size in listed if size <= top * 3 // 2] or listed[:1]
-    chosen = sizes or [max(smallest, top // 2), top, max(top, min(top * 3 // 2, recipe.task.largest or top * 3 // 2))]
-    distinct = list(dict.fromkeys(recipe.sizes(size) for size in chosen))
+    usual = [max(smallest, top // 2), top, max(top, min(top * 3 // 2, recipe.task.largest or top * 3 // 2))]
+    distinct = list(dict.fromkeys(recipe.sizes(size) for size in sizes or map(test.nearest_size, usual)))
     for size in distinct:
-        check_size(recipe.task.part("test"), size)
+        check_size(test, size)
     return distinct
 
 
@@ -175,7 +176,7 @@ def _candidates(
     """Yield problems to try, with their origins, while there are new ones: initial problems of each size, all problems
     of the shortest sizes, then mutations of tried problems in ``search``."""
     task, draw, largest = recipe.task, stream(seed, "attack", recipe.task.name), torch.tensor(sizes).amax(0)
-    if (collected := task.part("test")).listed_sizes is not None:  # there are no other problems
+    if (collected := task.part("test")).is_collection:  # there are no other problems
         yield from ((problems, "every") for size in sizes if (problems := collected.enumerate(size, sys.maxsize)))
         return
     origins = {"uniform": 2 * SEEDS} | {family.name: SEEDS for family in task.families}

@@ -84,7 +84,7 @@ def _problems(recipe: Recipe) -> Problems:
     top = max(bottom, min(recipe.lengths.top, bottom + SPREAD))
     lengths = torch.linspace(bottom, top, ROWS).round().long()
     sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in recipe.tops], 1)
-    return task.sample(sizes, draw)
+    return task.sample(task.replace_missing_sizes(sizes, draw), draw)
 
 
 def _in_double_precision(model: Model, inputs: Inputs) -> Model:
@@ -176,7 +176,7 @@ def _check_room(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
     """Raise UsageError if a row of the largest size has more positions than the model."""
     if not sizes:
         return
-    largest = max(map(recipe.sizes, sizes), key=sum)
+    largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes), key=sum))]
     inputs = recipe.layout.write(recipe.task.sample(torch.tensor([largest]), stream(0, "room")), recipe.task).inputs
     on_cpu = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
     try:

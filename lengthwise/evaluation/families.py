@@ -70,7 +70,7 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     """Return the shortest sizes, up to the last with few enough problems to measure all of them."""
     sizes: list[int] = []
     smallest = max(recipe.task.smallest, recipe.lengths.bottom)
-    for size in range(smallest, max(smallest, FAR * recipe.lengths.top) + 1):
+    for size in recipe.task.listed_sizes or range(smallest, max(smallest, FAR * recipe.lengths.top) + 1):
         same = bool(sizes) and recipe.sizes(size) == recipe.sizes(sizes[-1])  # every axis has its largest size
         if same or all_problems(recipe, recipe.sizes(size), samples) is None:
             break

@@ -123,17 +123,17 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
 
 def source_of(task: Task, source: Source) -> Source:
     """Return the source that assigns problems to parts, unless the task itself separates them."""
-    return source if task.listed_sizes is None else FRESH
+    return FRESH if task.is_collection else source
 
 
 def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
     """Raise UsageError if the task has no such size."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
-    if kind != "natural" and task.listed_sizes is not None and size[0] not in task.listed_sizes:
-        raise NoProblemsLeft(
-            f"{task.name} has no problems of size {size[0]} left to measure; it has {format_ranges(task.listed_sizes)}"
-        )
+    listed = task.listed_sizes
+    if kind != "natural" and listed is not None and (missing := [one for one in size if one not in listed]):
+        left = " left to measure" * task.is_collection
+        raise NoProblemsLeft(f"{task.name} has no problems of size {missing[0]}{left}; it has {format_ranges(listed)}")
     if min(size) < task.smallest:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
     smallest = next((family.smallest for family in task.families if family.name == kind), 0)
@@ -202,10 +202,7 @@ def evaluation_problems(
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
     """Return the largest size up to this one that has problems for a purpose, else the smallest; the size itself, on
     all axes, if a task has all sizes."""
-    there = recipe.task.part(purpose).listed_sizes
-    if there is None:
-        return recipe.sizes(size)
-    return (max((one for one in there if one <= size), default=there[0]),)
+    return recipe.sizes(recipe.task.part(purpose).nearest_size(size))
 
 
 def default_sizes(recipe: Recipe) -> Sequence[int]:
@@ -225,7 +222,7 @@ def check_training(recipe: Recipe) -> None:
         fixed_set(recipe.task, recipe.lengths, recipe.source)
     if recipe.has_fixed_problems and watch.every:
         for size in watch.sizes:
-            evaluation_problems(recipe, size, watch.count, seed=seed, step=0)
+            evaluation_problems(recipe, nearest_size(recipe, size, "validation"), watch.count, seed=seed, step=0)
         if watch.validation:
             validation_problems(recipe, watch.validation)
     longest = evaluation_problems(replace(recipe, source=FRESH), nearest_size(recipe, recipe.lengths.top), 1, seed=seed)

@@ -331,7 +331,7 @@ class Labelled(_Classes):
 
     def accepts(self, task: Task) -> bool:
         sizes = torch.full((2, len(task.axes)), task.smallest)
-        sizes[1] = task.largest or task.smallest + 8
+        sizes[1] = task.largest or task.first_sizes(9)[-1]
         return EQUALS not in task.symbols and task.answer_slots(sizes).tolist() == [1, 1]
 
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:

@@ -44,7 +44,8 @@ class Lengths(Config):
 
 
 class Drawn(Lengths):
-    """Sizes are drawn first, independently on each axis, then problems of these sizes."""
+    """Sizes are drawn first, independently on each axis, then problems of these sizes; for sizes that the task lacks,
+    of random smaller ones (``Task.replace_missing_sizes``)."""
 
     @abstractmethod
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
@@ -52,7 +53,7 @@ class Drawn(Lengths):
 
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         sizes = self.draw(step, rows, len(task.axes), generator)
-        sizes = sizes[torch.randperm(rows, generator=generator)]
+        sizes = task.replace_missing_sizes(sizes[torch.randperm(rows, generator=generator)], generator)
         parts: list[Problems] = []
         if hard:
             parts.append(task.sample_hard(sizes[:hard], generator))

@@ -170,7 +170,7 @@ class Recipe(fields.Config):
     @property
     def has_fixed_problems(self) -> bool:
         """True if test problems come from a fixed collection, so that drawing again gives nothing new."""
-        return isinstance(self.source, Finite) or self.task.listed_sizes is not None
+        return isinstance(self.source, Finite) or self.task.is_collection
 
     @property
     def id(self) -> str:

@@ -125,7 +125,8 @@ def _row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
 
 def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     try:
-        problems = recipe.task.sample(torch.tensor([size]), stream(0, "demand"))
+        present = [recipe.task.nearest_size(one) for one in size]
+        problems = recipe.task.sample(torch.tensor([present]), stream(0, "demand"))
     except UsageError:  # the task has no such size, which is reported elsewhere
         return 3.0 * max(size), float(max(size))
     batch = recipe.layout.write(problems, recipe.task)

@@ -6,6 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import Config, kebab
+from lengthwise.base.quantities import format_ranges
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
@@ -36,7 +38,7 @@ class Task(Config):
 
     ``symbols`` are those of prompts and answers; ``signs`` are the symbols that stand between numbers. ``mirrored``:
     prompts write numbers in the other digit order than answers. ``axes`` names the sizes: one axis gives a curve, two a
-    map. Sizes go from ``smallest`` to ``largest`` (None: no limit) on each axis.
+    map. Sizes go from ``smallest`` to ``largest`` (None: no limit) on each axis, unless ``listed_sizes`` names them.
     """
 
     symbols: tuple[str, ...]
@@ -45,6 +47,10 @@ class Task(Config):
     axes: tuple[str, ...] = ("length",)
     smallest: int = 1
     largest: int | None = None
+    # The sizes there are, ascending, if some are missing: range(3, 300, 3) or (4, 8, 16). ``smallest`` and ``largest``
+    # follow from it, unless it is a property.
+    listed_sizes: Sequence[int] | None = None
+    is_collection: bool = False  # a fixed collection of problems, which ``part`` splits
     harder: str = "hard"  # name of the harder set among the families
     reads: tuple[str, ...] = ()  # symbols of prompts, if answers have others; (): all symbols
     writes: tuple[str, ...] = ()  # symbols of answers, if prompts have others; (): all symbols
@@ -59,6 +65,12 @@ class Task(Config):
         for old, new in FORMER_NAMES.items():
             if old in vars(cls):
                 raise UsageError(f"{cls.__name__}.{old} is now called {new}: rename it")
+        if isinstance(listed := vars(cls).get("listed_sizes"), Sequence):
+            if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
+                raise UsageError(
+                    f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up, e.g. range(3, 300, 3)"
+                )
+            cls.smallest, cls.largest = listed[0], listed[-1]
 
     @property
     def name(self) -> str:
@@ -97,10 +109,25 @@ class Task(Config):
         """Draw problems of one of ``patterns``, one per row of ``sizes``. A task with patterns defines it."""
         raise NotImplementedError
 
-    @property
-    def listed_sizes(self) -> Sequence[int] | None:
-        """The sizes of a fixed collection of problems, ascending; None if the task has problems of every size."""
-        return None
+    def first_sizes(self, count: int) -> Sequence[int]:
+        """Return the ``count`` smallest sizes, or all if there are fewer."""
+        listed = self.listed_sizes
+        return range(self.smallest, self.smallest + count) if listed is None else listed[:count]
+
+    def nearest_size(self, size: int) -> int:
+        """Return the largest size up to this one, else the smallest; the size itself without ``listed_sizes``."""
+        listed = self.listed_sizes
+        return size if listed is None else max((one for one in listed if one <= size), default=listed[0])
+
+    def replace_missing_sizes(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b axes"]:
+        """Replace sizes that ``listed_sizes`` lacks by random ones of it, up to the largest of ``sizes``."""
+        if self.listed_sizes is None:
+            return sizes
+        known = torch.tensor(self.listed_sizes)
+        index = torch.searchsorted(known, sizes).clamp(max=len(known) - 1)
+        up_to = max(1, int(torch.searchsorted(known, int(sizes.max()), right=True)))
+        other = torch.randint(up_to, sizes.shape, generator=generator)
+        return torch.where(known[index] == sizes, sizes, known[other])
 
     def part(self, purpose: Purpose) -> Task:
         """Return the task with only the problems for ``purpose``: itself, unless its problems are a fixed
@@ -115,7 +142,8 @@ class Task(Config):
         """Draw ``count`` problems from the task's own distribution over sizes from ``low`` to ``high``: by default,
         uniform sizes on every axis. Raises UsageError if the task lacks such sizes."""
         self.check_pool(count, low, high)
-        return self.sample(torch.randint(low, high + 1, (count, len(self.axes)), generator=generator), generator)
+        inside = torch.tensor([size for size in self.listed_sizes or range(low, high + 1) if low <= size <= high])
+        return self.sample(inside[torch.randint(len(inside), (count, len(self.axes)), generator=generator)], generator)
 
     def check_pool(self, count: int, low: int, high: int) -> None:
         """Raise UsageError if ``count`` is below 1, or the task lacks sizes from ``low`` to ``high``."""
@@ -125,6 +153,8 @@ class Task(Config):
             raise UsageError(
                 f"{self.name}: sizes from {low} to {high} must be from {self.smallest} up, and not descend"
             )
+        if self.listed_sizes is not None and not any(low <= size <= high for size in self.listed_sizes):
+            raise UsageError(f"{self.name}: it has no problems of sizes {low} to {high}")
 
     @abstractmethod
     def parse(self, text: str) -> Problems:
@@ -187,6 +217,10 @@ class SequenceTask(Task):
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
+        if self.listed_sizes is not None and len(row) not in self.listed_sizes:
+            raise UsageError(
+                f"{self.name}: a prompt of {len(row)} symbols; sizes are {format_ranges(self.listed_sizes)}"
+            )
         return self.from_rows(torch.tensor([[len(row)]]), row[None])
 
     @property

@@ -38,6 +38,8 @@ class File(Task):
     words: bool = False  # symbols are words, separated by spaces, not characters
     final_after: OneLine = ""  # the symbol after whose last place an answer's final part begins
 
+    is_collection = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         path = path_of(self.path).expanduser()
@@ -130,13 +132,13 @@ class File(Task):
         size = self.collection.size[rows]
         return rows[size.sort(stable=True).indices], *size.unique(return_counts=True)
 
+    def replace_missing_sizes(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b axes"]:
+        return sizes  # ``sample`` replaces them
+
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         rows, known, counts = self._by_size
-        wanted, first = sizes[:, 0], counts.cumsum(0) - counts
-        index = torch.searchsorted(known, wanted).clamp(max=len(known) - 1)
-        missing = known[index] != wanted
-        up_to = max(1, int(torch.searchsorted(known, int(wanted.max()), right=True)))
-        index = torch.where(missing, torch.randint(up_to, index.shape, generator=generator), index)
+        first = counts.cumsum(0) - counts
+        index = torch.searchsorted(known, super().replace_missing_sizes(sizes, generator)[:, 0])
         drawn = torch.empty_like(index)
         for number in index.unique().tolist():
             same_size = index == number

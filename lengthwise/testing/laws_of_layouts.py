@@ -99,7 +99,7 @@ def the_answer_is_not_shown(layout: Layout) -> None:
 def there_is_room_whatever_the_answer(layout: Layout) -> None:
     """Rows of one size and prompt length have the same answer slots, for answers of any length."""
     for task in _accepted_tasks(layout):
-        problems = task.sample(torch.full((100, len(task.axes)), task.smallest + 2), stream(0, "room"))
+        problems = task.sample(torch.full((100, len(task.axes)), task.first_sizes(3)[-1]), stream(0, "room"))
         batch = layout.write(problems, task)
         for length in problems.prompt_length.unique():
             for name, mask in (("answer_slots", batch.answer_slots), ("padding_mask", batch.inputs.padding_mask)):
@@ -112,7 +112,7 @@ def a_problem_is_written_as_it_is_alone(layout: Layout) -> None:
     """A row does not depend on the other rows of a batch: longer ones only add padding without supervision."""
     for task in _accepted_tasks(layout):
         problems = _draw_problems(task, top=4)
-        longer = task.sample(torch.full((1, len(task.axes)), task.smallest + 8), stream(1, "longer"))
+        longer = task.sample(torch.full((1, len(task.axes)), task.first_sizes(9)[-1]), stream(1, "longer"))
         order = torch.randperm(ROWS, generator=stream(0, "order"))
         together = layout.write(Problems.join([problems.take(order), longer]), task)
         for place, i in enumerate(order.tolist()):
@@ -157,7 +157,8 @@ def _write_batches(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:
 def _draw_problems(task: Task, top: int = 6) -> Problems:
     """Return problems of the ``top`` smallest sizes."""
     draw = stream(0, "laws", task.name, top)
-    return task.sample(torch.randint(top, (ROWS, len(task.axes)), generator=draw) + task.smallest, draw)
+    sizes = torch.tensor(task.first_sizes(top))
+    return task.sample(sizes[torch.randint(top, (ROWS, len(task.axes)), generator=draw) % len(sizes)], draw)
 
 
 def _describe_row(task: Task, problems: Problems, row: int) -> str:

@@ -222,7 +222,8 @@ class _CheckedModel(Plain):
         if self.problems is None:
             return rows(lengths, width)
         task, layout = self.problems
-        sizes = task.smallest + torch.tensor([min(length // 3, FURTHEST) for length in lengths])
+        known = torch.tensor(task.first_sizes(FURTHEST + 1))
+        sizes = known[torch.tensor([length // 3 for length in lengths]).clamp(max=len(known) - 1)]
         drawn = task.sample(sizes[:, None].repeat(1, len(task.axes)), stream(0, "rows"))
         return layout.write(drawn, task).inputs
 

@@ -147,7 +147,8 @@ def it_says_what_is_asked(task: Task) -> None:
 def a_pool_is_what_was_asked_for(task: Task) -> None:
     """``pool`` draws the requested number of right problems, of all sizes in the range, and depends only on the
     generator."""
-    low, high = task.smallest + 1, task.smallest + 4
+    first = task.first_sizes(5)
+    low, high = first[min(1, len(first) - 1)], first[-1]
     problems, again = (task.pool(POOL, low, high, stream(0, "pool")) for _ in range(2))
     pairs = texts(task, problems)
     if pairs != texts(task, again):
@@ -202,7 +203,7 @@ def texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
 
 def sizes_of(task: Task, top: int = SHORT, times: int = 8) -> Int[Tensor, "b axes"]:
     """Return the ``top`` smallest sizes, or all pairs of them, in random order, so that a task cannot rely on it."""
-    sizes = torch.arange(task.smallest, task.smallest + top)
+    sizes = torch.tensor(task.first_sizes(top))
     rows = torch.cartesian_prod(*[sizes] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
     return rows[torch.randperm(len(rows), generator=stream(0, "order"))]
 
@@ -219,8 +220,9 @@ def sizes_of_family(task: Task, name: str) -> Int[Tensor, "b axes"]:
         return small
     low, axes = task.smallest, len(task.axes)
     high = min(task.largest or low + FURTHER[axes], low + FURTHER[axes])
-    between = torch.randint(low, high + 1, (BETWEEN, axes), generator=stream(0, "sizes", name))
-    ends = torch.tensor([low, high])[:, None].expand(-1, axes)
+    draw = stream(0, "sizes", name)
+    between = task.replace_missing_sizes(torch.randint(low, high + 1, (BETWEEN, axes), generator=draw), draw)
+    ends = torch.tensor([low, task.nearest_size(high)])[:, None].expand(-1, axes)
     return torch.cat([small, ends, between])
 
 

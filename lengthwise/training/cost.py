@@ -21,7 +21,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.evaluation.curves import work
 from lengthwise.evaluation.scores import SAMPLES, exact_match
 from lengthwise.experiment import data
-from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.data import default_sizes, nearest_size
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import SPEED, estimate_training, parameters
@@ -59,7 +59,7 @@ def evaluation_seconds(recipe: Recipe) -> float:
     """Return processor seconds of evaluating a trained model at the default lengths with the default number of
     problems, scaled up from a few problems of the training length."""
     sizes, few = default_sizes(recipe), 16
-    top = recipe.sizes(recipe.lengths.top)
+    top = nearest_size(recipe, recipe.lengths.top)
     with computation_settings(1):
         start = time.process_time()
         exact_match(recipe.build().eval(), recipe, top, few)

@@ -28,7 +28,8 @@ class Validator:
         """Measure a model after a step; return a row of metrics, and keep its weights if they are the best."""
         recipe, watch = self.recipe, self.recipe.watch
         exact = {}
-        for size in dict.fromkeys(watch.sizes):  # without repeated sizes
+        # Without repeated sizes; a size that the task lacks stands for the one before.
+        for size in dict.fromkeys(map(recipe.task.part("validation").nearest_size, watch.sizes)):
             exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, step=step)
         row: dict[str, Any] = {"step": step, "exact": exact}
         if watch.probes:

@@ -1,0 +1,29 @@
+"""Tasks of one's own that lack some sizes."""
+
+from dataclasses import dataclass
+
+import lengthwise as lw
+
+
+@dataclass(frozen=True)
+class Blocks(lw.SequenceTask):
+    """Sort the digits of each block of three."""
+
+    symbols = tuple("0123")
+    answers_each_symbol = True
+    listed_sizes = range(3, 301, 3)
+
+    def from_rows(self, sizes, row):
+        assert not (sizes % 3).any(), f"drawn with sizes {sizes[sizes % 3 > 0]}"
+        answer = row.view(len(row), -1, 3).sort(-1).values.view(row.shape)
+        return lw.Problems(sizes, row, sizes[:, 0], answer, sizes[:, 0], rounds=sizes[:, 0])
+
+    def reference(self, prompt):
+        return "".join("".join(sorted(prompt[at : at + 3])) for at in range(0, len(prompt), 3))
+
+
+@dataclass(frozen=True)
+class FewBlocks(Blocks):
+    """Sort the digits of each block of three; there are three sizes."""
+
+    listed_sizes = (3, 12, 24)

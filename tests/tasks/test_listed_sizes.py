@@ -1,0 +1,103 @@
+"""Tasks that lack some sizes: training draws none of these, and elsewhere one line refuses them."""
+
+import pytest
+import torch
+
+import lengthwise as lw
+from lengthwise.base.types import UsageError
+from lengthwise.cli import entry
+from lengthwise.evaluation.families import short_sizes
+from lengthwise.experiment.data import batch, default_sizes
+from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, Natural, OneOf, Uniform
+from lengthwise.testing.laws import check_part
+
+
+@pytest.fixture
+def blocks():
+    """Imported late: other test files list the tasks that are known when they are collected."""
+    import blocks
+
+    return blocks
+
+
+def recipe(lengths, task, **changes):
+    small = [
+        "model.width=8",
+        "model.heads=1",
+        "model.positions=RoPE",
+        "batch=16",
+        "steps=4",
+        "watch.every=2",
+        "watch.count=4",
+    ]
+    found = lw.find("looped-parity", *small)
+    return found.change(task=task, layout=lw.Tagged(), lengths=lengths, name="blocks", **changes)
+
+
+@pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
+def test_the_laws_hold(blocks, name):
+    task = getattr(blocks, name)()
+    assert not check_part(task).broken
+    assert (task.smallest, task.largest) == (task.listed_sizes[0], task.listed_sizes[-1])
+
+
+@pytest.mark.parametrize("sizes", [(), (0, 3), (3, 3), (9, 6)])
+def test_sizes_that_do_not_ascend_are_refused(blocks, sizes):
+    with pytest.raises(UsageError, match=r"_Wrong.listed_sizes must be ascending sizes from 1 up"):
+        type("_Wrong", (blocks.Blocks,), {"listed_sizes": sizes})
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        Uniform(top=20),
+        Uniform(top=20, longest=0.5),
+        OneOf(sizes=(4, 13)),
+        LogUniform(top=20),
+        Curriculum(top=20, every=1),
+        Mastery(top=20, every=1, least=0.0),
+        Natural(top=20, bottom=3),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
+def test_training_draws_sizes_that_are_there_up_to_the_largest(blocks, lengths, name):
+    task = getattr(blocks, name)()
+    chosen, seen = recipe(lengths, task, families=0.25), set()
+    for step in range(30):
+        seen |= set(batch(chosen, step)[0].sizes.flatten().tolist())
+    assert seen == {size for size in task.listed_sizes if size <= lengths.top}
+
+
+def test_a_run_is_trained_watched_measured_and_attacked(blocks, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
+    run = lw.train(recipe(Mastery(top=13, every=1, least=0.0), blocks.Blocks()), quiet=True)
+    watched = [row["exact"] for row in run.rows("metrics") if "exact" in row]
+    assert watched and all(list(row) == ["18", "24"] for row in watched)  # looked for: 20 and 26
+    assert default_sizes(run.recipe) == [12, 18, 24, 39, 63] and short_sizes(run.recipe, 100) == [3]
+    scores = lw.evaluate(run, samples=5, families=True, quiet=True)
+    assert {score.sizes[0] for score in scores} == {12, 18, 24, 39, 63}
+    folder = str(run.folder)
+    for words, code, text in [
+        (["attack", folder, "--seconds", "1"], 0, "tries"),
+        (["evaluate", folder, "--lengths", "3-9:3", "--natural", "--samples", "3"], 0, "natural"),
+        (["evaluate", folder, "--lengths", "1-20"], 2, "no problems of size 1; it has 3–300 in steps of 3"),
+        (["solve", folder, "3012"], 1, "a prompt of 4 symbols; sizes are 3–300 in steps of 3"),
+    ]:
+        assert entry._run(entry.parse(words)) == code
+        both = capsys.readouterr()
+        assert text in both.out + both.err
+
+
+def test_problems_are_of_the_sizes_asked_for(blocks):
+    every, few = blocks.Blocks(), blocks.FewBlocks()
+    assert {row["size"] for row in lw.problems(every, [3, 9], 20, split="test")} == {3, 9}
+    with pytest.raises(UsageError, match="no problems of size 4; it has 3–300 in steps of 3"):
+        lw.problems(every, [3, 4], 20)
+    pool = few.pool(50, 4, 30, lw.stream(0))
+    assert set(pool.sizes.flatten().tolist()) == {12, 24}
+    with pytest.raises(UsageError, match="no problems of sizes 4 to 11"):
+        few.pool(5, 4, 11, lw.stream(0))
+    asked = torch.arange(1, 40)[:, None]
+    there = few.replace_missing_sizes(asked, lw.stream(0)).flatten().tolist()
+    assert set(there) == {3, 12, 24} and all(there[size - 1] == size for size in (3, 12, 24))
