@@ -1,27 +1,38 @@
 """Formal languages: what their families hold, and that groups are groups."""
 
 import itertools
+import math
+import re
 from math import factorial
 
 import pytest
 import torch
 
 from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Labelled, Tagged
 from lengthwise.tasks.automaton import CycleNavigation, EvenPairs
+from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic
 from lengthwise.tasks.counted_blocks import CountedBlocks
 from lengthwise.tasks.dyck import Dyck
 from lengthwise.tasks.family import choose_families
 from lengthwise.tasks.group_words import GroupWords
+from lengthwise.tasks.missing_duplicate import MissingDuplicate
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
+from lengthwise.tasks.multi_operand_addition import MultiOperandAddition
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.recall import Recall
+from lengthwise.tasks.solve_equation import SolveEquation
+from lengthwise.tasks.square_root import SquareRoot
+from lengthwise.tasks.stack_manipulation import StackManipulation
 from lengthwise.testing.laws import check_part
 from lengthwise.testing.laws_of_tasks import texts
 
 ORDERS = {"S3": factorial(3), "S4": factorial(4), "A5": 60, "S5": factorial(5), "Z2": 2, "Z60": 60}
 FORMS = [*(GroupWords(group, each) for group in ORDERS for each in (True, False)), EvenPairs(each=True), Dyck(4)]
 FORMS += [CycleNavigation(3, each=True), ModularArithmetic(10), CountedBlocks(2), CountedBlocks(5), Recall(3)]
+FORMS += [BracketedArithmetic(10), SolveEquation(2), MissingDuplicate(10)]
+FORMS += [MultiOperandAddition(2, "most"), MultiOperandAddition(7)]
 
 
 def drawn(task, name, size, count=50):
@@ -111,3 +122,73 @@ def test_a_letter_s_last_digit_is_recalled():
     assert all(len({*word[:12:2]}) == 1 and {*answer} == {word[11]} for word, answer in drawn(task, "one-key", 6))
     with pytest.raises(Exception, match="is not pairs followed"):
         task.parse("a3b1c")
+
+
+def test_brackets_are_nested_as_each_family_says():
+    task = BracketedArithmetic()
+    assert all(word.startswith("(((((") and "((" not in word[5:] for word, _ in drawn(task, "left-nested", 6))
+    assert all(word.endswith(")))))") and "))" not in word[:-5] for word, _ in drawn(task, "right-nested", 6))
+    assert all(word[0] + word[6] + word[12] == "(" + word[6] + ")" for word, _ in drawn(task, "balanced", 4))
+    middle = re.compile(r"\(\d.\(\(\d.\(\(\d.\d\).\d\)\).\d\)\)")
+    assert all(re.fullmatch(middle, word) for word, _ in drawn(task, "nested-from-both-ends", 6))
+    uniform = {
+        re.sub(r"[-+*]", ".", re.sub(r"\d", "1", word))
+        for word, _ in texts(task, task.sample(torch.full((500, 1), 4), stream(0)))
+    }
+    assert len(uniform) == 5  # all binary trees of four leaves, the fourth Catalan number
+
+
+def test_equations_have_one_solution_and_it_may_stand_anywhere():
+    task = SolveEquation(7)
+    problems = texts(task, task.sample(torch.full((300, 1), 5), stream(0)))
+    assert len({word.index("x") for word, _ in problems}) > 5
+    for word, answer in problems:
+        assert [str(x) for x in range(7) if eval(word.replace("x", str(x)).replace("=", "-")) % 7 == 0] == [answer]
+
+
+def test_a_stack_is_written_from_its_top():
+    task = StackManipulation()
+    assert texts(task, task.parse("abb-A")) == [("abb-A", "aba")]
+    assert {answer for word, answer in drawn(task, "pops", 8) if word.count("-") >= 4} == {"."}
+    assert all(answer == word[::-1] for word, answer in drawn(task, "no-actions", 8))
+    lengths = {
+        len(re.match("[ab]+", word)[0]) for word, _ in texts(task, task.sample(torch.full((300, 1), 6), stream(0)))
+    }
+    assert lengths == {1, 2, 3, 4, 5, 6}
+
+
+def test_roots_of_squares_and_of_one_less():
+    task = SquareRoot()
+    for name, less in (("squares", 0), ("below", 1)):
+        for word, root in drawn(task, name, 61):
+            number, root = int(word[::-1], 2), int(root[::-1], 2)
+            assert (root + less) ** 2 - less == number and root == math.isqrt(number)
+
+
+def test_a_carry_passes_all_columns_of_several_numbers():
+    task = MultiOperandAddition()
+    (family,) = choose_families(task.families, ["one-carry-throughout"], task.name)
+    for word, answer in texts(task, family.sample(torch.tensor([[4, 9]] * 50), stream(0))):
+        assert answer == "0" * 9 + "1" and len(word) == 39
+    assert task.to_text(task.parse("12+7+105").prompt[0]) == "012+007+105"
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "says"),
+    [
+        (BracketedArithmetic(), "(1+2", "has not two numbers in each bracket"),
+        (BracketedArithmetic(), "1+2", "has not two numbers in each bracket"),
+        (SolveEquation(), "(x+x)=1", "is not an equation with one x"),
+        (SolveEquation(), "(1+2)=3", "is not an equation with one x"),
+        (SolveEquation(), "(1+x)", "is not an equation with one x"),
+        (SolveEquation(), "(1+x)=x", "is not an equation with one x"),
+        (StackManipulation(), "a-b", "is not letters a and b, then actions"),
+        (MissingDuplicate(), "0101", "is not a sequence written twice"),
+        (MissingDuplicate(), "01_0", "is not a sequence written twice"),
+        (MissingDuplicate(), "01_00", "is not a sequence written twice"),
+        (MultiOperandAddition(), "12++3", "is numbers with \\+ between them"),
+    ],
+)
+def test_what_is_no_problem_is_refused(task, text, says):
+    with pytest.raises(UsageError, match=says):
+        task.parse(text)
