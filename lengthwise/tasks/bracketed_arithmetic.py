@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks import modular_arithmetic as flat
 
 Nesting = Callable[[Int[Tensor, "b 1"], int], Float[Tensor, "b n"]]
@@ -168,7 +168,7 @@ class BracketedArithmetic(BracketedTask):
         )
 
     def parse(self, text: str) -> Problems:
-        row = symbols_of(self, text)
+        row = parse_symbols(self, text)
         if len(self.reduce(self.vocab.decode(row))) > 1:
             raise UsageError(f"{self.name}: {text!r} has not two numbers in each bracket, as (2*(3-4)) has")
         return self.from_rows(torch.tensor([[(len(row) + 3) // 4]]), row[None])

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.types import SYMBOL, Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.patterns import Pattern, every_row, suitable_patterns
 
 HIDDEN = "_"
@@ -67,7 +67,7 @@ class MissingDuplicate(Task):
         return self.from_rows(torch.full_like(places, size[0]), rows.repeat_interleave(count, 0), places)
 
     def parse(self, text: str) -> Problems:
-        row = symbols_of(self, text).long()
+        row = parse_symbols(self, text).long()
         half, place = len(row) // 2, (row == self.alphabet).nonzero()
         copies = row[: 2 * half].view(2, half)
         if len(row) % 2 or len(place) != 1 or (copies[0] != copies[1]).sum() != 1:

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
-from lengthwise.tasks.digits import Base, Order, as_read, carry, number_length, reorder
-from lengthwise.tasks.operands import ask_arithmetic
+from lengthwise.tasks import Task, parse_symbols
+from lengthwise.tasks.digits import Base, Order, carry, number_length, reorder, to_reading_order
+from lengthwise.tasks.operands import arithmetic_question
 from lengthwise.tasks.patterns import every_row
 
 Operands = Int[Tensor, "b m n"]
@@ -40,7 +40,7 @@ class MultiOperandAddition(Task):
 
     @property
     def question(self) -> str:
-        return ask_arithmetic(self.base)
+        return arithmetic_question(self.base)
 
     @property
     def patterns(self) -> tuple[Callable, ...]:  # type: ignore[override]
@@ -82,7 +82,7 @@ class MultiOperandAddition(Task):
 
     def parse(self, text: str) -> Problems:
         """Read numbers, most significant digit first; shorter ones get leading zeros."""
-        numbers = self.vocab.decode(symbols_of(self, text)).split("+")
+        numbers = self.vocab.decode(parse_symbols(self, text)).split("+")
         if not all(numbers):
             raise UsageError(f"{self.name}: a prompt is numbers with + between them, such as 12+34+56, not {text!r}")
         width = max(map(len, numbers))
@@ -95,7 +95,7 @@ class MultiOperandAddition(Task):
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         """Most significant digit first."""
-        return as_read(self.vocab.decode(prompt), self.order)
+        return to_reading_order(self.vocab.decode(prompt), self.order)
 
     def reference(self, prompt: str) -> str:
         turn = slice(None, None, -1 if self.order == "least" else 1)

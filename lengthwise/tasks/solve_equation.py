@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import shift_right
 from lengthwise.base.types import SYMBOL, Problems, UsageError
-from lengthwise.tasks import symbols_of
+from lengthwise.tasks import parse_symbols
 from lengthwise.tasks.bracketed_arithmetic import NESTINGS, NUMBERS, BracketedTask
 
 
@@ -70,7 +70,7 @@ class SolveEquation(BracketedTask):
         return self.from_rows(torch.ones(len(values), 1).long(), torch.stack([unknown, equals, values], 1).to(SYMBOL))
 
     def parse(self, text: str) -> Problems:
-        row = symbols_of(self, text)
+        row = parse_symbols(self, text)
         equation = self.vocab.decode(row)
         if equation.count("x") != 1 or not re.fullmatch(r"\d=\d", self._insert(equation, 0)):
             raise UsageError(f"{self.name}: {text!r} is not an equation with one x, such as (2-(x+4))=1")

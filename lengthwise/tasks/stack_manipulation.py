@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
-from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.patterns import every_row
 
 POP, EMPTY = 4, 5  # ids: 0 and 1 are letters on the stack, 2 and 3 push them
@@ -72,7 +72,7 @@ class StackManipulation(Task):
         return self.from_rows(torch.full((len(rows), 1), size[0]), rows.to(SYMBOL))
 
     def parse(self, text: str) -> Problems:
-        row = symbols_of(self, text)
+        row = parse_symbols(self, text)
         if not re.fullmatch("[ab]+[AB-]*", self.vocab.decode(row)):
             raise UsageError(f"{self.name}: {text!r} is not letters a and b, then actions A, B and -, such as abb-A")
         return self.from_rows(torch.tensor([[len(row)]]), row[None])
