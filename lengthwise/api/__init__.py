@@ -1,6 +1,6 @@
 """The Python interface: what ``import lengthwise as lw`` offers, by the names in its ``__all__``.
 
-Its functions take what one has at hand, and say in one line what is wrong.
+Its functions accept names, folders and objects, and report errors in one line.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ def evaluate(
     ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
     ``trained_to``, its training length, which pictures shade and the default lengths start from (20 unless given).
 
-    ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon as
-    its 95 % interval is as narrow as ± that, after 10,000 problems at most, or ``samples``.
+    ``samples`` are problems per length, 1,000 unless given. With ``precision=0.01``, a length is done as soon as its
+    95 % interval is within ± 0.01, or after 10,000 problems (``samples``, if given).
     ``stopping`` is a rule or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is
     "uniform", "hard", "natural" or the name of a family of structured problems. With ``families``, scores of all
     families follow, on a tenth of the samples each, 100 unless given. ``seed`` chooses the problems; ``device`` is
@@ -349,6 +349,6 @@ def families(task: Task | str, *changes: str) -> dict[str, str]:
 
 @fields.validate_arguments
 def find(name: str, *changes: str) -> Recipe:
-    """A recipe by its ``name``, with ``changes`` as on the command line: ``find("looped-parity", "model.width=32")``.
-    UsageError answers a wrong name with the closest right one."""
+    """Return the recipe of this ``name``, with ``changes`` as on the command line:
+    ``find("looped-parity", "model.width=32")``. Raises UsageError, with the closest right name, for a wrong one."""
     return catalog.recipe(name, changes)

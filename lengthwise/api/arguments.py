@@ -1,4 +1,4 @@
-"""What callers from Python pass, made into what the package takes. UsageError says in one line what is wrong."""
+"""Convert arguments from Python callers to the package's types. Raises UsageError, in one line, for invalid ones."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def sizes_from(lengths: object, task: Task) -> list[AnySize]:
     if len(sizes) > MOST_SIZES:
         raise UsageError(f"lengths: these are more than {MOST_SIZES:,} sizes, or never end; give fewer")
     if not sizes:
-        raise UsageError("lengths: there is none: give a size or several, or leave it out")
+        raise UsageError("lengths is empty: give one or more sizes, or leave it out")
     return sizes
 
 

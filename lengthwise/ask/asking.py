@@ -49,7 +49,7 @@ class Outcome:
 def collect(
     asked: InquiryRun,
     items: Sequence[Item],
-    manner: RequestOptions,
+    options: RequestOptions,
     seen: Callable[[int, int], None] = lambda replies, sent: None,
 ) -> Outcome:
     """Ask every different prompt that has no reply yet.
@@ -61,7 +61,7 @@ def collect(
     missing = {item.prompt: item for item in items if item.prompt not in known}
     if not missing:
         return Outcome(0, 0, 0, "")
-    asker = _Asker(asked, manner, seen, any_replies=bool(known))
+    asker = _Asker(asked, options, seen, any_replies=bool(known))
     if asyncio.run(_run_until_signal(asker.run(missing.values()))):
         raise KeyboardInterrupt
     return Outcome(asker.replies, asker.requests, len(missing) - asker.replies, asker.reason)
@@ -90,9 +90,9 @@ class _Asker:
     """One call of ``collect``: workers that take prompts from a queue, each handling one at a time."""
 
     def __init__(
-        self, asked: InquiryRun, manner: RequestOptions, seen: Callable[[int, int], None], *, any_replies: bool
+        self, asked: InquiryRun, options: RequestOptions, seen: Callable[[int, int], None], *, any_replies: bool
     ) -> None:
-        self.asked, self.manner, self.seen, self.any_replies = asked, manner, seen, any_replies
+        self.asked, self.options, self.seen, self.any_replies = asked, options, seen, any_replies
         self.replies = self.requests = self.in_vain = 0  # in_vain: prompts given up since the last reply
         self.trouble, self.capped = "", False
         self.rest_until = 0.0  # a wait that the endpoint asks for applies to all workers
@@ -102,16 +102,16 @@ class _Asker:
     @property
     def reason(self) -> str:
         """Why some prompts have no reply."""
-        capped = [f"--limit {self.manner.limit} is reached"] if self.capped else []
+        capped = [f"--limit {self.options.limit} is reached"] if self.capped else []
         return "; ".join([*capped, *([f"the last trouble: {self.trouble}"] if self.trouble else [])])
 
     async def run(self, items: Iterable[Item]) -> None:
         """Ask all items. Raises UsageError for errors that would repeat."""
-        queue, manner = deque(items), self.manner
-        async with Client.open(self.asked.inquiry, manner.key, manner.timeout) as client:
+        queue, options = deque(items), self.options
+        async with Client.open(self.asked.inquiry, options.key, options.timeout) as client:
             try:
                 async with asyncio.TaskGroup() as workers:
-                    for _ in range(min(manner.concurrency, len(queue))):
+                    for _ in range(min(options.concurrency, len(queue))):
                         workers.create_task(self._ask_from_queue(client, queue))
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None
@@ -143,12 +143,12 @@ class _Asker:
                 self._save_reply(item, reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)})
                 return
         self.in_vain += 1
-        if self.in_vain >= max(3, self.manner.concurrency):
+        if self.in_vain >= max(3, self.options.concurrency):
             self.closed.set()
 
     async def _back_off(self, attempt: int) -> None:
         """Wait: exponential back-off with jitter, at least as long as the endpoint asks for; ends early if closed."""
-        wait = min(LONGEST, self.manner.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1) if attempt else 0.0
+        wait = min(LONGEST, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1) if attempt else 0.0
         until = time.monotonic() + wait
         while not self.closed.is_set() and (left := max(until, self.rest_until) - time.monotonic()) > 0:
             with suppress(TimeoutError):
@@ -157,7 +157,7 @@ class _Asker:
 
     def _count_request(self) -> bool:
         """Return True if another request may be sent, and count it."""
-        if self.manner.limit is not None and self.requests >= self.manner.limit:
+        if self.options.limit is not None and self.requests >= self.options.limit:
             self.capped = True
             self.closed.set()
         if self.closed.is_set():
@@ -166,7 +166,7 @@ class _Asker:
         return True
 
     def _note_trouble(self, reason: str, wait: float | None = None) -> None:
-        self.trouble = shorten(self.manner.key.redact(reason))
+        self.trouble = shorten(self.options.key.redact(reason))
         if wait is not None and wait > PATIENCE:
             self.trouble = f"{self.trouble} (it asks to wait {wait:.0f} s)"
             self.closed.set()
@@ -176,12 +176,12 @@ class _Asker:
     def _note_response(self, *, responded: bool) -> None:
         """Stop asking an endpoint that never responds."""
         self.silence = None if responded or self.silence is None else self.silence + 1
-        if self.silence is not None and self.silence >= max(TRIES, 2 * self.manner.concurrency):
+        if self.silence is not None and self.silence >= max(TRIES, 2 * self.options.concurrency):
             self.closed.set()
 
     def _save_reply(self, item: Item, reply: Row) -> None:
         row = reply | judge(self.asked.inquiry.task, reply["said"], item.right)
-        hidden = {name: self.manner.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
+        hidden = {name: self.options.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
         self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden)
         self.replies, self.in_vain, self.any_replies = self.replies + 1, 0, True
         self.seen(self.replies, self.requests)

@@ -61,7 +61,7 @@ def run(args: Options) -> int:
     inquiry, sizes = _inquiry(args)
     key = Key.read(args.key_variable)
     key.check_absent(inquiry)
-    manner = RequestOptions(key, args.limit, args.concurrency, args.timeout, args.backoff)
+    request_options = RequestOptions(key, args.limit, args.concurrency, args.timeout, args.backoff)
     largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
     estimate_problems(args.samples * len(sizes), largest).check(
         f"{args.samples} problems at each of {len(sizes)} sizes"
@@ -75,7 +75,7 @@ def run(args: Options) -> int:
         _warn_of_damage(asked)
         asked.rows("scores")  # so that damage is an error before replies are paid for
         before = asked.tokens_spent()
-        outcome = _collect_replies(args, asked, wanted, manner)
+        outcome = _collect_replies(args, asked, wanted, request_options)
         rows, tokens = scores(inquiry, wanted, asked.replies()), asked.tokens_spent()
         asked.keep_scores(rows)
     result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
@@ -129,7 +129,7 @@ def _warn_of_damage(asked: InquiryRun) -> None:
         print(f"lengthwise: {damaged[0]}{others}: set aside, and asked again", file=sys.stderr)
 
 
-def _collect_replies(args: Options, asked: InquiryRun, wanted: list[Item], manner: RequestOptions) -> Outcome:
+def _collect_replies(args: Options, asked: InquiryRun, wanted: list[Item], request_options: RequestOptions) -> Outcome:
     """Collect replies, with a progress bar."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     known, prompts = asked.replies(), {item.prompt for item in wanted}
@@ -141,7 +141,7 @@ def _collect_replies(args: Options, asked: InquiryRun, wanted: list[Item], manne
         def seen(replies: int, requests: int) -> None:
             bar.update(line, completed=done + replies, note=f"{requests} requests")
 
-        return collect(asked, wanted, manner, seen)
+        return collect(asked, wanted, request_options, seen)
 
 
 def _summarize(asked: InquiryRun, outcome: Outcome, result: dict[str, Any]) -> Text:

@@ -134,7 +134,7 @@ def _measure(work: EvaluationPlan, most: int) -> int:
     tables: list[Any] = (_map_tables(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
     if _includes_families(args) and (args.families or work.recipe.task.families):
         structured = _measure_families(work)
-        tables += _family_tables(rows, structured, tops, whole=args.families)
+        tables += _family_tables(rows, structured, tops, all_families=args.families)
         rows = rows + structured
     if args.rows:
         write(Path(args.rows), "".join(json_text(row) + "\n" for row in work.answers).encode())
@@ -166,14 +166,14 @@ def _measure_families(work: EvaluationPlan) -> list[Row]:
     return rows
 
 
-def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, whole: bool) -> list[Table]:
+def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, all_families: bool) -> list[Table]:
     """Return tables for each rule that measured families: uniform problems and the worst family at each size; with
     ``whole``, all families too."""
     tables: list[Table] = []
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:
         by_rule = [[row for row in found if row["stopping"] == rule] for found in (uniform, rows)]
-        named = whole and any(row["problems"] != "every" for row in by_rule[1])  # a task may have no families
+        named = all_families and any(row["problems"] != "every" for row in by_rule[1])  # a task may have no families
         both = [worst_table([*by_rule[0], *by_rule[1]], tops), *([family_table(by_rule[1], tops)] if named else [])]
         for table in both if len(rules) > 1 else ():
             table.title = rule

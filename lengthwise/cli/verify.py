@@ -29,7 +29,7 @@ STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
 @dataclass(kw_only=True)
 class Options(ComputeOptions, OutputOptions, ProgressOptions):
-    """Measure what somebody else's weights are and do; spoofs are exposed."""
+    """Check what weights from a third party are and do; spoofs are exposed."""
 
     weights: Argument  # WEIGHTS: weights, as for `evaluate`; or FILE.json, a record to check
     # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)

@@ -131,7 +131,9 @@ def _check_time(weights: Weights, size: tuple[int, ...], rule: Stopping, seconds
     demand.check(one)
     takes = demand.seconds / torch.get_num_threads()
     if device_of(weights.model).type == "cpu" and takes > seconds:
-        raise UsageError(f"{one} takes about {duration(takes)}: attack for longer than {seconds:g} s, or shorter ones")
+        raise UsageError(
+            f"{one} takes about {duration(takes)}: allow more than {seconds:g} s, or attack shorter problems"
+        )
 
 
 class _Pace:

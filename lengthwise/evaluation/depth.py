@@ -37,7 +37,9 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
     if len(planned.unique()) > 1:  # then loop k means different things for different problems
-        raise UsageError(f"{recipe.task.name}: problems of one size take different loops; there is no one curve")
+        raise UsageError(
+            f"{recipe.task.name}: problems of one size take different numbers of loops, so there is no single curve"
+        )
     own = recipe.stopping
     most = own if isinstance(own, MaxConfidence) else MaxConfidence()
     rules = {

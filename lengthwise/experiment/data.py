@@ -251,5 +251,5 @@ def _draw_part(part: Purpose, source: Source, more: Callable[[int], Problems], c
         found.append(drawn.take(source.of(part, drawn)))
         kept, tried = kept + len(found[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (kept + 1):
-            raise NoProblemsLeft(f"hardly any problem of this size is left for the {part} part: ask for a larger one")
+            raise NoProblemsLeft(f"almost no problem of this size is left for the {part} part: use a larger size")
     return Problems.join(found).take(slice(count))

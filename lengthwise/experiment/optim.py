@@ -42,8 +42,8 @@ def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, An
 
 @cache
 def strip_compiler_wrappers(kind: type[torch.optim.Optimizer]) -> type:
-    """Strip an optimizer of what torch wraps around its methods for its compiler: that alone would import the
-    compiler, two seconds of every process that trains."""
+    """Remove the wrappers that torch puts around an optimizer's methods for its compiler: they import the compiler,
+    which takes two seconds in every training process."""
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods = {name: unwrap(getattr(kind, name)) for name in names}
     return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(unwrap(kind.step))})
@@ -111,7 +111,7 @@ class Schedule(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.warmup + (self.cooldown or 0) > 1:
-            raise UsageError(f"warmup and cooldown together pass the whole run: {self.warmup} + {self.cooldown}")
+            raise UsageError(f"warmup and cooldown together exceed the whole run: {self.warmup} + {self.cooldown}")
         if self.shape == "exponential" and not self.floor:
             raise UsageError("an exponential decay never reaches 0: give it a floor above 0, e.g. floor=0.05")
 

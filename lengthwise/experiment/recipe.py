@@ -141,7 +141,7 @@ class Recipe(fields.Config):
             raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
         if self.families + self.hard > 1:
             raise UsageError(
-                f"families={self.families} and hard={self.hard} are fractions of a batch: 1 together at most"
+                f"families={self.families} and hard={self.hard} are fractions of a batch: they must add up to 1 at most"
             )
         named = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
         least, top = min((family.smallest for family in named), default=0), self.tops[0]
@@ -152,7 +152,7 @@ class Recipe(fields.Config):
 
     def _check_source(self) -> None:
         if isinstance(self.lengths, Natural) and self.hard:
-            raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder half")
+            raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder set")
         if not isinstance(self.source, Finite):
             return
         if isinstance(self.lengths, Growing) or self.hard or self.families:

@@ -178,8 +178,9 @@ class Settled(Stopping):
     """The first loop that moves the state by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, with p the
     ``period``. Does not use T(n); a row that never settles is answered after ``most`` loops.
 
-    An answer that stands still may be half done; a state that stands still stays. A state may also alternate between
-    two: then it stands still over two loops only. Of a model with a clock (``Timed``) it is the part that answers.
+    An answer may stay the same for some loops before it is right; a state that no longer moves stays. A state may also
+    alternate between two: then it does not move over two loops (``period=2``). For a model with a clock (``Timed``),
+    only the part that answers counts.
     """
 
     below: Positive = 0.1  # relative movement of the state, at every position
@@ -219,7 +220,7 @@ def choose_loops(
         row = int(wrong.long().argmax())
         raise UsageError(
             f"{rule.name}: choose named loop {int(chosen[row])} of a row that ran loops 1 to {int(limit[row])}; "
-            "what a trace holds after trace.loops means nothing"
+            "what a trace holds after trace.loops is undefined"
         )
     return chosen
 

@@ -38,7 +38,7 @@ class Axis:
         if match := re.fullmatch(rf"({NUMBER})\.\.({NUMBER})(:log)?(?::(\d+))?", text):
             low, high, log = float(match[1]), float(match[2]), bool(match[3])
             if not low < high or (log and low <= 0):
-                raise UsageError(f"{path}: a range goes up, and a log range starts above 0, not {text}")
+                raise UsageError(f"{path}: a range must ascend, and a log range must start above 0, not {text}")
             whole = all(re.fullmatch(r"[-+]?\d+", match[n]) for n in (1, 2))
             axis = Axis(path, (), low, high, log, whole)
             return Axis(path, axis.points(int(match[4]))) if match[4] else axis
@@ -84,7 +84,7 @@ def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
             "nothing varies: write several values, model.width=32,64, or a range, optimizer.rate=1e-3..1e-2:log"
         )
     if len({axis.path for axis in axes}) < len(axes):
-        raise UsageError("a field is varied once")
+        raise UsageError("vary each field only once")
     for axis in axes:
         if axis.path in FORBIDDEN:
             raise UsageError(f"{axis.path}: {FORBIDDEN[axis.path]}")
@@ -95,6 +95,8 @@ def grid(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield every combination of values. Raises UsageError for a range without points."""
     for axis in axes:
         if not axis.values:
-            raise UsageError(f"{axis.path}: a grid takes points of a range, {axis.path}=…:4; or search it: --trials 20")
+            raise UsageError(
+                f"{axis.path}: a grid needs a number of points, {axis.path}=…:4; or search it: --trials 20"
+            )
     for values in product(*(axis.values for axis in axes)):
         yield {axis.path: value for axis, value in zip(axes, values, strict=True)}

@@ -33,7 +33,7 @@ class Call:
         mask = next((name for name in known if name in parameters), None)
         if further := [name for name, part in [*parameters.items()][1:] if name != mask and _is_required(part)]:
             raise UsageError(
-                f"a module takes tokens, and padding_mask or attention_mask if it wants, but {kind.__name__}.forward "
+                f"a module takes tokens and, optionally, padding_mask or attention_mask, but {kind.__name__}.forward "
                 f"also takes {', '.join(further)}"
             )
         fixed = {"use_cache": False} if "use_cache" in parameters else {}

@@ -91,9 +91,9 @@ class Transformer(ModelSpec):
         if self.width % self.heads:
             raise UsageError(f"width must be a multiple of heads, not {self.width} / {self.heads}")
         if sum(p.indexed for p in self.positions) > 1 and any(isinstance(p, Randomized) for p in self.positions):
-            raise UsageError("Randomized(of=…) changes the positions of all: no other encoding of them beside it")
+            raise UsageError("Randomized(of=…) renumbers the positions of all encodings: use it without another one")
         if self.readout == "mlp" and not self.mlp:
-            raise UsageError("readout=mlp has an MLP as the blocks have, and mlp=0 is none: use readout=linear")
+            raise UsageError("readout=mlp uses an MLP like those of the blocks, and mlp=0 has none: use readout=linear")
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         for position in self.positions:

@@ -42,7 +42,7 @@ class ParityProgram(Program):
     there."""
 
     def prepare(self, row: Row) -> State:
-        return {"bits": _keep(row, "01"), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
+        return {"bits": _keep_symbols(row, "01"), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
 
     def step(self, state: State, row: Row) -> State:
         bits = shift(state["bits"], None)
@@ -133,7 +133,7 @@ class BinarySumProgram(Program):
     def prepare(self, row: Row) -> State:
         slot = seen(each(lambda s: s == EQUALS, row))
         return {
-            "bits": _keep(row, "01"),
+            "bits": _keep_symbols(row, "01"),
             "counter": each(lambda slot: "0" if slot else None, slot),
             "written": each(lambda s: s == EQUALS, row),
         }
@@ -173,7 +173,7 @@ class MultiplicationProgram(Program):
 
     def prepare(self, row: Row) -> State:
         times = each(lambda s: s == "*", row)
-        bits = _keep(row, "01")
+        bits = _keep_symbols(row, "01")
         low, high = shift(bits, None), shift(shift(bits, None), None)
         return {
             "second": each(lambda bit, after: bit == "1" and after, bits, seen(times)),
@@ -246,7 +246,7 @@ class UniqueSetProgram(Program):
         return each(lambda held: held or END, state["set"])
 
 
-def _keep(row: Row, symbols: str) -> Row:
+def _keep_symbols(row: Row, symbols: str) -> Row:
     """Return the row with all other symbols replaced by None."""
     return each(lambda s: s if s in symbols else None, row)
 

@@ -47,8 +47,8 @@ def looped_pairs() -> Recipe:
 
 
 def standard_pairs() -> Recipe:
-    """Four layers that see the whole row, with learned positions, applied once, on the same data; more steps than
-    ``looped-pairs``, in whose steps it does not learn all sums of 8 digits."""
+    """Four layers that see the whole row, with learned positions, applied once, on the same data. It takes more
+    steps than ``looped-pairs``: in as few, it does not learn all sums of 8 digits."""
     return replace(
         looped_pairs(),
         name="standard-pairs",

@@ -142,8 +142,8 @@ def looped_addition() -> Recipe:
 
 
 def columns_addition() -> Recipe:
-    """``looped-addition`` before it had a mark: a third of the sums with a long carry, half the steps. Uniform sums are
-    right at twice the training length, complements are not; multiplication and ablations start from it."""
+    """``looped-addition`` before it had a mark: a third of the sums with a long carry, half the steps. At twice the
+    training length, uniform sums are right and complements are not. Multiplication and ablations are based on it."""
     return replace(
         WINDOWED,
         name="columns-addition",

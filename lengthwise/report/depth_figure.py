@@ -89,7 +89,7 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
     """Draw exact match and movement of the state against loops, a panel per weights; of up to three weights also a map
     and a path of one problem. Raises UsageError without weights."""
     if not fates:
-        raise UsageError("there is nothing to draw: no weights were looked at")
+        raise UsageError("there is nothing to draw: no weights were measured")
     detailed = len(fates) <= DETAILED
     columns = len(fates) if detailed else ACROSS
     rows = 3 if detailed else math.ceil(len(fates) / ACROSS)

@@ -21,7 +21,7 @@ Calls = list[tuple[Tensor, Tensor]]  # inputs, and gradients of outputs
 
 
 class _Gather(torch.autograd.Function):
-    """A layer's weight and bias, unchanged. Its gradients are formed here, after those of all calls."""
+    """A layer's weight and bias, unchanged. Its backward pass, after those of all calls, forms their gradients."""
 
     @staticmethod
     def forward(ctx: Any, calls: Calls, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -70,7 +70,7 @@ class Replayer(Runner):
     def _answer(self, asked: Query) -> Answered:
         known, answer = next(self.known, (None, None))
         if known is None or not known.equals(asked):
-            raise UsageError("the objective asks for other logits when it has seen some")
+            raise UsageError("the objective's requests for logits depend on earlier logits")
         return answer
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:

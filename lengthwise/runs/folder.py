@@ -119,7 +119,8 @@ class Folder:
         with translate_disk_errors(self.folder):
             if self._written.get(name, 0) > (path.stat().st_size if path.exists() else 0):
                 raise UsageError(
-                    f"{path}: rows have vanished while others were added; restore the file, or continue without"
+                    f"{path}: rows have vanished while others were added; restore the file, or repeat the command to "
+                    "continue without them"
                 )
             self._written[name] = append(path, text)
         for hear in self.listeners:

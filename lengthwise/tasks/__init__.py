@@ -151,7 +151,7 @@ class Task(Config):
             raise UsageError(f"{self.name}: a pool has one problem or more, not {count}")
         if not self.smallest <= low <= high:
             raise UsageError(
-                f"{self.name}: sizes from {low} to {high} must be from {self.smallest} up, and not descend"
+                f"{self.name}: sizes from {low} to {high} must be at least {self.smallest} and ascend"
             )
         if self.listed_sizes is not None and not any(low <= size <= high for size in self.listed_sizes):
             raise UsageError(f"{self.name}: it has no problems of sizes {low} to {high}")

@@ -245,7 +245,7 @@ def _read_text(row: Mapping[str, Any], name: str, words: bool) -> str:
     symbols = to_symbols(value, words)
     if to_text(symbols) != (" ".join(value.split()) if words else value) or not symbols.isprintable():
         wrong = next(mark for mark in value if mark in STAND_INS.values() or not to_symbols(mark).isprintable())
-        raise UsageError(f"{name} holds {wrong!r}, which has no place in a row; write another character")
+        raise UsageError(f"{name} holds {wrong!r}, which a problem cannot contain; write another character")
     return symbols
 
 

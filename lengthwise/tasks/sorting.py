@@ -1,4 +1,4 @@
-"""Sorting numbers by their size, by their labels (McLeish et al. 2024, section 4)."""
+"""Sort labelled numbers, and write their labels in this order (McLeish et al. 2024, section 4)."""
 
 from __future__ import annotations
 

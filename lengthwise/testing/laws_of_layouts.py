@@ -64,7 +64,7 @@ def what_is_asked_for_has_room(layout: Layout) -> None:
         ):
             if (outside := (mask & ~whole).any(1)).any():
                 row = int(outside.long().argmax())
-                raise Broken(f"{_describe_row(task, problems, row)}: {inner} reaches out of {outer}")
+                raise Broken(f"{_describe_row(task, problems, row)}: {inner} extends beyond {outer}")
         if not batch.loss_mask.any(1).all():
             raise Broken(f"{task.name}: a row has no supervised position")
 

@@ -37,7 +37,7 @@ def sizes_are_those_asked_for(task: Task) -> None:
         sizes = sizes_of_family(task, name)
         problems = sampler(sizes, stream(0, "laws", name))
         if problems.sizes.tolist() != sizes.tolist():
-            raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} have {problems.sizes[:3].tolist()}")
+            raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} state the sizes {problems.sizes[:3].tolist()}")
 
 
 def symbols_are_those_it_reads_and_writes(task: Task) -> None:
@@ -67,7 +67,7 @@ def rows_are_padded_with_zeros(task: Task) -> None:
         ):
             if int(length.max()) != row.shape[1]:
                 columns = f"{name} {what} of {row.shape[1]} columns have lengths {length.min()} to {length.max()}"
-                raise Broken(f"{columns}: the longest must fill the last column, so cut columns that none reaches")
+                raise Broken(f"{columns}: the longest must fill the last column, so remove columns that no row reaches")
             if row[torch.arange(row.shape[1]) >= length[:, None]].any():
                 raise Broken(f"{name} {what} hold other ids than 0 after their ends")
             if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < len(task.symbols):
@@ -79,7 +79,7 @@ def answers_fit_their_slots(task: Task) -> None:
     for name, problems in _draw_all(task):
         if (long := problems.answer_length > task.answer_slots(problems.sizes)).any():
             prompt, answer = texts(task, problems)[int(long.long().argmax())]
-            raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, does not fit")
+            raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, exceeds its slots")
 
 
 def some_answer_fills_its_slots(task: Task) -> None:
@@ -155,7 +155,7 @@ def a_pool_is_what_was_asked_for(task: Task) -> None:
         raise Broken("a pool differs between two calls with the same generator")
     count, smallest, largest = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
     if (count, smallest, largest) != (POOL, low, high):
-        raise Broken(f"{POOL} problems of sizes {low} to {high} are {count} of sizes {smallest} to {largest}")
+        raise Broken(f"a pool of {POOL} problems of sizes {low} to {high} has {count} of sizes {smallest} to {largest}")
     for prompt, answer in pairs:
         if (right := task.reference(prompt)) != answer:
             raise Broken(f"a pool's problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
@@ -179,11 +179,11 @@ def every_problem_is_there_once(task: Task) -> None:
         return
     pairs = texts(task, problems)
     if wrong := [(prompt, answer) for prompt, answer in pairs if task.reference(prompt) != answer]:
-        raise Broken(f"{wrong[0][0]!r} has the answer {wrong[0][1]!r}")
+        raise Broken(f"enumerate lists {wrong[0][0]!r} with the wrong answer {wrong[0][1]!r}")
     prompts = [prompt for prompt, _ in pairs]
     drawn = {prompt for prompt, _ in texts(task, task.sample(torch.tensor([size] * POOL), stream(0, "every")))}
     if len(set(prompts)) < len(prompts) or drawn - set(prompts):
-        raise Broken(f"of size {tuple(size)} there are {prompts[:5]} …, {len(prompts)} in all")
+        raise Broken(f"enumerate lists {len(prompts)} problems of size {tuple(size)}: {prompts[:5]} …")
 
 
 # Drawing problems

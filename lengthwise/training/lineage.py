@@ -62,7 +62,7 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     found = Run(folder, own).state(FINAL) if parent.state else {"model": load(parent.run).model.state_dict()}
     if found is None or (digest := digest_of(found)) != parent.digest:
         changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
-        raise UsageError(f"{parent.run}: these are not the weights that this run goes on from: {changed}")
+        raise UsageError(f"{parent.run}: these are not the weights that this run continues from: {changed}")
     found["model"] = rename_parameters(found["model"])
     return found, own
 

@@ -852,7 +852,11 @@ def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
     given = words(server.url, "--lengths", "3", "--samples", 3)
     path = Path(json.loads(told(*given, "--json")[1])["run"]) / "replies.jsonl"
     first, *rest = path.read_text().splitlines()
-    for line, part in (('{"prompt": "1+1"}', "it has no correct"), ("{", "not JSON"), ("[]", "not a JSON object")):
+    for line, part in (
+        ('{"prompt": "1+1"}', "it lacks the field correct"),
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
+    ):
         path.write_text("\n".join([line, *rest, ""]))
         status, out, err = told(*given, "--dry-run", "--json")
         assert (status, json.loads(out)["requests"], json.loads(out)["replies"]) == (0, 1, 2)

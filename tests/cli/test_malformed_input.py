@@ -370,7 +370,7 @@ def spoilt(tmp_path):
 ROWS = {
     "scores.jsonl": ({"exact": 1.5}, "exact must be 0 to 1, not 1.5"),
     "metrics.jsonl": ({"exact": {"[/red]": 0.5}}, "must be a size"),
-    "depth.jsonl": ({"chosen": {}}, "it has no oracle"),
+    "depth.jsonl": ({"chosen": {}}, "it lacks the field oracle"),
     "anatomy.jsonl": ({"sizes": []}, "sizes must be 1 to 2 values"),
 }
 

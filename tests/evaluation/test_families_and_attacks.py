@@ -157,7 +157,7 @@ def test_without_a_share_of_families_nothing_changes():
     ("changes", "message"),
     [
         (["families=1.5"], "families must be 0 to 1"),
-        (["families=0.8", "hard=0.33"], "1 together at most"),
+        (["families=0.8", "hard=0.33"], "add up to 1 at most"),
         (["families=0.1", "family_names=(twce,)"], "did you mean twice"),
     ],
 )
@@ -268,7 +268,7 @@ def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate(
     with pytest.raises(SystemExit) as stopped:
         main(["attack", "looped-pairs", "--seconds", "1", "--lengths", "2000"])
     assert stopped.value.code == 2
-    line = r"lengthwise: one problem of size 2000 takes about \d+ s: attack for longer than 1 s, or shorter ones\n"
+    line = r"lengthwise: one problem of size 2000 takes about \d+ s: allow more than 1 s, or attack shorter problems\n"
     assert re.fullmatch(line, capsys.readouterr().err)
 
 

@@ -177,7 +177,7 @@ def test_a_size_without_problems_for_a_test_says_so():
         try:
             data.evaluation_problems(recipe, size, 5, seed=0)
         except UsageError as error:
-            missing += "hardly any problem" in str(error)
+            missing += "almost no problem" in str(error)
     assert missing
 
 

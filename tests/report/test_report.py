@@ -116,7 +116,7 @@ def test_nothing_to_report_is_said(runs):
 def test_a_damaged_row_is_named():
     run = scored(recipe(), (8, 1.0))
     run.append("scores", {"sizes": [8], "exact": 1.0})
-    with pytest.raises(UsageError, match=r"scores\.jsonl: line 2: it has no task; take that line out$"):
+    with pytest.raises(UsageError, match=r"scores\.jsonl: line 2: it lacks the field task; take that line out$"):
         curves([run])
 
 

@@ -372,7 +372,7 @@ REFUSED = [
     (seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
     (seeds(replace(PLAIN, model=Counting()), 2), "changes its buffers"),
     (seeds(replace(PLAIN, objective=RunsItself(), model=Counting()), 2), "runs the model itself, which changes its bu"),
-    (seeds(replace(PLAIN, objective=Curious()), 2), "asks for other logits when it has seen some"),
+    (seeds(replace(PLAIN, objective=Curious()), 2), "requests for logits depend on earlier logits"),
     (seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which a stack does not"),
     ([PLAIN], "two or more seeds"),
     ([PLAIN, PLAIN], "all different"),

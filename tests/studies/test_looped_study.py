@@ -498,7 +498,7 @@ def test_depth_of_what_has_no_one_curve(half):
         depth(half["next"].weights(), 3)
     weights = half["parity"].weights()
     uneven = replace(weights, recipe=replace(weights.recipe, task=_Ones()))
-    with pytest.raises(UsageError, match="take different loops; there is no one curve"):
+    with pytest.raises(UsageError, match="take different numbers of loops, so there is no single curve"):
         depth(uneven, 3)
     with pytest.raises(UsageError, match="sizes start at 1"):
         depth(weights, 0)

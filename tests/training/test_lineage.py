@@ -153,7 +153,7 @@ def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
     recipe = continue_from(parent.folder, BASE.change(["steps=12"]))
     other = train(BASE.with_seed(3), device="cpu", keep_state=True)
     (parent.folder / FINAL).write_bytes((other.folder / FINAL).read_bytes())
-    with pytest.raises(UsageError, match="not the weights that this run goes on from: they have the digest"):
+    with pytest.raises(UsageError, match="not the weights that this run continues from: they have the digest"):
         train(recipe, device="cpu")
     (parent.folder / FINAL).unlink()
     with pytest.raises(UsageError, match=r"final\.pt is gone"):

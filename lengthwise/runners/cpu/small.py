@@ -1,8 +1,8 @@
 """Softmax attention of small heads over short rows, for a CPU.
 
-Used where ``pays`` is true: many heads of at most 8 coordinates, or dropout. Torch's fused kernel computes heads one at
-a time, and on a CPU not with dropout. Here positions are the last axis, which makes each of a step's six matrix
-products two to four times as fast; and the softmax uses powers of 2, in half the time. Weights are equal up to
+Used where ``pays`` is true: many heads of at most 8 coordinates, or dropout. On a CPU, torch's fused kernel computes
+heads one at a time, and does not support dropout. Here positions are the last axis, which makes each of a step's six
+matrix products two to four times as fast; and the softmax uses powers of 2, in half the time. Weights are equal up to
 rounding; if their sums leave a safe range, torch's softmax is used. See bench/heads.py.
 """
 

@@ -69,17 +69,17 @@ class SparseKeys:
         in_row, in_key = asker * shape[1] + head, asked * shape[1] + head
         at, back = (asker, head, _count_earlier_equal(in_row)), (asked, head, _count_earlier_equal(in_key))
 
-        def listed(where: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
+        def to_table(where: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
             return torch.zeros(shape, dtype=torch.long).index_put(where, values)
 
         values = bias.expand(seen.shape)[row, head, position, key]
         return SparseKeys(
             ragged,
-            keys=listed(at, in_key + 2 * shape[1] * asked),
+            keys=to_table(at, in_key + 2 * shape[1] * asked),
             bias=bias.new_full(shape, -torch.inf).index_put(at, values),
-            askers=listed(back, in_row + 2 * shape[1] * asker),
-            rows=listed(back, in_row),
-            turns=listed(back, in_row * most + at[2]),
+            askers=to_table(back, in_row + 2 * shape[1] * asker),
+            rows=to_table(back, in_row),
+            turns=to_table(back, in_row * most + at[2]),
             real=bias.new_zeros(shape).index_put(back, torch.ones_like(values)),
         )
 

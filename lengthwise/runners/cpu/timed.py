@@ -30,17 +30,19 @@ class Twice(claims.Claiming):
         super().__init__(model)
         self.answers, self.clock = PackedTransformer(model.answers), PackedTransformer(model.clock)
 
-    def _both(self, inputs: Inputs) -> Iterator[tuple[PackedTransformer, Inputs]]:
+    def _answer_and_clock(self, inputs: Inputs) -> Iterator[tuple[PackedTransformer, Inputs]]:
         """Yield each of the two runners, with its inputs."""
         yield self.answers, inputs
         yield self.clock, self.model.clock_inputs(inputs)
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        answers, clock = (one.last(read, loops, at, no_grad_loops=no_grad_loops) for one, read in self._both(inputs))
+        answers, clock = (
+            one.last(read, loops, at, no_grad_loops=no_grad_loops) for one, read in self._answer_and_clock(inputs)
+        )
         return self.model.join_logits(answers, clock, self.model.clock_positions(inputs)[at])
 
     def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
-        first, ((one, read), (other, timed)) = self.model.clock_positions(inputs), self._both(inputs)
+        first, ((one, read), (other, timed)) = self.model.clock_positions(inputs), self._answer_and_clock(inputs)
         # Both run in the same order of rows; what moves is the state that answers.
         answers, clock, stay = one.steps(read, loops, at, movement=movement), other.steps(timed, loops, at), None
         while True:
