@@ -60,7 +60,7 @@ def test_a_grid_has_every_combination_once():
         (["a=1"], "nothing varies"),
         (["a=1,2", "a=3,4"], "vary each field only once"),
         (["a=3..1"], "a range must ascend"),
-        (["a=0..1:log"], "starts above 0"),
+        (["a=0..1:log"], "must start above 0"),
         (["a=0..1:1"], "2 points or more"),
         (["a=0..1"], "a grid needs a number of points"),
         (["seed=1,2"], "a seed is not chosen"),
