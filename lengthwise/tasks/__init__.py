@@ -150,9 +150,7 @@ class Task(Config):
         if count < 1:
             raise UsageError(f"{self.name}: a pool has one problem or more, not {count}")
         if not self.smallest <= low <= high:
-            raise UsageError(
-                f"{self.name}: sizes from {low} to {high} must be at least {self.smallest} and ascend"
-            )
+            raise UsageError(f"{self.name}: sizes from {low} to {high} must be at least {self.smallest} and ascend")
         if self.listed_sizes is not None and not any(low <= size <= high for size in self.listed_sizes):
             raise UsageError(f"{self.name}: it has no problems of sizes {low} to {high}")
 
