@@ -1,5 +1,6 @@
 """An output at every position, and one class for a row: what is written, how it is scored, what is refused."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 import lengthwise as lw
+from lengthwise.cli import entry
 from lengthwise.testing import laws_of_layouts
 from lengthwise.testing.laws import laws_of
 
@@ -114,6 +116,55 @@ def test_exact_per_symbol_and_scaled_scores(example):
         assert f"{score.scaled:.3f}" in str(lw.evaluate(module, [8], task=task, layout=lw.Tagged(), samples=50))
     (plain,) = lw.evaluate("looped-pairs", [2], samples=10)
     assert plain.scaled is None and "scaled" not in plain.row()
+
+
+class Walker(nn.Module):
+    """Follows an automaton; from position ``wrong_from`` on, its states are off by one."""
+
+    def __init__(self, next_state, wrong_from=10**9):
+        super().__init__()
+        self.register_buffer("table", torch.tensor(next_state))
+        self.wrong_from = wrong_from
+
+    def forward(self, tokens):
+        state, states = torch.zeros(len(tokens), dtype=torch.long), []
+        for position, symbol in enumerate(tokens.T):
+            state = self.table[state, symbol]
+            states.append((state + (position >= self.wrong_from)) % len(self.table))
+        return 10.0 * nn.functional.one_hot(torch.stack(states, 1), len(self.table))
+
+
+@pytest.mark.parametrize("name", ["RunningParity", "S3Words"])
+def test_families_are_scored_as_uniform_problems_are(example, name):
+    """Prefix parity and words of S3, uniform and of every family: exact, per symbol and scaled scores."""
+    task = getattr(example, name)()
+    for wrong_from, exact, per_token in ((99, 1, 1), (6, 0, 0.75)):
+        module = Walker(task.next_state, wrong_from)
+        options = {"samples": 40, "families": True, "rows": True, "quiet": True}
+        scores = lw.evaluate(module, [8], task=task, layout=lw.Tagged(), **options)
+        assert {score.problems for score in scores} == {"uniform", *lw.families(task)}
+        for score in scores:
+            assert (score.exact, score.token_accuracy) == (exact, per_token)
+            assert score.chance == 1 / len(task.symbols)
+            assert score.scaled == pytest.approx((per_token - score.chance) / (1 - score.chance))
+            assert all(row["right"] == (row["answer"] == row["right_answer"]) for row in score.answers)
+        assert len(scores.answers) == sum(score.count for score in scores)
+
+
+@pytest.mark.parametrize("name", ["RunningParity", "S3Words"])
+def test_a_tagging_task_goes_from_its_file_to_scores_of_families(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
+    own = ["--import", "own_tagged_task", "--samples", "20", "--quiet"]
+    words = ["train", "lstm-s3-words", f"task={name}", "name=tagged", "steps=3", "batch=4", "lengths=Uniform(top=6)"]
+    assert entry._run(entry.parse([*words, "--lengths", "6", *own])) == 0
+    (run,) = tmp_path.iterdir()
+    capsys.readouterr()
+    assert entry._run(entry.parse(["evaluate", str(run), "--lengths", "6,14", "--families", "--json", *own])) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"uniform", "palindrome", "two-blocks"} <= {row["problems"] for row in rows}
+    for row in rows:
+        assert row["scaled"] == pytest.approx((row["token_accuracy"] - row["chance"]) / (1 - row["chance"]))
 
 
 def test_a_task_may_know_a_better_guess():
