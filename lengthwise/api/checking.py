@@ -53,24 +53,28 @@ def _check_part(thing: Any) -> Findings:
     raise UsageError(f"check takes parts, recipes, studies, classes of parts and modules, not {type(thing).__name__}")
 
 
-def find_faults(name: str) -> list[str]:
+def find_faults(name: str, *, words: bool = False) -> list[str]:
     """Return the faults of a file of problems, or of a data set's folder, with their lines."""
-    return list_faults(path_of(name).resolve())
+    return list_faults(path_of(name).resolve(), words)
 
 
-def describe_file(name: str) -> list[tuple[str, str]]:
-    """Return (fact, text): what a file of problems without faults contains."""
-    task = File(name)
+def describe_file(name: str, *, words: bool = False) -> list[tuple[str, str]]:
+    """Return (fact, text): what a file of problems without faults contains. With ``words``, symbols are words."""
+    task = File(name, words=words)
     found = task.collection
     counts = [f"{int((found.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
     repeated = f"; {found.repeated:,} lines repeat others" * bool(found.repeated)
     prompt, answer = found.length.amax(0).tolist()
-    some = " ".join(symbol for symbol in to_text("".join(found.symbols[:40])) if not symbol.isspace())
+    some = " ".join(symbol for symbol in map(to_text, found.symbols[:40]) if not symbol.isspace())
+    further = (
+        [] if words or " " not in map(to_text, found.symbols) else [("spaces", "are symbols; --words reads words")]
+    )
     return [
         ("problems", f"{len(found.size):,} different{repeated}"),
         ("split", ", ".join(counts)),
         ("sizes", format_ranges(task.listed_sizes)),
         ("longest", f"prompt {prompt:,} symbols, answer {answer:,}"),
         ("symbols", f"{len(found.symbols):,}: {some}" + " …" * (len(found.symbols) > 40)),
+        *further,
         ("digest", task.digest),
     ]

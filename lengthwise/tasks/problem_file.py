@@ -87,11 +87,11 @@ def read_collection(path: Path, shares: tuple[int, int, int], words: bool = Fals
     return _read_cached(path, _state(path), shares, words)
 
 
-def list_faults(path: Path) -> list[str]:
+def list_faults(path: Path, words: bool = False) -> list[str]:
     """Return the faults of a file with their line numbers, at most ``MAX_FAULTS``. Raises UsageError if the file cannot
     be read."""
     faults: list[str] = []
-    _read_entries(path, faults, words=False)
+    _read_entries(path, faults, words)
     return faults
 
 

@@ -306,6 +306,20 @@ def test_a_search_for_failures_tries_each_test_problem_once(bits):
     assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
 
 
+def test_check_counts_words_where_symbols_are_words(tmp_path, capsys):
+    texts = [("take the red one", "red one"), ("go left", "left"), ("go", "go")]
+    path = written(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
+    task = File(str(path), words=True)
+    assert run("check", path, "--words") == 0
+    said = capsys.readouterr().out
+    assert "prompt 4 symbols, answer 2" in said and "1–2, 4" in said and "6: go left one red take the" in said
+    assert task.digest in said and "--words" not in said
+    assert run("check", path) == 0
+    said = capsys.readouterr().out
+    assert "prompt 16 symbols, answer 7" in said and "--words reads words" in said
+    assert run("check", "json", "--words") == 2 and "--words is for files" in capsys.readouterr().err
+
+
 def run(*words):
     """A verb of the command line; its exit status."""
     return entry._run(entry.parse(list(map(str, words))))
