@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -19,6 +22,7 @@ from lengthwise.models.retran import ReTranModel
 from lengthwise.runners.exported import NAMES, export_program
 from lengthwise.runs.run import Weights
 
+DType = Literal["float32", "float64"]
 ROWS, BEYOND = 5, 4  # rows that are traced; their size beyond the smallest
 
 
@@ -28,9 +32,13 @@ def check_exporters() -> None:
         import_library(name, "onnx")
 
 
-def export(weights: Weights, *, onnx: str | None = None, program: str | None = None) -> None:
-    """Write weights as an ONNX file, as a file of torch.export (.pt2), or both. Raises UsageError if torch cannot trace
-    the model."""
+def export(
+    weights: Weights, *, onnx: str | None = None, program: str | None = None, dtype: DType | None = None
+) -> None:
+    """Write weights as an ONNX file, as a file of torch.export (.pt2), or both; in another ``dtype``, if one is given.
+    Raises UsageError if torch cannot trace the model."""
+    if dtype:
+        weights = replace(weights, model=copy.deepcopy(weights.model).to(getattr(torch, dtype)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own plans
         traced = trace(weights)

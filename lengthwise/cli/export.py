@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lengthwise.api import catalog
-from lengthwise.api.export import NAMES, check_exporters, export
+from lengthwise.api.export import NAMES, DType, check_exporters, export
 from lengthwise.base.ranges import Size
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
@@ -25,6 +25,7 @@ class Options(OutputOptions, ProgressOptions):
     changes: Words = ()  # name=value: with --lm-eval: the task's fields, e.g. base=2
     onnx: str | None = None  # FILE: write this ONNX file
     program: str | None = None  # FILE: write this file of torch.export (.pt2)
+    dtype: DType | None = None  # of weights and logits; float64 keeps rounding below 1e-5 (default: the weights' own)
     lm_eval: str | None = None  # TASK: write this task, e.g. addition, for lm-evaluation-harness
     lengths: str | None = None  # SIZES: with --lm-eval: sizes, e.g. 4,8,16
     count: Size = 500  # N: with --lm-eval: problems of each size (default: 500)
@@ -45,13 +46,13 @@ def run(args: Options) -> int:
         check_exporters()
     weights = load(args.weights)
     with show_elapsed(f"{weights.name}: exported", quiet=args.quiet):
-        export(weights, onnx=args.onnx, program=args.program)
+        export(weights, onnx=args.onnx, program=args.program, dtype=args.dtype)
     return print_result(args, {"files": files, "inputs": NAMES, "outputs": ["logits"]}, *files)
 
 
 def _write_task(args: Options) -> int:
     changes = [*([args.weights] if args.weights else []), *args.changes]
-    if args.onnx or args.program or not args.lengths or any("=" not in change for change in changes):
+    if args.onnx or args.program or args.dtype or not args.lengths or any("=" not in change for change in changes):
         raise UsageError(
             "export --lm-eval: name a task, its fields, and sizes: --lm-eval addition base=2 --lengths 4,8"
         )

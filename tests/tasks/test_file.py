@@ -311,11 +311,11 @@ def test_check_counts_words_where_symbols_are_words(tmp_path, capsys):
     path = written(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
     task = File(str(path), words=True)
     assert run("check", path, "--words") == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "prompt 4 symbols, answer 2" in said and "1–2, 4" in said and "6: go left one red take the" in said
     assert task.digest in said and "--words" not in said
     assert run("check", path) == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "prompt 16 symbols, answer 7" in said and "--words reads words" in said
     assert run("check", "json", "--words") == 2 and "--words is for files" in capsys.readouterr().err
 
