@@ -1,5 +1,7 @@
 """Recurrent mixers: the chunked form of each recurrence equals its scan, in values and gradients."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +14,7 @@ from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixers.attention_forms import ForgettingMixer, ScalableAttention, StickBreakingMixer
 from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule
 from lengthwise.nn.mixers.mamba2 import linear_attention
+from lengthwise.nn.mixers.mamba3 import rotate, trapezoidal_attention
 from lengthwise.nn.mixers.recurrent import reversed_rows
 from lengthwise.nn.mixers.rwkv7 import diagonal_plus_rank_one
 from lengthwise.nn.mixers.xlstm import exponential_attention
@@ -109,6 +112,58 @@ def test_linear_attention_in_chunks_equals_its_scan(length, signed, starts, chun
     parts = [query, key, value, log_decay, state]
     slow = results_and_gradients(bounded(linear_attention_scan), parts)
     equal(results_and_gradients(bounded(linear_attention), parts, chunk), slow)
+
+
+def trapezoidal_scan(query, key, value, log_decay, step, mix):
+    """S_t = a_t S_{t−1} + (1 − λ_t) Δ_t a_t k_{t−1} v_{t−1}ᵀ + λ_t Δ_t k_t v_tᵀ, position by position."""
+    state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1])
+    before, outputs = torch.zeros_like(state), []
+    for t in range(value.shape[2]):
+        a, d, w = (part[:, :, t, None, None] for part in (log_decay.exp(), step, mix))
+        entering = key[:, :, t, :, None] * value[:, :, t, None]
+        state, before = a * state + (1 - w) * d * a * before + w * d * entering, entering
+        outputs.append((query[:, :, t, None] @ state)[:, :, 0])
+    return torch.stack(outputs, 2), state
+
+
+@given(lengths, st.integers(0, 40), st.sampled_from([4, 32]), st.integers(0, 99))
+def test_trapezoidal_attention_in_chunks_equals_its_scan(length, cut, chunk, seed):
+    query, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
+    gates = [drawn(ROWS, HEADS, length, seed=seed + i) for i in range(3)]
+
+    def bounded(function):
+        def call(query, key, value, log_decay, step, mix, *further):
+            return function(query, key, value, -20 * log_decay.square(), F.softplus(step), mix.sigmoid(), *further)
+
+        return call
+
+    def chunked(*parts):
+        first, state = (
+            trapezoidal_attention(*(part[:, :, :cut] for part in parts), None, chunk) if cut else (None, None)
+        )
+        if cut >= length:
+            outputs = first
+        else:
+            second, state = trapezoidal_attention(*(part[:, :, cut:] for part in parts), state, chunk)
+            outputs = second if first is None else torch.cat([first, second], 2)
+        memory, last_key, last_value, weight = state
+        return outputs, memory + weight[..., None] * last_key.mT * last_value
+
+    parts = [query, key, value, *gates]
+    slow = results_and_gradients(bounded(trapezoidal_scan), parts)
+    equal(results_and_gradients(bounded(chunked), parts), slow)
+
+
+def test_mamba_3_can_track_a_parity_as_real_decays_cannot():
+    """A state that turns by π for each one is negative after an odd number of ones."""
+    bits = torch.randint(2, (4, 30), generator=stream(0, "bits")).double()
+    angle = (math.pi * bits).cumsum(1)[:, None, :, None]
+    one = torch.zeros(4, 1, 30, 4).double().index_fill(3, torch.tensor([0]), 1)
+    value = torch.zeros(4, 1, 30, 1).double().index_fill(2, torch.tensor([0]), 1)
+    ones = torch.ones(4, 1, 30).double()
+    key, query = rotate(one, angle * 0), rotate(one, angle)
+    outputs, _ = trapezoidal_attention(query, key, value, 0 * ones, ones, ones, None)
+    assert torch.equal(outputs[:, 0, :, 0] < 0, bits.cumsum(1) % 2 == 1)
 
 
 @given(lengths, st.booleans(), st.sampled_from([4, 16]), st.integers(0, 99))

@@ -1,0 +1,107 @@
+"""Mamba-3: a state-space layer whose state rotates, with a trapezoidal rule for its inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.base.ranges import Size
+from lengthwise.nn.attention_context import Hidden
+from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixers.mamba2 import CHUNK, linear_attention
+from lengthwise.nn.mixers.recurrent import RecurrentMixer, check_heads, exempt_from_decay, join_heads, split_heads
+
+LEAST_RATE = 1e-4  # of decay, as in the authors' code
+
+
+@dataclass(frozen=True)
+class Mamba3(MixerSpec):
+    """Mamba-3 with one input and output (Lahoti et al. 2026): for each head S ← a S + (1 − λ) Δ a B' x'ᵀ + λ Δ B xᵀ,
+    where B' and x' are those of the position before; the output Sᵀ C + D x is gated.
+
+    B and C are shared by the heads, normalized, and get a bias for each head. Half of their pairs of numbers rotate by
+    angles that add up over positions, up to π Δ each, so that the state has complex eigenvalues (section 3.2). There is
+    no convolution. Initial weights are those of the authors' code.
+    """
+
+    state: Size = 16  # numbers of B and C, a multiple of 4
+    expand: Size = 2  # the inner width, in multiples of width
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return Mamba3Mixer(self, width, heads, biases=biases)
+
+
+class Mamba3Mixer(RecurrentMixer):
+    """The module of ``Mamba3``. Its state: the angles "b h 1 a", S without the last position's input "b h n e", and the
+    last B, x and λ Δ."""
+
+    def __init__(self, spec: Mamba3, width: int, heads: int, *, biases: bool) -> None:
+        super().__init__()
+        inner = spec.expand * width
+        check_heads(inner, heads)
+        check_heads(spec.state, 4)
+        self.heads, self.sizes = heads, [inner, spec.state, spec.state, heads, heads, heads, spec.state // 4]
+        self.project = nn.Linear(width, sum(self.sizes), bias=False)  # x, B, C, Δ, rate, λ, angles
+        step = torch.empty(heads, 1).uniform_(math.log(0.001), math.log(0.1)).exp()
+        self.step_bias = exempt_from_decay(nn.Parameter(step.expm1().log()))  # the inverse of softplus
+        self.norms = nn.ModuleList([nn.RMSNorm(spec.state, eps=1e-5) for _ in range(2)])  # of B and C
+        self.biases = nn.Parameter(torch.ones(2, heads, 1, spec.state))
+        self.skip = exempt_from_decay(nn.Parameter(torch.ones(heads, 1, 1)))
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.out = nn.Linear(inner, width, bias=biases)
+
+    def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
+        angle, *memory = state or (0.0,)
+        value, *keys, step, rate, mix, turn = self.project(x).split(self.sizes, -1)
+        step, rate, mix = (part.transpose(1, 2) for part in (step, rate, mix))
+        step = F.softplus(step + self.step_bias)
+        log_decay = -(rate.clamp(min=0) + 1 / (1 - rate.clamp(max=0))).clamp(min=LEAST_RATE) * step
+        angle = angle + (step[..., None] * math.pi * turn.tanh()[:, None]).cumsum(2)
+        key, query = (
+            rotate(norm(part)[:, None] + bias, angle)
+            for norm, part, bias in zip(self.norms, keys, self.biases, strict=True)
+        )
+        value = split_heads(value, self.heads)
+        outputs, memory = trapezoidal_attention(query, key, value, log_decay, step, mix.sigmoid(), memory or None)
+        mixed = join_heads(outputs + self.skip * value) * F.silu(self.gate(x))
+        return self.out(mixed), (angle[:, :, -1:].remainder(2 * math.pi), *memory)
+
+
+def rotate(x: Float[Tensor, "b h t n"], angle: Float[Tensor, "b h t a"]) -> Float[Tensor, "b h t n"]:
+    """Rotate the first pairs of neighbouring numbers, one pair by each angle."""
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    angle = F.pad(angle, (0, first.shape[-1] - angle.shape[-1]))
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack([first * cos - second * sin, first * sin + second * cos], -1).flatten(-2)
+
+
+def trapezoidal_attention(
+    query: Float[Tensor, "b h t k"],
+    key: Float[Tensor, "b h t k"],
+    value: Float[Tensor, "b h t v"],
+    log_decay: Float[Tensor, "b h t"],
+    step: Float[Tensor, "b h t"],
+    mix: Float[Tensor, "b h t"],
+    state: Sequence[Tensor] | None,
+    chunk: int = CHUNK,
+) -> tuple[Float[Tensor, "b h t v"], tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Compute S_t = a_t S_{t−1} + (1 − λ_t) Δ_t a_t k_{t−1} v_{t−1}ᵀ + λ_t Δ_t k_t v_tᵀ chunk by chunk, with
+    ``log_decay`` log a, ``step`` Δ and ``mix`` λ. Return the outputs S_tᵀ q_t, and the last P, k, v and λ Δ, the state.
+
+    P_t is S_t without its own input λ_t Δ_t k_t v_tᵀ: P_t = a_t P_{t−1} + (λ_{t−1} Δ_{t−1} + (1 − λ_t) Δ_t) a_t k_{t−1}
+    v_{t−1}ᵀ, which is linear attention to the positions before.
+    """
+    weight = mix * step
+    memory, *last = state or (None, *(torch.zeros_like(part[:, :, :1]) for part in (key, value, weight)))
+    before = [torch.cat([one, part[:, :, :-1]], 2) for one, part in zip(last, (key, value, weight), strict=True)]
+    enters = (before[2] + (1 - mix) * step) * log_decay.exp()
+    outputs, memory = linear_attention(query, before[0], enters[..., None] * before[1], log_decay, None, memory, chunk)
+    outputs = outputs + (weight * (query * key).sum(-1))[..., None] * value
+    return outputs, (memory, key[:, :, -1:], value[:, :, -1:], weight[:, :, -1:])
