@@ -48,7 +48,7 @@ class Runner(ABC):
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
         """Return the logits and the state after each row's last loop. Loops start from ``state``, which an earlier call
         for these rows returned; None: from the model's first state. Gradients flow through states (see ``detach``)."""
-        raise UsageError(f"{type(self).__name__} carries no state from one call to the next")
+        raise UsageError(f"{type(self).__name__} keeps no state from one call to the next")
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         """Yield, after each loop k = 1, 2, …: k, the indices (on the CPU) of the rows that ran, and their logits."""
@@ -60,4 +60,4 @@ class Runner(ABC):
 
         After a step, ``send`` a mask "r" of its rows that continue; the others are no longer computed.
         """
-        raise UsageError(f"{type(self).__name__} is a runner for training: it gives logits by last and each alone")
+        raise UsageError(f"{type(self).__name__} is a runner for training: it has only last and each")

@@ -215,7 +215,7 @@ def a_problem_s_purpose_is_its_own(source: Source) -> None:
         if chosen.dtype != torch.bool or not chosen.any():
             raise Broken(f"none of {len(problems)} problems is for {purpose}: {chosen[:5].tolist()} …")
         if not torch.equal(chosen, alone) or not torch.equal(chosen[order], source.of(purpose, problems.take(order))):
-            raise Broken(f"which problems are for {purpose} depends on those beside them")
+            raise Broken(f"which problems are for {purpose} depends on the other problems of the batch")
 
 
 def its_rate_is_the_peak(optimizer: Optimizer) -> None:
