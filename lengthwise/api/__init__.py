@@ -182,10 +182,11 @@ def train(
     given: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     chosen = training_recipe(recipe, changes, task, lengths, parent, given)
-    how = _training_options(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul, compile=compile)
-    how |= {"graphs": graphs, "keep_state": keep_state}
+    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul,
+        "compile": compile, "graphs": graphs, "keep_state": keep_state}  # fmt: skip
     with Progress(quiet=quiet) as progress:
-        trained = loop.train(chosen, folder, device=device, progress=progress, **how)
+        tracks = texts_from(track, "track")
+        trained = loop.train(chosen, folder, device=device, progress=progress, track=tracks, **how)
     run = Run(trained.folder, trained.recipe)
     if isinstance(recipe, nn.Module):
         learned = run.model.module if isinstance(run.model, SinglePass) else run.model
@@ -218,14 +219,10 @@ def train_stacked(
     """
     first = recipe_from(recipe, task).change(changes)
     each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
-    how = _training_options(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
+    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
     with Progress(quiet=quiet) as progress:
-        runs = stacked.train_stacked(each, device=device, progress=progress, **how)
+        runs = stacked.train_stacked(each, device=device, progress=progress, track=texts_from(track, "track"), **how)
     return [Run(run.folder, run.recipe) for run in runs]
-
-
-def _training_options(track: str | Sequence[str], **others: Any) -> dict[str, Any]:  # as training takes it
-    return {"track": texts_from(track, "track"), **others}
 
 
 # Evaluation

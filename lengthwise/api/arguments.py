@@ -90,9 +90,7 @@ def weights_from(weights: object, device: str, *, task: Task | str | None, **giv
     if isinstance(weights, Weights):
         moved = device != "auto" and weights.device != chosen
         return replace(weights, model=copy.deepcopy(weights.model).to(chosen)) if moved else weights
-    if isinstance(weights, Run):
-        return weights.weights(chosen)
-    if isinstance(weights, (str, Path)):
+    if isinstance(weights, (Run, str, Path)):
         return load_weights(weights, chosen)
     raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_quote(weights)}")
 

@@ -68,15 +68,10 @@ def depth(
     unless given. The result prints as a table of fates; ``rows()`` has a row per loop, counted from each problem's own
     T(n), ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is fed in.
     """
-    several = list(weights) if isinstance(weights, (list, tuple)) else [weights]
+    several: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
     if not several:
         raise UsageError("depth: name weights, e.g. looped-pairs")
     if more < 1 or samples < 1:
         raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")
-    return Fates([fate_of(_load_weights(one), size, more=more, samples=samples, seed=seed) for one in several])
-
-
-def _load_weights(weights: Any) -> Weights:
-    if isinstance(weights, Weights):
-        return weights
-    return weights.weights() if isinstance(weights, Run) else load(weights)
+    loaded = [one if isinstance(one, Weights) else load(one) for one in several]
+    return Fates([fate_of(one, size, more=more, samples=samples, seed=seed) for one in loaded])

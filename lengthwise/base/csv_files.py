@@ -58,14 +58,10 @@ def _flatten(row: Row) -> dict[str, Any]:
     for name, value in row.items():
         kind = type(value)
         if kind is dict:
-            flat |= {f"{name}.{key}": _to_cell(part) for key, part in value.items()}
+            flat |= {f"{name}.{key}": size_text(x) if type(x) in (list, tuple) else x for key, x in value.items()}
         else:
             flat[name] = size_text(value) if kind in NESTED else value
     return flat
-
-
-def _to_cell(value: Any) -> Any:
-    return size_text(value) if isinstance(value, (list, tuple)) else value
 
 
 def read_csv(path: Path) -> list[Row]:

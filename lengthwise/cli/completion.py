@@ -35,33 +35,13 @@ def _runs(**_: Any) -> list[str]:
     return [str(path.parent) for path in runs_folder().glob("*/*.json") if path.stem in ("config", "asked")]
 
 
-def _weights(**_: Any) -> list[str]:
-    return [*list_shipped(), *_runs()]
-
-
-def _tasks(**_: Any) -> list[str]:
-    return [kebab(name) for name in sources.parts()["tasks"]]
-
-
-def _changes(**_: Any) -> list[str]:
-    return [f"{path}=" for path in sources.field_paths()]
-
-
-def _studies(**_: Any) -> list[str]:
-    return list(sources.studies())
-
-
-def _rules(**_: Any) -> list[str]:
-    return list(sources.parts()["stopping"])
-
-
 NAMES: dict[str, Any] = {
     "recipe": _recipes,
     "like": _recipes,
-    "weights": _weights,
+    "weights": lambda **_: [*list_shipped(), *_runs()],
     "runs": _runs,
-    "task": _tasks,
-    "changes": _changes,
-    "study": _studies,
-    "stopping": _rules,
+    "task": lambda **_: [kebab(name) for name in sources.parts()["tasks"]],
+    "changes": lambda **_: [f"{path}=" for path in sources.field_paths()],
+    "study": lambda **_: list(sources.studies()),
+    "stopping": lambda **_: list(sources.parts()["stopping"]),
 }

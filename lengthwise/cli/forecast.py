@@ -115,15 +115,12 @@ def _time_by_engine(args: TrainingOptions, found: Sequence[Row]) -> list[dict[st
         rows.append(
             {"engine": type(one).__name__.lower(), "at_once": at_once, "minutes": minutes, "asked": one is asked}
         )
+    available = [row for row in rows if row["minutes"] is not None]
     # Processor time is the same on all engines, so this machine is the cheapest.
-    for name, best in (("cheapest", "local"), ("fastest", min(rows, key=_minutes)["engine"])):
+    for name, best in (("cheapest", "local"), ("fastest", min(available, key=lambda row: row["minutes"])["engine"])):
         for row in rows:
             row[name] = row["engine"] == best
     return rows
-
-
-def _minutes(row: dict[str, Any]) -> float:
-    return float("inf") if row["minutes"] is None else row["minutes"]
 
 
 def _describe_source(row: dict[str, Any]) -> str:

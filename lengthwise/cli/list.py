@@ -107,13 +107,17 @@ def _overview(systems: Iterable[sources.System], found: Sections) -> Any:
     return format_columns(head, rows)
 
 
+def _names_by_text(entries: Mapping[str, str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name, text in entries.items():
+        groups.setdefault(text, []).append(name)
+    return groups
+
+
 def _abbreviate(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
     """Return names; if many share a description, the first of them and their number."""
-    groups: dict[str, list[str]] = {}
-    for name, about in recipes.items():
-        groups.setdefault(about, []).append(name)
     shown = []
-    for names in groups.values():
+    for names in _names_by_text(recipes).values():
         marked = [name + "*" * (name in weights) for name in names]
         shown += marked if len(names) < NAMED else [f"{marked[0]} … ({len(names)})"]
     return shown
@@ -140,11 +144,8 @@ def _section_lines(title: str, entries: Mapping[str, str]) -> Any:
 def _entry_lines(title: str, entries: Mapping[str, str], *, together: bool) -> Any:
     """Return a line per entry, cut to the terminal's width; with ``together``, entries with the same description share
     one."""
-    groups: dict[str, list[str]] = {}
-    for name, text in entries.items():
-        groups.setdefault(text, []).append(name)
     rows = []
-    for text, names in groups.items():
+    for text, names in _names_by_text(entries).items():
         marked = [f"{names[0]} … ({len(names)})"] if together and len(names) >= SEVERAL else names
         rows += [(name, sources.first_sentence(text)) for name in marked]
     longest = min(max(len(name) for name, _ in rows), out.width // 2)
@@ -154,11 +155,8 @@ def _entry_lines(title: str, entries: Mapping[str, str], *, together: bool) -> A
 
 def _group_names(summaries: Mapping[str, str]) -> dict[str, str]:
     """Combine names with the same summary, such as a family's members, in one line."""
-    groups: dict[str, list[str]] = {}
-    for name, text in summaries.items():
-        groups.setdefault(text, []).append(name)
     shown = {}
-    for text, names in groups.items():
+    for text, names in _names_by_text(summaries).items():
         few = len(names) < NAMED or text in ("done", "begun")
         shown |= dict.fromkeys(names, text) if few else {f"{names[0]} … {names[-1]}": f"{len(names)} recipes. {text}"}
     return shown

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lengthwise.base.errors import UsageError
 from lengthwise.base.ranges import Seeds, Size, Threads
 
 Argument = str  # a word without an option in front
@@ -96,3 +97,7 @@ class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
     # launch each operation of a training step by itself: no CUDA graphs (GPUs use them by default)
     no_graphs: bool = False
     allow_divergence: bool = False  # go on when the loss is no number any more; rows say null
+
+    def __post_init__(self) -> None:
+        if self.measure and not self.dry_run:
+            raise UsageError("--measure works only with --dry-run: add it, or omit --measure")

@@ -66,8 +66,6 @@ def _validate_options(args: argparse.Namespace, declared: Mapping[str, Field]) -
             raise UsageError(f"{flag}: empty; omit it, or give at least one value")
         if isinstance(value, (int, float)) and field.type != "bool":
             validate(value_type(field), value, flag)
-    if getattr(args, "measure", False) and not getattr(args, "dry_run", True):
-        raise UsageError("--measure works only with --dry-run: add it, or omit --measure")
 
 
 def _import_module(name: str, asked: str) -> None:

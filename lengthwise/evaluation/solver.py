@@ -124,4 +124,4 @@ def load(weights: str | Path | Run, device: str = "cpu") -> Solver:
 
     Raises UsageError if they are missing or damaged.
     """
-    return Solver(weights.weights(device) if isinstance(weights, Run) else load_weights(weights, device))
+    return Solver(load_weights(weights, device))

@@ -51,7 +51,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     groups = optimizer.state_dict()["param_groups"]
     for group, found in zip(groups, state["param_groups"], strict=True):
         group |= {"step": found["step"]} if "step" in found else {}
-    kept = {number: {name: _to_cpu(value) for name, value in part.items()} for number, part in state["state"].items()}
+    kept = {number: {name: _clone(value) for name, value in part.items()} for number, part in state["state"].items()}
     optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
 
@@ -69,7 +69,7 @@ def _on_cpu(tree: Any) -> Any:
     return [_on_cpu(value) for value in tree] if isinstance(tree, list) else tree
 
 
-def _to_cpu(value: Any) -> Any:
+def _clone(value: Any) -> Any:
     return value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
 
 
