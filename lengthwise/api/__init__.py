@@ -259,8 +259,8 @@ def evaluate(
     ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
     ``trained_to``, its training length, which pictures shade and the default lengths start from (20 unless given).
 
-    ``samples`` are problems per length, 1,000 unless given. With ``precision=0.01``, a length is done as soon as its
-    95 % interval is within ± 0.01, or after 10,000 problems (``samples``, if given).
+    ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon
+    as its 95 % interval is within ± 0.01, or after 10,000 problems (``samples``, if given).
     ``stopping`` is a rule or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is
     "uniform", "hard", "natural" or the name of a family of structured problems. With ``families``, scores of all
     families follow, on a tenth of the samples each, 100 unless given. ``seed`` chooses the problems; ``device`` is

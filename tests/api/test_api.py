@@ -344,7 +344,7 @@ WRONG = [
     (lambda: lw.evaluate("retran-small", [30, 200]), "at most 128 characters can be drawn, not 200"),
     (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is no size"),
     (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is no size"),
-    (lambda: lw.evaluate("looped-pairs", []), "lengths: there is none"),
+    (lambda: lw.evaluate("looped-pairs", []), "lengths is empty"),
     (lambda: lw.evaluate("looped-pairs", "8,12"), r"'8,12' is text; write \[8, 12\]"),
     (lambda: lw.evaluate("looped-pairs", torch.tensor(8)), r"lengths: tensor\(8\) is a tensor; give numbers"),
     (lambda: lw.evaluate("looped-pairs", torch.tensor([8, 9])), r"lengths: tensor\(\[8, 9\]\) is a tensor"),

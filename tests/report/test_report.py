@@ -221,7 +221,7 @@ def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_di
     right, wrong = (8, 1.0, MANY), (8, 0.0, MANY)
     lost = [scored(recipe(seed=seed), *scores) for seed, scores in ((3, [wrong]), (4, []))]
     for run in lost:
-        run.fail("at step 1", DIVERGED)
+        run.record_failure("at step 1", DIVERGED)
     others = [
         scored(recipe(seed=1), (16, 1.0, MANY | {"problems": "hard"})),
         scored(recipe(seed=2), (16, 1.0, MANY | {"stopping": "Converged"})),
