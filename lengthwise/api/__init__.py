@@ -185,8 +185,7 @@ def train(
     how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul,
         "compile": compile, "graphs": graphs, "keep_state": keep_state}  # fmt: skip
     with Progress(quiet=quiet) as progress:
-        tracks = texts_from(track, "track")
-        trained = loop.train(chosen, folder, device=device, progress=progress, track=tracks, **how)
+        trained = loop.train(chosen, folder, device=device, progress=progress, track=texts_from(track, "track"), **how)
     run = Run(trained.folder, trained.recipe)
     if isinstance(recipe, nn.Module):
         learned = run.model.module if isinstance(run.model, SinglePass) else run.model

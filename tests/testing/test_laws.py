@@ -524,7 +524,10 @@ def test_a_law_catches_who_breaks_it(law):
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        (_Wide(), "of 6 columns have lengths 1 to 5: the longest must fill the last column, so cut columns that none"),
+        (
+            _Wide(),
+            "of 6 columns have lengths 1 to 5: the longest must fill the last column, so remove columns that no row",
+        ),
         (_Silent(), "uniform answers are all empty"),
     ],
 )
