@@ -162,6 +162,43 @@ class EarlierHeadsEncoding(_KeyMask):
 
 
 @dataclass(frozen=True)
+class GridHeads(Position):
+    """Windows on a square grid (for the layout ``Grid``): the first head sees its line, the second its column, the
+    third its box, and further heads see all cells. No parameters.
+
+    Boxes are those of Sudoku: of n × n cells, they have h lines and n / h columns, with h the largest divisor of n up
+    to √n. ``build`` raises UsageError for a model of fewer than three heads.
+    """
+
+    def build(self, width: int, heads: int) -> Encoding:
+        if heads < 3:
+            raise UsageError(f"GridHeads is for three heads or more, not {heads}")
+        return GridHeadsEncoding(heads)
+
+
+class GridHeadsEncoding(Encoding):
+    """The module of ``GridHeads``."""
+
+    heights: Int[Tensor, " n"]  # the lines of a box, by the number of columns of a grid
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        heights = [max(h for h in range(1, n + 1) if n % h == 0 and h * h <= n) for n in range(1, 100)]
+        self.register_buffer("heights", torch.tensor([1, *heights]), persistent=False)
+
+    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "b h t t"]:
+        line, column = inputs.line, inputs.position
+        columns = column.where(inputs.padding_mask, 0).amax(1, keepdim=True) + 1
+        height = self.heights[columns.clamp(max=len(self.heights) - 1)]
+        box = line // height * columns + column // (columns // height)
+        hidden = [unit[:, :, None] != unit[:, None] for unit in (line, column, box)]
+        hidden += [torch.zeros_like(hidden[0])] * (self.heads - 3)
+        mask = torch.stack(hidden, 1)
+        return torch.zeros(mask.shape, device=mask.device).masked_fill(mask, -torch.inf)
+
+
+@dataclass(frozen=True)
 class Blank(Position):
     """A blank key for every head: a key of zeros with a value of zeros (a softmax with 1 added to its sum, Miller
     2023). No parameters.

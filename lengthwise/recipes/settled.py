@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from lengthwise.experiment.layout import Grid, Tagged
-from lengthwise.experiment.lengths import Curriculum, Uniform
-from lengthwise.experiment.loops import ExtraLoops, LogRounds
+from lengthwise.experiment.lengths import Curriculum, OneOf, Uniform
+from lengthwise.experiment.loops import Constant, ExtraLoops, LogRounds
 from lengthwise.experiment.optim import AdamW, Schedule
 from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
 from lengthwise.experiment.stopping import Settled
@@ -15,10 +15,13 @@ from lengthwise.models.scan import Scan
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.convolution import Convolution, GridConvolution
 from lengthwise.nn.position import Mark
+from lengthwise.nn.window import GridHeads
 from lengthwise.objectives.final import Final
+from lengthwise.objectives.segments import Segments
 from lengthwise.recipes.window import SMALL, looped_parity
 from lengthwise.tasks.bits import PrefixSum
 from lengthwise.tasks.maze import Maze
+from lengthwise.tasks.sudoku import Sudoku
 
 _convolution = partial(Transformer, mlp=2, activation="relu", init_std=0.1, embedding_std=0.3)
 
@@ -90,4 +93,23 @@ def looped_maze() -> Recipe:
         stopping=Settled(most=1000),
         watch=Watch(),
         chosen_on=ChosenOn((4, 5)),
+    )
+
+
+def looped_sudoku() -> Recipe:
+    """Sudoku of 6 × 6 and 4 × 4 cells by looped attention within rows, columns and boxes, from random first states:
+    four segments of four loops, each with a step of the optimizer and the state carried to the next."""
+    return replace(
+        looped_maze(),
+        name="looped-sudoku",
+        task=Sudoku(),
+        lengths=OneOf(sizes=(4, 6, 6, 6)),
+        loops=Constant(4),
+        model=Transformer(positions=(GridHeads(),), activation="relu", noise=1.0, init_std=0.06, embedding_std=0.5),
+        objective=Segments(count=4),
+        steps=4000,
+        batch=48,
+        families=0.1,
+        stopping=Settled(below=0.05, most=64),
+        chosen_on=ChosenOn((4, 6)),
     )

@@ -1,0 +1,83 @@
+"""Sudoku: its base puzzles, what is refused, and what heads on its grid see."""
+
+import pytest
+import torch
+from conftest import LONG
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.layout import Grid
+from lengthwise.nn.window import GridHeadsEncoding
+from lengthwise.tasks.sudoku import Sudoku, _shuffle_blocks
+from lengthwise.tasks.sudoku_bases import BOXES, purpose_of, read_bases, solve, units
+
+
+@pytest.mark.parametrize("side", BOXES)
+def test_base_puzzles_have_one_solution_and_no_clue_to_spare(side):
+    full, clue = read_bases(side, None)
+    for row in range(0, len(full), 1 if LONG else len(full) // 5):
+        board = (full[row] * clue[row]).tolist()
+        assert solve(board, side) == [full[row].tolist()]
+        for cell in clue[row].nonzero()[:, 0].tolist():
+            assert len(solve([*board[:cell], 0, *board[cell + 1 :]], side)) > 1
+
+
+@given(st.sampled_from([*BOXES]), st.integers(0, 999), st.booleans())
+def test_equivalent_base_puzzles_belong_to_one_part(side, seed, mirrored):
+    draw, (full, clue) = stream(seed, "base"), read_bases(side, None)
+    number = int(torch.randint(len(full), (), generator=draw))
+    line, column = (_shuffle_blocks(1, side, size, draw)[0] for size in BOXES[side])
+    name = torch.randperm(side, generator=draw)
+    bases = []
+    for cell in (torch.arange(side**2), (line[:, None] * side + column).flatten()):
+        given_, digit = clue[number, cell], name[full[number, cell] - 1] + 1
+        if mirrored and side != 6:
+            given_, digit = (part.view(side, side).T.flatten() for part in (given_, digit))
+        pairs = zip(given_.tolist(), digit.tolist(), strict=True)
+        bases.append("".join(str(right) if shown else "abcdefghi"[right - 1] for shown, right in pairs))
+    assert purpose_of(bases[0], side) == purpose_of(bases[1], side)
+
+
+def test_parts_share_no_base_puzzle():
+    for side in BOXES:
+        parts = [read_bases(side, purpose) for purpose in ("train", "validation", "test")]
+        puzzles = [{tuple(row) for row in (full * clue).tolist()} for full, clue in parts]
+        assert all(puzzles) and sum(map(len, puzzles)) == len(set.union(*puzzles)) == len(read_bases(side, None)[0])
+        drawn = Sudoku().part("test").draw_pattern(Sudoku.patterns[0], torch.tensor([[side]] * 50), stream(0, "test"))
+        clues = {int(count) for count in (drawn.prompt > 0).sum(1)}
+        assert clues <= set(parts[2][1].sum(1).tolist())
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("1234/3412/2143", "4, 6 or 9 lines"),
+        ("1234/3412/2143/432", "4, 6 or 9 lines"),
+        ("12345/" * 5, "4, 6 or 9 lines"),
+        ("5234/3412/2143/4321", "'5' is not one of: . 1 2 3 4"),
+        ("1.../..../..../....", "one solution is expected; this has several"),
+        ("11../..../..../....", "one solution is expected; this has none"),
+    ],
+)
+def test_what_is_no_puzzle_is_refused_with_the_reason(text, about):
+    with pytest.raises(UsageError, match=about):
+        Sudoku().parse(text)
+
+
+def test_lines_may_be_typed_one_below_the_other():
+    assert Sudoku().format(Sudoku().parse("1...\n..2.\n.3..\n...4\n").answer[0]) == "1243/3421/4312/2134"
+
+
+def test_heads_see_rows_columns_and_boxes():
+    """In grids of all sizes in one batch."""
+    sizes = torch.tensor([[side] for side in BOXES])
+    inputs = Grid().write(Sudoku().sample(sizes, stream(0, "cells")), Sudoku()).inputs
+    bias = GridHeadsEncoding(4).attention_bias(inputs)
+    for row, side in enumerate(BOXES):
+        of = torch.tensor(units(side))
+        seen = bias[row, :, : side**2, : side**2] == 0
+        for kind in range(3):
+            assert torch.equal(seen[kind], of[:, None, kind] == of[:, kind])
+        assert seen[3].all()
