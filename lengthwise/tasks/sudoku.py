@@ -82,18 +82,13 @@ class Sudoku(Task):
     writes = symbols[1:]
     answers_each_symbol = True
     axes = ("side",)
-    smallest = 4
-    largest = 9
+    listed_sizes = (*BOXES,)
     patterns = (
         fewest_clues, empty_box, empty_line, empty_column, full_box, chessboard, one_cell_left, one_digit_left
     )  # fmt: skip
     question = (
         "This is a Sudoku, its lines separated by /, in which . is a blank. Write it again with all blanks filled."
     )
-
-    @property
-    def listed_sizes(self) -> Sequence[int]:
-        return (*BOXES,)
 
     def part(self, purpose: Purpose) -> Task:
         return replace(self, bases=purpose)
