@@ -167,12 +167,10 @@ class GridHeads(Position):
     third its box, and further heads see all cells. No parameters.
 
     Boxes are those of Sudoku: of n × n cells, they have h lines and n / h columns, with h the largest divisor of n up
-    to √n. ``build`` raises UsageError for a model of fewer than three heads.
+    to √n.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
-        if heads < 3:
-            raise UsageError(f"GridHeads is for three heads or more, not {heads}")
         return GridHeadsEncoding(heads)
 
 
@@ -194,7 +192,7 @@ class GridHeadsEncoding(Encoding):
         box = line // height * columns + column // (columns // height)
         hidden = [unit[:, :, None] != unit[:, None] for unit in (line, column, box)]
         hidden += [torch.zeros_like(hidden[0])] * (self.heads - 3)
-        mask = torch.stack(hidden, 1)
+        mask = torch.stack(hidden[: self.heads], 1)
         return torch.zeros(mask.shape, device=mask.device).masked_fill(mask, -torch.inf)
 
 

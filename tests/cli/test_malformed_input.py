@@ -81,7 +81,6 @@ BESIDE = {
     "Tagged": ["task=PrefixSum"],
     "Grid": ["task=Maze", "lengths=Uniform(top=3,bottom=2)"],
     "Maze": ["layout=Grid", "lengths=Uniform(top=3,bottom=2)"],
-    "GridHeads": ["model.heads=4"],
     "Sudoku": ["layout=Grid", "lengths=OneOf(sizes=(4,))"],
 }
 ELSEWHERE = {"ExternalModule"}  # it stands for a module from Python: no recipe can name one
