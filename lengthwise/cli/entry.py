@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import lengthwise
 from lengthwise.base import signals, streams
-from lengthwise.base.errors import Interrupted, NotImported, UsageError, is_out_of_memory, remove_controls
+from lengthwise.base.errors import Interrupted, NotImported, UnknownPart, UsageError, is_out_of_memory, remove_controls
 from lengthwise.cli.parser import build_parser, verbs_of
 
 ELSEWHERE = {  # options of other programs: the equivalent here
@@ -98,7 +98,9 @@ def _run(args: argparse.Namespace) -> int:
     except Interrupted as stopped:
         return _print_error(stopped, 130)
     except UsageError as error:
-        return _print_error(f"{error}: --import MODULE" if isinstance(error, NotImported) else error, 2)
+        own = isinstance(error, UnknownPart) and "did you mean" not in str(error)
+        hint = "; if it is your own, import its module first" * own
+        return _print_error(f"{error}{hint}{': --import MODULE' * (own or isinstance(error, NotImported))}", 2)
     except KeyboardInterrupt:
         return _print_error(f"interrupted{_resume_hint(args)}", 130)
     except BrokenPipeError:

@@ -406,3 +406,9 @@ def test_no_name_in_a_file_leads_out_of_the_folder_of_results(spoilt, typed):
 def test_a_short_campaign(spoilt):
     """The long one is ``python -m tests.torture.fuzz``."""
     assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play(spoilt, number, 0)] == []
+
+
+@pytest.mark.parametrize("change", ["model=Belt", "task=Backward"])
+def test_an_unknown_part_may_be_one_s_own(change, typed):
+    refused(typed("train", "looped-parity", change), "if it is your own, import its module first: --import MODULE")
+    refused(typed("train", "looped-parity", "model=Transformr"), "(did you mean Transformer?)")
