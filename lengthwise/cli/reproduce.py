@@ -187,6 +187,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
         files += publish_overview(shown, folder, title=study.title, strong=study.strong)
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
     files += publish_parameters(every, list(claims), folder)
+    drawn = [*_other_columns(folder, study), *drawn] if study.matrix else drawn
     cells = matrix_rows(drawn) if study.matrix else []
     files += publish_matrix(cells, folder, title=study.title) if cells else []
     table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(every))
@@ -194,6 +195,13 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     result = {"files": list(map(str, files)), "summary": rows, "scores": scores, "cards": cards}
     result |= {"matrix": cells} if cells else {}
     return print_result(args, result, table, "", card_table(cards), study.notes, "\n".join(map(str, files)))
+
+
+def _other_columns(folder: Path, study: Study) -> list[RunFolder]:
+    """Return the runs of tasks that were published before and are not in this study: columns of a matrix stay in it."""
+    now = {path_inside(folder, panel.name) for panel in study.panels}
+    others = [place for place in sorted(folder.glob("*")) if place not in now and is_published(place)]
+    return [run for place in others for run in read_published(place)]
 
 
 def _published_before(place: Path, runs: Sequence[Run]) -> list[RunFolder]:

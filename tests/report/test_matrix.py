@@ -8,8 +8,10 @@ import tomllib
 import pytest
 from conftest import command
 
+from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
+from lengthwise.cli.reproduce import _other_columns
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.report.matrix import (
@@ -175,6 +177,14 @@ def test_the_command_draws_runs_and_published_results_together(folders, tmp_path
     assert len((tmp_path / "drawn" / "matrix.csv").read_text().splitlines()) == 13
     done = command("report", first, "--matrix", "--stopping")
     assert done.returncode == 2 and "--matrix draws one figure" in done.stderr
+
+
+def test_columns_published_before_stay_in_the_matrix_of_a_study(folders, tmp_path):
+    for name in ("Parity", "even-pairs"):
+        assert command("report", folders[0], "--out", tmp_path / "formal" / name, "--quiet").returncode == 0
+    study = catalog.study("formal", tasks="even-pairs", methods="lstm")
+    assert [run.outline.name for run in _other_columns(tmp_path / "formal", study)] == ["lstm-EvenPairs"]
+    assert _other_columns(tmp_path / "none", study) == []
 
 
 def test_what_is_not_fitted_is_hatched_and_nothing_is_drawn_of_nothing(folders):
