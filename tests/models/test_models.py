@@ -506,7 +506,7 @@ def test_randomized_positions_grow_and_are_any_of_so_many():
     assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
     with pytest.raises(UsageError, match=r"a row of 9 positions takes Randomized\(most=9\) or more, not 8"):
         Randomized(RoPE(), 8).vary(inputs, stream(0, "random"))
-    with pytest.raises(UsageError, match="no other encoding of them beside it"):
+    with pytest.raises(UsageError, match="use it without another one"):
         replace(BASE, positions=(position, ALiBi()))
 
 
