@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from lengthwise.experiment.layout import Grid, Tagged
 from lengthwise.experiment.lengths import Curriculum, OneOf, Uniform
@@ -15,14 +16,15 @@ from lengthwise.models.scan import Scan
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.convolution import Convolution, GridConvolution
 from lengthwise.nn.position import Mark
-from lengthwise.nn.window import GridHeads
+from lengthwise.nn.window import GridHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.segments import Segments
-from lengthwise.recipes.window import SMALL, looped_parity
+from lengthwise.recipes.window import AHEAD, SMALL, looped_addition, looped_binary_sum, looped_copy, looped_parity
 from lengthwise.tasks.bits import PrefixSum
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.sudoku import Sudoku
 
+_SETTLING: dict[str, Any] = {"objective": Final(), "stopping": Settled(below=0.1), "ema": 0.99}
 _convolution = partial(Transformer, mlp=2, activation="relu", init_std=0.1, embedding_std=0.3)
 
 
@@ -36,6 +38,59 @@ def settled_parity() -> Recipe:
         loops=ExtraLoops(extra=10),
         stopping=Settled(below=0.2),
         chosen_on=ChosenOn((20, 26, 60, 100)),
+    )
+
+
+def settled_copy() -> Recipe:
+    """``looped-copy`` whose answer stays right after any number of further loops. One head sees the whole row, so that
+    every position can tell when the copy is complete: with four heads that see only the left neighbour, none learned
+    to stop (docs/lab). A seed takes four minutes of one CPU thread."""
+    copy = looped_copy()
+    return replace(
+        copy,
+        name="settled-copy",
+        model=replace(SMALL, positions=(LocalHeads(count=3), Mark())),
+        lengths=Curriculum(top=20, every=35),
+        loops=ExtraLoops(more=2, extra=10),
+        steps=2000,
+        batch=32,
+        optimizer=replace(copy.optimizer, eps=1e-5),  # vanishing gradients: with 1e-8 the loss jumped at step 1,500
+        chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "families")),
+        **_SETTLING,
+    )
+
+
+def settled_addition() -> Recipe:
+    """Binary addition, lowest digit first, whose sum stays right after any number of further loops. It takes about as
+    many loops as the longest carry, not T(n) = n. A seed takes five minutes of one CPU thread."""
+    addition = looped_addition()
+    return replace(
+        addition,
+        name="settled-addition",
+        task=replace(addition.task, order="least"),
+        model=replace(SMALL, layers=2, positions=(*AHEAD, Mark())),
+        loops=ExtraLoops(more=1, extra=10),
+        steps=2400,
+        batch=32,
+        chosen_on=ChosenOn((10, 13, 15, 20, 26, 40), ("uniform", "families")),
+        **_SETTLING,
+    )
+
+
+def settled_binary_sum() -> Recipe:
+    """The binary sum of up to 12 bits, whose answer stays right after any number of further loops; counts beyond those
+    of training are wrong. A seed takes seven minutes of one CPU thread."""
+    return replace(
+        looped_binary_sum(),
+        name="settled-binary-sum",
+        lengths=Curriculum(top=12, every=60),
+        loops=ExtraLoops(more=3, extra=12),
+        model=replace(SMALL, layers=3, positions=(Local(reach=1), Mark())),
+        steps=3000,
+        batch=32,
+        watch=Watch(every=200, sizes=(12, 15), count=200),
+        chosen_on=ChosenOn((10, 12, 13, 15), ("uniform", "families")),
+        **_SETTLING,
     )
 
 
