@@ -54,7 +54,7 @@ class Options(TrainingOptions):
     tasks: str | None = None  # A,B: of the study's tasks only these, or all
     methods: str | None = None  # A,B: of the study's methods only these, or mixers by class
     sizes: str | None = None  # A,B: of the study's sizes of models only these, or all
-    scale: str | None = None  # SCALE: cpu (default), half (of the range), or paper
+    scale: str | None = None  # SCALE: cpu (default), half (of the range), paper, or long (of formal)
     samples: Size | None = None  # N: fresh problems per length (default: the study's)
     publish: bool = False  # final tables: problems of a seed that nothing else uses
 

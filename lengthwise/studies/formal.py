@@ -8,7 +8,7 @@ from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, formal_recipe
 
 TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
 FAMILIES = "-families"  # suffix of a method that trains with half of each batch from families
-NOTE = "500 steps at the cpu scale, 10,000 at the paper scale; rates, widths and curriculum are the same for all."
+NOTE = "500 steps at the cpu scale, 10,000 at paper, 30,000 at long; widths and curriculum are the same for all."
 
 
 def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> Study:
