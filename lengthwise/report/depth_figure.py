@@ -126,7 +126,7 @@ def _draw_curves(axes: Axes, fate: Fate) -> None:
     axes.plot(fate.after, [fate.exact_after(k) for k in fate.after], color=COLOURS[0], zorder=3, label="_")
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.set_ylim(-0.03, 1.03)
-    axes.set_title(f"{fate.weights}, {size_text(fate.sizes)}: {fate.verdict}", fontsize=6.5)
+    axes.set_title(f"{fate.weights}, {size_text(fate.sizes)}\n{fate.verdict}", fontsize=6.5)
     axes.set_xlabel("loops − T(n)", fontsize=6.5)
     axes.tick_params(color=FAINT, labelsize=6)
 
