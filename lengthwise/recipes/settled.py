@@ -165,6 +165,6 @@ def looped_sudoku() -> Recipe:
         steps=4000,
         batch=48,
         families=0.1,
-        stopping=Settled(below=0.05, most=64),
+        stopping=Settled(below=0.1, most=64),
         chosen_on=ChosenOn((4, 6)),
     )
