@@ -20,6 +20,7 @@ from lengthwise.nn.window import GridHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.segments import Segments
 from lengthwise.recipes.window import AHEAD, SMALL, looped_addition, looped_binary_sum, looped_copy, looped_parity
+from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bits import PrefixSum
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.sudoku import Sudoku
@@ -45,16 +46,17 @@ def settled_copy() -> Recipe:
     """``looped-copy`` whose answer stays right after any number of further loops. One head sees the whole row, so that
     every position can tell when the copy is complete: with four heads that see only the left neighbour, none learned
     to stop (docs/lab). A seed takes four minutes of one CPU thread."""
-    copy = looped_copy()
     return replace(
-        copy,
+        looped_copy(),
         name="settled-copy",
         model=replace(SMALL, positions=(LocalHeads(count=3), Mark())),
         lengths=Curriculum(top=20, every=35),
         loops=ExtraLoops(more=2, extra=10),
         steps=2000,
         batch=32,
-        optimizer=replace(copy.optimizer, eps=1e-5),  # vanishing gradients: with 1e-8 the loss jumped at step 1,500
+        optimizer=AdamW(
+            rate=7e-4, betas=(0.9, 0.95), eps=1e-5
+        ),  # vanishing gradients: with 1e-8 the loss jumped at step 1,500
         chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "families")),
         **_SETTLING,
     )
@@ -63,11 +65,10 @@ def settled_copy() -> Recipe:
 def settled_addition() -> Recipe:
     """Binary addition, lowest digit first, whose sum stays right after any number of further loops. It takes about as
     many loops as the longest carry, not T(n) = n. A seed takes five minutes of one CPU thread."""
-    addition = looped_addition()
     return replace(
-        addition,
+        looped_addition(),
         name="settled-addition",
-        task=replace(addition.task, order="least"),
+        task=Addition(2, "least", True, True),
         model=replace(SMALL, layers=2, positions=(*AHEAD, Mark())),
         loops=ExtraLoops(more=1, extra=10),
         steps=2400,
