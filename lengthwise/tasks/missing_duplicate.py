@@ -16,12 +16,12 @@ from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.patterns import Pattern, every_row, suitable_patterns
 
-HIDDEN = "_"
+HIDDEN = "?"  # layouts pad with _
 
 
 @dataclass(frozen=True)
 class MissingDuplicate(Task):
-    """n symbols of an alphabet, twice, with ``_`` for one of them → the hidden symbol: ``01_010`` → ``0`` (Delétang et
+    """n symbols of an alphabet, twice, with ``?`` for one of them → the hidden symbol: ``01?010`` → ``0`` (Delétang et
     al. 2023). The size is n, so a prompt has 2n symbols. T(n) = n."""
 
     alphabet: Annotated[int, Range(2, 10)] = 2  # how many symbols, 2–10: from 0 up

@@ -17,11 +17,13 @@ from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import parse_symbols
 from lengthwise.tasks.bracketed_arithmetic import NESTINGS, NUMBERS, BracketedTask
 
+EQUALS = ":"  # layouts write = before an answer
+
 
 @dataclass(frozen=True)
 class SolveEquation(BracketedTask):
     """n numbers below ``modulus``, one of them written ``x``, with + or - between them, each operation in brackets, and
-    the value modulo ``modulus``, as ``(2-(x+4))=1`` → x (Delétang et al. 2023).
+    the value modulo ``modulus`` after a colon, as ``(2-(x+4)):1`` → x (Delétang et al. 2023).
 
     There are no products, as in the paper's code, so there is always one solution. The size is the number of numbers.
     T(n) = n.
@@ -33,11 +35,14 @@ class SolveEquation(BracketedTask):
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.brackets, "x", "=")
+        return (*self.brackets, "x", EQUALS)
 
     @property
     def question(self) -> str:
-        return f"Write the number below {self.modulus} that x stands for in this equation modulo {self.modulus}."
+        return (
+            f"An expression with one unknown x, a colon, and its value modulo {self.modulus}: write the number below "
+            f"{self.modulus} that x stands for."
+        )
 
     @property
     def patterns(self) -> tuple[Callable, ...]:  # type: ignore[override]
@@ -49,7 +54,7 @@ class SolveEquation(BracketedTask):
         value = self.evaluate(row, 4 * sizes[:, 0] - 3)
         chosen = (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
         unknown = row.scatter(1, numbers.gather(1, chosen), self.symbols.index("x"))
-        end = torch.stack([torch.full_like(value, self.symbols.index("=")), value], 1).to(SYMBOL)
+        end = torch.stack([torch.full_like(value, self.symbols.index(EQUALS)), value], 1).to(SYMBOL)
         end = shift_right(torch.nn.functional.pad(end, (0, row.shape[1])), 4 * sizes[:, 0] - 3, row.shape[1] + 2)
         return self.from_rows(sizes, torch.nn.functional.pad(unknown, (0, 2)) + end)
 
@@ -66,14 +71,14 @@ class SolveEquation(BracketedTask):
         if size[0] > 1 or self.modulus > most:
             return None
         values = torch.arange(self.modulus)
-        unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in "x=")
+        unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in ("x", EQUALS))
         return self.from_rows(torch.ones(len(values), 1).long(), torch.stack([unknown, equals, values], 1).to(SYMBOL))
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         equation = self.vocab.decode(row)
-        if equation.count("x") != 1 or not re.fullmatch(r"\d=\d", self._insert(equation, 0)):
-            raise UsageError(f"{self.name}: {text!r} is not an equation with one x, such as (2-(x+4))=1")
+        if equation.count("x") != 1 or not re.fullmatch(rf"\d{EQUALS}\d", self._insert(equation, 0)):
+            raise UsageError(f"{self.name}: {text!r} is not an equation with one x, such as (2-(x+4)):1")
         return self.from_rows(torch.tensor([[(len(row) + 1) // 4]]), row[None])
 
     def _insert(self, equation: str, value: int) -> str:
@@ -82,6 +87,6 @@ class SolveEquation(BracketedTask):
 
     def reference(self, prompt: str) -> str:
         solutions = (
-            value for value in range(self.modulus) if self._insert(prompt, value) == f"{prompt[-1]}={prompt[-1]}"
+            value for value in range(self.modulus) if self._insert(prompt, value) == f"{prompt[-1]}{EQUALS}{prompt[-1]}"
         )
         return str(next(solutions))
