@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_text
 from lengthwise.cli.console import format_columns, out, print_result
@@ -203,5 +202,5 @@ def _describe_replies(folder: Path) -> str:
 
 
 def _summary_of_weights(name: str) -> str:
-    config = RunFolder(SHIPPED / name).config()
-    return f"{fields.kebab(config['task']['kind'])}, trained up to {config['lengths']['top']}"
+    outline = RunFolder(SHIPPED / name).outline
+    return f"{outline.task}, trained up to {outline.top}"
