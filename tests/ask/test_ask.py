@@ -527,7 +527,7 @@ def test_waits_grow_and_vary(monkeypatch):
 
     class Asker(asking._Asker):
         def __init__(self):
-            self.manner = asking.RequestOptions(Key("X"), backoff=0.02)
+            self.options = asking.RequestOptions(Key("X"), backoff=0.02)
             self.rest_until, self.closed = 0.0, asking.asyncio.Event()
 
         async def all(self):

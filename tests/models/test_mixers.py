@@ -137,7 +137,7 @@ def test_a_block_without_an_mlp_is_its_mixer():
     model = spec.build(READS, WRITES, causal=True)
     assert not [name for name in model.state_dict() if "mlp" in name]
     assert cpu.describe_choice(model) == "Plain: blocks.0 has a mlp that is no module"
-    with pytest.raises(UsageError, match="readout=mlp has an MLP"):
+    with pytest.raises(UsageError, match="readout=mlp uses an MLP"):
         replace(spec, readout="mlp")
 
 

@@ -34,7 +34,7 @@ from lengthwise.viewer.models import MOST, TASKS, _task_facts, check, export_mod
 from lengthwise.viewer.viewer import NETWORK
 
 # Recurrent models are only exported; no page computes a scan, a convolution, or stops by movement.
-SHIPPED = [name for name in list_shipped() if not re.search("small|maze|prefix-sum|settled", name)]
+SHIPPED = [name for name in list_shipped() if not re.search("small|maze|prefix-sum|settled|sudoku", name)]
 NODE = shutil.which("node")
 node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
 OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"
