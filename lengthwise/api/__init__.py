@@ -285,7 +285,7 @@ def evaluate(
         if families:
             asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
             every = partial(evaluate_families, found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
-            of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
+            of_size = {"scores_per_rule": len(found.recipe.task.families), "rules": len(asked["stopping"])}
             scores += follow_scores(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
     if own:
         own.keep("scores", *(score.row() | {"seed": seed} for score in scores))

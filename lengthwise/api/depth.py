@@ -61,8 +61,8 @@ def depth(
     samples: int = 64,
     seed: int = 0,
 ) -> Fates:
-    """Run looped weights for T(n) + ``more`` loops on ``samples`` new problems, drawn by ``seed``, and see what becomes
-    of answer and state.
+    """Run looped weights for T(n) + ``more`` loops on ``samples`` new problems, drawn by ``seed``, and measure
+    how the answer and the state change.
 
     ``weights`` are one or several, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest training size
     unless given. The result prints as a table of fates; ``rows()`` has a row per loop, counted from each problem's own

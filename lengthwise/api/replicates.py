@@ -94,14 +94,14 @@ def compare_pooled(groups: Iterable[object]) -> PooledComparison:
     return PooledComparison(found)
 
 
-def _run_folder(one: object) -> RunFolder:
-    if isinstance(one, Run):
-        return one
-    if isinstance(one, str) and one in list_shipped():
-        return RunFolder(SHIPPED / one)
-    if isinstance(one, str | Path):
-        return RunFolder(run_path(one))
+def _run_folder(source: object) -> RunFolder:
+    if isinstance(source, Run):
+        return source
+    if isinstance(source, str) and source in list_shipped():
+        return RunFolder(SHIPPED / source)
+    if isinstance(source, str | Path):
+        return RunFolder(run_path(source))
     raise UsageError(
-        f"compare pools runs, their folders and shipped weights, not {quote_value(one)}; "
+        f"compare pools runs, their folders and shipped weights, not {quote_value(source)}; "
         "keep scores in a run with lw.evaluate(run, …, save=True)"
     )

@@ -157,7 +157,7 @@ def _measure_families(work: EvaluationPlan) -> list[Row]:
     everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
     options = {"samples": count, "stopping": rules, "seed": work.seed, "rows": bool(work.args.rows)}
     scores = partial(evaluate_families, work.weights, everywhere, **options)
-    each = {"each": len(recipe.task.families), "rules": len(rules)}
+    each = {"scores_per_rule": len(recipe.task.families), "rules": len(rules)}
     found = follow_scores(scores, work.progress, recipe, everywhere, what=work.progress_label("families"), **each)
     rows: list[Row] = []
     # Saved per complete size, since the worst family needs all families.

@@ -50,9 +50,9 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
     )
     found = []
     for seeds in _show_progress(plan, args.quiet or not args.measure):
-        price = cost(seeds[0], moments=2, rows=rows) if args.measure else known_cost(seeds[0])
+        cost_each = cost(seeds[0], moments=2, rows=rows) if args.measure else known_cost(seeds[0])
         faster = gpu_step_seconds(seeds[0], 2, matmul=args.matmul, compile=args.compile) if gpu else None
-        row = _cost_row(seeds, price, faster)
+        row = _cost_row(seeds, cost_each, faster)
         found.append(row)
         minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
         times = ["–" if each is None else duration(each * 60) for each in minutes]
@@ -88,16 +88,16 @@ def _show_progress(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Se
             yield seeds
 
 
-def _cost_row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
+def _cost_row(seeds: Sequence[Recipe], cost_each: Cost, faster: float | None) -> Row:
     return {
         "recipe": seeds[0].name,
         "seeds": len(seeds),
         "missing": sum(not Run.locate(one).done for one in seeds),
-        "operations_each": price.operations * price.steps,
-        "memory": price.memory,
-        "minutes_each": price.minutes,
-        "source": price.source,
-        "gpu_minutes_each": None if faster is None else price.steps * faster / 60,
+        "operations_each": cost_each.operations * cost_each.steps,
+        "memory": cost_each.memory,
+        "minutes_each": cost_each.minutes,
+        "source": cost_each.source,
+        "gpu_minutes_each": None if faster is None else cost_each.steps * faster / 60,
     }
 
 

@@ -287,14 +287,14 @@ def _missing_measurements(
 
 
 def _measure_families(
-    args: Options, run: Run, sizes: Sequence[AnySize], also: Sequence[Stopping], progress: Progress
+    args: Options, run: Run, sizes: Sequence[AnySize], extra_rules: Sequence[Stopping], progress: Progress
 ) -> None:
     """Measure what a trained run lacks: families at the shortest sizes, and at the requested sizes up to twice the
     training length on each axis (with ``--far-families``, at all of them), except those of a map; under the recipe's
-    own rule and the rules ``also``. A size is measured again if more problems of each family are requested than before.
+    own rule and ``extra_rules``. A size is measured again if more problems of each family are requested than before.
     """
     weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
-    rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *also])))
+    rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *extra_rules])))
     known = {
         (at, stopping)
         for (at, problems, stopping), done in run.measured().items()

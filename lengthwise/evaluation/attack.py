@@ -100,7 +100,7 @@ def attack(
     origin; the number of failures; and the shortest failures with the model's answers. Raises UsageError for a rule
     that looks at many problems at once.
 
-    The search ends after ``seconds``, at most about one second and the time of three problems later; raises UsageError
+    The search ends after ``seconds``, and can overrun by a second plus the time of three problems; raises UsageError
     if one problem of the largest size takes longer. With ``tries`` it ends after about this number of problems, and
     equal seeds give equal results. It ends earlier when no new problems are found. Default sizes go from half the
     training length to one and a half times it; all problems of the shortest sizes are tried too.

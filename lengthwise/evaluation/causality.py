@@ -42,8 +42,8 @@ ROUNDINGS = 8  # allowed error of a logit in coarser types, in relative rounding
 
 @torch.no_grad()
 def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
-    """Raise UsageError if a model does not know all symbols, or is random at test, or sees later positions in a causal
-    layout, or padding, or other rows, or has too few positions for the largest of ``sizes``; or if a layout shows the
+    """Raise UsageError if a model lacks symbols, is not deterministic in evaluation, reads padding, other rows or (in a
+    causal layout) later positions, or has too few positions for the largest of ``sizes``. Also if a layout shows the
     answer. The package's own models and layouts are not checked."""
     if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)

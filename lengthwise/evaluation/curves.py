@@ -42,20 +42,20 @@ def follow_scores(
     sizes: Sequence[AnySize],
     *,
     what: str,
-    each: int = 1,
+    scores_per_rule: int = 1,
     rules: int = 1,
 ) -> Iterator[Score]:
-    """Yield the scores of ``measure`` and show progress within and between sizes. Each size and rule has ``each``
-    scores, or one of all problems. ``measure`` takes ``watch`` (see ``evaluate``)."""
+    """Yield the scores of ``measure`` and show progress within and between sizes. A size and rule has
+    ``scores_per_rule`` scores, or one of all problems. ``measure`` takes ``watch`` (see ``evaluate``)."""
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
-    line, done = progress.line(what, each * rules * sum(cost.values())), 0.0
+    line, done = progress.line(what, scores_per_rule * rules * sum(cost.values())), 0.0
 
     def watch(current: Sequence[Sizes], share: float) -> None:
-        inside = share * each * rules * sum(cost[size] for size in current)
+        inside = share * scores_per_rule * rules * sum(cost[size] for size in current)
         line.show(max(line.done, done + inside), _describe_sizes(current[-1]))
 
     for score in measure(watch=watch):
-        done += cost[score.sizes] * (each if score.problems == "every" else 1)
+        done += cost[score.sizes] * (scores_per_rule if score.problems == "every" else 1)
         line.show(max(line.done, done), _describe_sizes(score.sizes))
         yield score
 

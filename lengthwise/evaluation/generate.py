@@ -40,7 +40,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
         part = batch.take(rows)
         reads = reader(model, part.inputs)
         if reads is None:
-            return decode_anew(model, recipe, batch, stopping)
+            return decode_without_cache(model, recipe, batch, stopping)
         predicted[rows], log_probability[rows] = _decode_cached(reads, part, int(loops), end or 0)
     symbols, log_probability = (
         gather_slots(predicted, batch.answer_slots),
@@ -81,7 +81,7 @@ def _hide_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
     return batch.inputs.tokens.masked_fill(batch.answer_slots & after, end)
 
 
-def decode_anew(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
+def decode_without_cache(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
     """Greedy decoding without a cache: the row is computed again for every symbol."""
     first = batch.answer_slots.long().argmax(1)
     count = batch.answer_slots.sum(1)

@@ -364,7 +364,7 @@ def _inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task:
 
 def _renumber(ids: Int[Tensor, "*b n"], before: Vocab, now: Vocab) -> Int[Tensor, "*b n"]:
     """Replace ids of one vocabulary by those of the same symbols in another. Symbols that it lacks, and ids without a
-    symbol, become an id beyond it."""
+    symbol, become an id outside ``now``."""
     if before.symbols == now.symbols[: len(before)]:
         return ids.long()
     known = {symbol: i for i, symbol in enumerate(now.symbols)}

@@ -30,7 +30,7 @@ class Lengths(Config):
     def tops(self, axes: int) -> tuple[int, ...]:
         """Return the largest size on each axis. Raises UsageError if ``most`` has another number of axes."""
         if self.most and len(self.most) != axes:
-            raise UsageError(f"most names the largest size on each of {axes} axes, not {self.most}")
+            raise UsageError(f"`most` needs the largest size on each of {axes} axes, not {self.most}")
         return tuple(min(self.top, most) for most in self.most) or (self.top,) * axes
 
     @abstractmethod

@@ -248,7 +248,9 @@ def done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b
     done = rule.done(window_of(latest, len(latest.ends), rule.window, loop), planned)
     _check_rows(rule, "done", done, torch.bool, len(planned))
     if rule.back >= min(loop, rule.window) and done.any():
-        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, with its answer {rule.back} loops before")
+        raise UsageError(
+            f"{rule.name}: done stopped a row after loop {loop}, but its answer is {rule.back} loops earlier"
+        )
     return done
 
 

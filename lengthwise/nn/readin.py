@@ -11,7 +11,7 @@ from lengthwise.base.vocab import Vocab
 
 
 class DigitReadin(nn.Linear):
-    """Symbols that consist of digits, as the columns of ``Pairs`` do: a linear layer on these digits as real numbers.
+    """A linear layer on the digits of each symbol, as real numbers, for symbols such as the columns of ``Pairs``.
 
     Raises UsageError for other symbols.
     """

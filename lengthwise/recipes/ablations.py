@@ -28,7 +28,7 @@ def ablations() -> dict[str, Recipe]:
     """Our looped system with one part changed. See results/ablations."""
     addition = [recipe for recipe in _variations("addition", _addition()) if not recipe.name.endswith(PARITY_ONLY)]
     return by_name(
-        [*_variations("parity", _parity()), *addition, *_two_loops(), *_published_recipes(), *_rows_of_own_length()]
+        [*_variations("parity", _parity()), *addition, *_two_loops(), *_published_recipes(), *_own_length_recipes()]
     )
 
 
@@ -87,8 +87,8 @@ def _published_recipes() -> list[Recipe]:
     ]
 
 
-def _rows_of_own_length() -> list[Recipe]:
-    """Return the published form on half the range, with rows of their own lengths instead of the batch's."""
+def _own_length_recipes() -> list[Recipe]:
+    """Return the published recipes on half the range, without filling rows up to their batch's longest."""
     forms = {task: variation(task, "fop-loop-adaptive", "half") for task in SETTINGS["half"]}
     return [replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in forms.items()]
 

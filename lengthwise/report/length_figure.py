@@ -103,7 +103,7 @@ def length_figure(
     """
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
-        raise UsageError("no scores along a length to draw: evaluate a run first (pairs of sizes make a heat map)")
+        raise UsageError("no scores to plot against length: evaluate a run first (pairs of sizes make a heat map)")
     parts, heading = split_panels(curves, strong)
     if len(parts) > 1:
         longest = max(curve.diagonal()[-1].length for curve in curves)

@@ -93,7 +93,7 @@ class Graphs(Runner):
         self.recordings, self.pools = {}, []
 
     def declines(self) -> str | None:
-        """The reason why the model runs plainly in its present state; None if it is replayed."""
+        """Return why the model runs without CUDA graphs in its present state; None if recordings are replayed."""
         if any(getattr(part, hook, None) for part in self.model.modules() for hook in cpu.claims.HOOKS):
             return "it has hooks"
         return self.reason

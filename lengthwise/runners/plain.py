@@ -70,7 +70,7 @@ def detach(state: State) -> State:
 
 def join_rows(parts: Sequence[tuple[Int[Tensor, " r"], Any]]) -> Any:
     """Join the states of some rows each, given with their indices, to the state of all rows, in order. Raises
-    UsageError if the parts differ in what all rows share."""
+    UsageError if a value without a row axis differs between the parts."""
     rows, trees = zip(*parts, strict=True)
     one = trees[0]
     if isinstance(one, tuple):

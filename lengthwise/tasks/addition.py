@@ -71,7 +71,7 @@ class Addition(ArithmeticTask, TwoOperandTask):
         return self._trim_operands(sizes, carry_chain(pair, always=True).to(SYMBOL), generator)
 
     def _trim_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits, generator: Generator) -> Problems:
-        """Zero digits beyond each operand's length; without leading zeros, redraw a zero as the top digit."""
+        """Set digits beyond each operand's length to 0. Without leading zeros, redraw a top digit that is 0."""
         lengths = sizes.expand(-1, 2)
         if not self.leading_zeros:
             others = torch.randint(1, self.base, operands.mT.shape, generator=generator, dtype=SYMBOL)

@@ -24,7 +24,8 @@ class Maze(Task):
     """Mark the way from S to G in a maze without cycles.
 
     Size n is n × n cells, drawn as a grid of 2n + 1 by 2n + 1 symbols, line after line: ``#`` is a wall, ``.`` is free,
-    ``S`` and ``G`` are the start and the goal. The answer is the same grid with ``o`` on the way, S and G included.
+    ``S`` and ``G`` are the start and the goal. The answer is the same grid, with ``o`` on the path from S to G, both
+    included.
     Uniform mazes are spanning trees made by randomised depth-first search, with uniform S and G. T(n) is 1 + the
     rounds of dead-end filling: all free symbols with one free neighbour become walls at once, until none is left.
     """

@@ -51,7 +51,7 @@ class Pair:
 
     @property
     def longer(self) -> Int[Tensor, "b 1"]:
-        """Digits of the longer number."""
+        """Return the number of digits of the longer number, per row."""
         return self.lengths.amax(1, keepdim=True)
 
     @property

@@ -49,7 +49,7 @@ class StackManipulation(Task):
 
     @property
     def patterns(self) -> tuple[Callable, ...]:  # type: ignore[override]
-        return (no_actions, pushes, pops, refilled, over_and_over, deep_at_once, top_replaced, few_left)
+        return (no_actions, pushes, pops, refilled, alternating_push_pop, deep_at_once, top_replaced, few_left)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length, width = sizes[:, 0], row.shape[1]
@@ -111,7 +111,7 @@ def refilled(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
     return third, torch.where(torch.arange(actions.shape[1]) < 2 * third, POP, 2 + actions % 2)
 
 
-def over_and_over(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+def alternating_push_pop(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
     """One letter, then a push and a pop in turn."""
     return torch.ones_like(letters), torch.where(torch.arange(actions.shape[1]) % 2 == 0, POP, 2 + actions % 2)
 

@@ -52,7 +52,7 @@ class Copy(_OnAlphabet):
 
 
 @dataclass(frozen=True)
-class _Rearranged(_OnAlphabet):
+class _RearrangementTask(_OnAlphabet):
     times = 1  # length of the answer, in multiples of the prompt's
 
     @property
@@ -74,7 +74,7 @@ class _Rearranged(_OnAlphabet):
 
 
 @dataclass(frozen=True)
-class Reverse(_Rearranged):
+class Reverse(_RearrangementTask):
     """n uniform symbols → the same in reverse order (Delétang et al. 2023). T(n) = n."""
 
     question = "Write this sequence of symbols in reverse order."
@@ -87,7 +87,7 @@ class Reverse(_Rearranged):
 
 
 @dataclass(frozen=True)
-class Duplicate(_Rearranged):
+class Duplicate(_RearrangementTask):
     """n uniform symbols → the same twice, one after the other (Delétang et al. 2023). T(n) = n."""
 
     question = "Write this sequence of symbols twice, one copy directly after the other."
@@ -101,7 +101,7 @@ class Duplicate(_Rearranged):
 
 
 @dataclass(frozen=True)
-class OddsFirst(_Rearranged):
+class OddsFirst(_RearrangementTask):
     """n uniform symbols → the first, third, fifth and so on, then the second, fourth and so on (Delétang et al. 2023).
     T(n) = n."""
 
@@ -116,7 +116,7 @@ class OddsFirst(_Rearranged):
 
 
 @dataclass(frozen=True)
-class BucketSort(_Rearranged):
+class BucketSort(_RearrangementTask):
     """n uniform symbols of a small alphabet → the same in ascending order (Delétang et al. 2023). T(n) = n."""
 
     alphabet: Annotated[int, Range(2, 36)] = 5  # how many symbols, 2–36: 0–9, then a–z

@@ -38,7 +38,7 @@ def it_reports_what_did_not_choose(study: Study) -> None:
             raise Broken(f"{panel.title}: chosen up to {chosen}, measured up to {max(panel.sizes, default=0)}")
 
 
-def its_recipes_have_names(study: Study) -> None:
+def recipe_names_are_unique(study: Study) -> None:
     """No two of its recipes share a name."""
     names = [recipe.name for recipe in study.recipes]
     if twice := sorted({name for name in names if names.count(name) > 1}):

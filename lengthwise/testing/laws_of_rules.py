@@ -41,7 +41,7 @@ def every_row_has_a_limit(rule: Stopping) -> None:
     limit_of(rule, ROUNDS)
 
 
-def what_is_chosen_was_run(rule: Stopping) -> None:
+def chosen_loop_was_run(rule: Stopping) -> None:
     """It chooses a loop that was run: 1 to ``trace.loops`` if it reads outputs, else 1 to its own limit."""
     for trace, planned in draw_traces():
         check_was_run(rule, trace, planned)
@@ -160,7 +160,7 @@ def the_loss_is_a_number(objective: Objective) -> None:
         raise Broken(f"the logs are {', '.join(loss.logs)}: `loss` must be there, and each detached")
 
 
-def only_what_is_asked_matters(objective: Objective) -> None:
+def loss_depends_only_on_masked_targets(objective: Objective) -> None:
     """Targets outside the loss mask do not change the loss; those inside do."""
     model, batch = build_setting()
     loss = _loss(objective, model, batch)

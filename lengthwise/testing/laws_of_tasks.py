@@ -173,7 +173,7 @@ def families_are_named(task: Task) -> None:
 
 
 def every_problem_is_there_once(task: Task) -> None:
-    """If ``enumerate`` returns problems, they are right, each once, and include all that are drawn."""
+    """Problems that ``enumerate`` returns are correct and unique, and include every problem that sampling draws."""
     size = [task.smallest] * len(task.axes)
     if (problems := task.enumerate(size, EVERY)) is None:
         return

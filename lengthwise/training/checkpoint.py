@@ -84,7 +84,7 @@ def _check_tensors(found: Mapping[str, Any], known: Mapping[str, Tensor], where:
         raise ValueError(f"{where} has other tensors")
     for name, tensor in known.items():
         if not _is_same(found[name], tensor):
-            raise ValueError(f"{where}: {name} is not a tensor of {tuple(tensor.shape)}")
+            raise ValueError(f"{where}: {name} must be a tensor of shape {tuple(tensor.shape)} and type {tensor.dtype}")
 
 
 def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -93,7 +93,7 @@ def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None
     if not isinstance(groups, list) or len(groups) != len(known["param_groups"]):
         raise ValueError("the optimizer's groups")
     for group in groups:
-        validate(Whole, _group(group).get("step", 0), "the optimizer's step")
+        validate(Whole, _check_group(group).get("step", 0), "the optimizer's step")
     for number, part in kept.items():
         like = known["state"].get(number)
         if like is None or not isinstance(part, dict) or part.keys() != like.keys():
@@ -103,7 +103,7 @@ def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None
                 raise ValueError(f"the optimizer's {name} of parameter {number}")
 
 
-def _group(group: Any) -> dict[str, Any]:
+def _check_group(group: Any) -> dict[str, Any]:
     if not isinstance(group, dict):
         raise ValueError("the optimizer's groups")
     return group

@@ -75,8 +75,8 @@ def train(
             with computation_settings(threads):
                 prepare_steps(trainer, shown, note=True)
         if not processes.first:
-            with computation_settings(threads), stop_signal() as stopped, prefetch_batches([trainer]):
-                return _train_beside_first(trainer, where, stopped)
+            with computation_settings(threads), stop_signal() as should_stop, prefetch_batches([trainer]):
+                return _train_beside_first(trainer, where, should_stop)
         run = Run.of(recipe, where)
         run.hold_code(trainer.model)
         alone = nullcontext() if run.done else run.locked(wait=wait)
@@ -84,19 +84,19 @@ def train(
             with trainer.clock.exclude():  # without the time spent waiting for another process
                 held.enter_context(alone)
             held.enter_context(computation_settings(threads))
-            stopped = held.enter_context(stop_signal())
+            should_stop = held.enter_context(stop_signal())
             held.enter_context(send_to_trackers(run, track, shown.note))
             if run.done:  # another process finished it, or this run was killed just before it cleaned up
                 run.forget_state()
                 processes.broadcast(None)
                 return run
             with record_divergence(run), prefetch_batches([trainer]):
-                _train(trainer, run, shown, stopped, save_every)
+                _train(trainer, run, shown, should_stop, save_every)
                 trainer.write_final_files(run, keep_state=keep_state)
     return run
 
 
-def _train(trainer: Trainer, run: Run, shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
+def _train(trainer: Trainer, run: Run, shown: Progress, should_stop: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoint to the end."""
     recipe = trainer.recipe
     for change in trainer.restore(run):
@@ -113,7 +113,7 @@ def _train(trainer: Trainer, run: Run, shown: Progress, stopped: Callable[[], bo
             shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainer.step} on, its {rows}")
         for row in trainer.log(run):
             course.show(trainer.step, row)
-        stop, over = trainer.processes.any_process(stopped(), trainer.is_over)
+        stop, over = trainer.processes.any_process(should_stop(), trainer.is_over)
         if stop or time.monotonic() - saved > save_every:
             trainer.save_checkpoint(run)
             saved = time.monotonic()
@@ -121,7 +121,7 @@ def _train(trainer: Trainer, run: Run, shown: Progress, stopped: Callable[[], bo
             raise Interrupted(f"stopped at step {trainer.step}; the same command goes on from there: {run.folder}")
 
 
-def _train_beside_first(trainer: Trainer, where: Path, stopped: Callable[[], bool]) -> Run:
+def _train_beside_first(trainer: Trainer, where: Path, should_stop: Callable[[], bool]) -> Run:
     """Take the same steps as the first process on other rows, and write nothing."""
     state = trainer.processes.broadcast(None)
     if state is not None:
@@ -132,7 +132,7 @@ def _train_beside_first(trainer: Trainer, where: Path, stopped: Callable[[], boo
             trainer.take_exam()
             if trainer.is_report_due():
                 trainer.report()
-            stop, over = trainer.processes.any_process(stopped(), trainer.step >= trainer.recipe.steps)
+            stop, over = trainer.processes.any_process(should_stop(), trainer.step >= trainer.recipe.steps)
             if stop:
                 raise Interrupted(f"stopped at step {trainer.step}")
     return Run(where, trainer.recipe)

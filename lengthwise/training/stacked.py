@@ -134,7 +134,7 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
         kind = type(first.objective).__name__
         raise UsageError(f"{kind} takes several steps on a batch, which a stack does not: leave the stack out")
     if first.parent or first.patience or first.accumulate > 1:
-        raise UsageError("a stack neither goes on from a run nor knows patience or accumulate: leave the stack out")
+        raise UsageError("--stack does not support --from, patience or accumulate: omit --stack")
     if len({recipe.seedless_id for recipe in recipes}) > 1:
         raise UsageError("a stack is of recipes that differ in nothing but seed and data_seed")
 
@@ -220,8 +220,8 @@ def _mean_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def advance(trainers: Sequence[Trainer]) -> list[Trainer]:
     """Take a step with the trainers that have taken fewest, and return them.
 
-    The others are computed too, and discarded: a step then has the same shapes, and the same last bits, after a kill
-    between two checkpoints as before it.
+    The others' results are computed too, and discarded. So shapes, and therefore the last bits, are the same when a
+    killed run resumes between two checkpoints.
     """
     step = min(one.step for one in trainers)
     batches = [one.batch(step) for one in trainers]

@@ -66,7 +66,7 @@ class Trainer:
             estimate_model(recipe, TRAINED_NUMBERS).check(what)
         self.model = recipe.build().to(device).train()  # an external module may be in evaluation mode
         if recipe.model.offsets > 1:  # their sum could exceed every table of positions
-            raise UsageError(f"{recipe.name}: several parts add random offsets to digit positions: offset=1 adds none")
+            raise UsageError(f"{recipe.name}: only one part may add random offsets: set offset=1 (none) in the others")
         if not any(weight.requires_grad for weight in self.model.parameters()):
             raise UsageError(f"{recipe.name}: there is nothing to train: the model has no trainable weights")
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None

@@ -27,13 +27,13 @@ def build_document(
     data: dict[str, Any],
     *,
     libraries: Sequence[str] = (),
-    small: Sequence[str] = (),
+    compressed: Sequence[str] = (),
 ) -> str:
     """Return a complete page. ``body`` is HTML; ``data`` maps element ids to values for the scripts, embedded as JSON
-    or, for names in ``small``, as deflated JSON in base64. ``libraries`` are scripts that run before the page's own."""
+    or, for names in ``compressed``, as deflated JSON in base64. ``libraries`` are scripts that run first."""
     elements = []
     for name, value in data.items():
-        if name in small:
+        if name in compressed:
             kind, content = "text/plain", base64.b64encode(zlib.compress(json_text(value).encode(), 9)).decode()
         else:  # it must not close its HTML element
             kind, content = "application/json", json_text(value).replace("<", "\\u003c")

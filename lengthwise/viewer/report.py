@@ -72,7 +72,7 @@ def _build_page(title: str, body: str, content: dict[str, Any], models: list[dic
         body = body.replace(_THINKING, _VIEWER)
         data["models"], code = {"models": models}, code + "\n" + join_scripts(*VIEWER)
     return build_document(
-        title, body.replace(_THINKING, ""), code, data, libraries=vendor_scripts(*LIBRARIES), small=("report",)
+        title, body.replace(_THINKING, ""), code, data, libraries=vendor_scripts(*LIBRARIES), compressed=("report",)
     )
 
 

@@ -124,7 +124,7 @@ def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
             return torch.ones_like(planned, dtype=torch.bool)
 
     weights = load("looped-parity")
-    with pytest.raises(UsageError, match="done stopped a row after loop 1, with its answer 2 loops before"):
+    with pytest.raises(UsageError, match="done stopped a row after loop 1, but its answer is 2 loops earlier"):
         answers(weights.model, weights.recipe, batch_of(weights.recipe, [3]), [Hasty()])
     wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
     Hasty.done = lambda self, trace, planned: wrong

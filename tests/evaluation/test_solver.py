@@ -11,7 +11,7 @@ from lengthwise.base.fields import text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import answer, gather_slots
-from lengthwise.evaluation.generate import decode, decode_anew, respond
+from lengthwise.evaluation.generate import decode, decode_without_cache, respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import fresh_problems
@@ -138,7 +138,7 @@ def test_decoding_with_a_memory_is_decoding_without(name):
         sizes = torch.tensor([[1, 1], [5, 2], [3, 6], [2, 2], [4, 4]])
         batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "sums")), recipe.task)
         assert reader(model, batch.inputs) is not None
-        fast, slow = (how(model, recipe, batch, Oracle()) for how in (decode, decode_anew))
+        fast, slow = (how(model, recipe, batch, Oracle()) for how in (decode, decode_without_cache))
         assert torch.equal(fast.symbols, slow.symbols)
         assert torch.equal(fast.loops, slow.loops)
         torch.testing.assert_close(fast.confidence, slow.confidence, atol=1e-5, rtol=0)

@@ -144,7 +144,7 @@ def test_without_most_the_draw_is_as_before(bottom, further, axes, step):
 def test_most_names_every_axis(most, axes):
     lengths = Curriculum(top=5, every=1, most=most)
     for ask in (lengths.tops, lambda axes: lengths.draw(0, 4, axes, stream(0, "x"))):
-        with pytest.raises(UsageError, match=rf"most names the largest size on each of {axes} axes, not \({most[0]}"):
+        with pytest.raises(UsageError, match=rf"`most` needs the largest size on each of {axes} axes, not \({most[0]}"):
             ask(axes)
 
 

@@ -248,7 +248,7 @@ def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys
     assert status == 0 and [path.name for path in again] == ["overview.png"]
     for path, before in zip(again, files[1:], strict=True):
         assert path.parent == tmp_path / "again" / "first" and path.read_bytes() == before.read_bytes()
-    with pytest.raises(lw.UsageError, match="no scores along a length"):
+    with pytest.raises(lw.UsageError, match="no scores to plot"):
         overview_figure({"none": []})
 
 

@@ -670,7 +670,7 @@ def test_figures_of_nothing():
     broken = logged(recipe("broken"), [NAN, math.inf, 0.0])
     empty = two_axes({(4, 12): 1.0})
     for make, what in (
-        (lambda: length_figure([]), "no scores along a length"),
+        (lambda: length_figure([]), "no scores to plot"),
         (lambda: length_figure(curves([empty])), "heat map"),
         (lambda: heat_map(run.rows("scores"), (TOP, TOP)), "no scores of two sizes"),
         (lambda: heat_map([], (TOP, TOP)), "no scores of two sizes"),

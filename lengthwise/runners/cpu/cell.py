@@ -72,7 +72,7 @@ class _CellAlongRows(torch.autograd.Function):
         x, into, out, first_short, first_long, counts = inputs
         sizes, hidden = [len(x), len(first_short)], len(first_long)
         short, long, one = (_of_rows(part, counts[0]) for part in (first_short, first_long, x.new_ones(1)))
-        gates, longs, emitted = (_by_position(x, counts, size) for size in (4 * hidden, hidden, hidden))
+        gates, longs, emitted = (_allocate_per_position(x, counts, size) for size in (4 * hidden, hidden, hidden))
         outputs, steps = [], []
         for read, gate, after, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
             if len(one[0]) > (count := len(read[0])):
@@ -113,7 +113,7 @@ class _CellAlongRows(torch.autograd.Function):
         return torch.cat(to_x[::-1], 1), to_into, to_out, to_short.sum(1), to_long.sum(1), None
 
 
-def _by_position(like: Tensor, counts: list[int], size: int) -> list[Float[Tensor, "size rows"]]:
+def _allocate_per_position(like: Tensor, counts: list[int], size: int) -> list[Float[Tensor, "size rows"]]:
     """Return uninitialised tensors for ``size`` numbers of each row, one tensor per position, in one block of
     memory."""
     flat = like.new_empty(size * sum(counts))

@@ -167,7 +167,7 @@ def _attend_forward(
     bias: Float[Tensor, "#r k k"],
     *turn: Tensor,
 ) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
-    """Compute attention, and what its backward pass needs. Inside, r are the heads of all rows."""
+    """Compute attention, and what its backward pass needs. In the body, axis r runs over all heads of all rows."""
     parts = padded.pad(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
     turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
     query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
