@@ -127,7 +127,7 @@ def overview_figure(
     rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
     drawn = {name: found for name, group in groups.items() if (found := _curves_by_recipe(group))}
     if not drawn:
-        raise UsageError("no scores along a length to draw: evaluate a run first")
+        raise UsageError("no scores to plot against length: evaluate a run first")
     methods_known = shorten_labels(list(max(drawn.values(), key=len)))[1]
     panels = {name: _curves_by_method(found, methods_known) for name, found in drawn.items()}
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
