@@ -120,7 +120,7 @@ class AttentionView(NamedTuple):
 
     spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
     at: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
-    inject: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
+    repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
     real: Float[Tensor, "rows width"]  # 1 at the padded positions ``at``, else 0
     bias: Float[Tensor, "#r #k #k"]  # attention bias, all rows of the first head, then those of the next
 
@@ -355,8 +355,8 @@ def _attend_back(
         to_parts, _ = small.attention_gradients(to_found, query, key, value, weights, weights, None, mean)
         to_parts = to_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
         to_part = to_parts.index_select(1, view.at)
-        if view.inject is not None:
-            at, which = view.inject
+        if view.repeated is not None:
+            at, which = view.repeated
             to_part.index_add_(1, which, to_parts.index_select(1, at))
         parts.append(to_part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
