@@ -17,6 +17,7 @@ from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.mamba2 import CHUNK, linear_attention
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, check_heads, exempt_from_decay, join_heads, split_heads
+from lengthwise.nn.position import rotate_pairs
 
 LEAST_RATE = 1e-4  # of decay, as in the authors' code
 
@@ -76,10 +77,9 @@ class Mamba3Mixer(RecurrentMixer):
 
 def rotate(x: Float[Tensor, "b h t n"], angle: Float[Tensor, "b h t a"]) -> Float[Tensor, "b h t n"]:
     """Rotate the first pairs of neighbouring numbers, one pair by each angle."""
-    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
-    angle = F.pad(angle, (0, first.shape[-1] - angle.shape[-1]))
-    cos, sin = angle.cos(), angle.sin()
-    return torch.stack([first * cos - second * sin, first * sin + second * cos], -1).flatten(-2)
+    pairs = x.unflatten(-1, (-1, 2))
+    angle = F.pad(angle, (0, pairs.shape[-2] - angle.shape[-1]))[..., None]
+    return rotate_pairs(pairs, angle.cos(), angle.sin(), axis=-1).flatten(-2)
 
 
 def trapezoidal_attention(
