@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,15 +13,15 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.types import SYMBOL, Problems, UsageError
-from lengthwise.tasks import Task
 from lengthwise.tasks.maze_patterns import PATTERNS, Carver, depth_first
+from lengthwise.tasks.square_grid import SquareGridTask, draw_by_size
 
 WALL, FREE, START, GOAL, WAY = range(5)
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 @dataclass(frozen=True)
-class Maze(Task):
+class Maze(SquareGridTask):
     """Mark the way from S to G in a maze without cycles.
 
     Size n is n × n cells, drawn as a grid of 2n + 1 by 2n + 1 symbols, line after line: ``#`` is a wall, ``.`` is free,
@@ -33,7 +34,6 @@ class Maze(Task):
     symbols = ("#", ".", "S", "G", "o")
     reads = symbols[:4]
     writes = ("#", ".", "o")
-    answers_each_symbol = True
     axes = ("cells",)
     smallest = 2
     largest = 30
@@ -48,19 +48,16 @@ class Maze(Task):
         return self.draw_pattern(depth_first, sizes, generator)
 
     def draw_pattern(self, pattern: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw one maze per row of sizes, with all mazes of one size at once."""
-        parts, places = [], []
-        for cells in sizes[:, 0].unique().tolist():
-            rows = (sizes[:, 0] == cells).nonzero()[:, 0]
-            free, ends = pattern(len(rows), cells, generator)
-            if ends is None:
-                ends = torch.rand(len(rows), cells * cells, generator=generator).topk(2, 1).indices
-            grid = free.long().flatten(1)
-            place = (2 * (ends // cells) + 1) * (2 * cells + 1) + 2 * (ends % cells) + 1
-            grid.scatter_(1, place, torch.tensor([[START, GOAL]]).expand(len(rows), -1))
-            parts.append(self._from_grids(grid, cells))
-            places.append(rows)
-        return Problems.join(parts).take(torch.cat(places).argsort())
+        return draw_by_size(sizes, partial(self._draw, pattern, generator))
+
+    def _draw(self, pattern: Carver, generator: Generator, cells: int, count: int) -> Problems:
+        free, ends = pattern(count, cells, generator)
+        if ends is None:
+            ends = torch.rand(count, cells * cells, generator=generator).topk(2, 1).indices
+        grid = free.long().flatten(1)
+        place = (2 * (ends // cells) + 1) * (2 * cells + 1) + 2 * (ends % cells) + 1
+        grid.scatter_(1, place, torch.tensor([[START, GOAL]]).expand(count, -1))
+        return self._from_grids(grid, cells)
 
     def _from_grids(self, grid: Int[Tensor, "b n"], cells: int) -> Problems:
         """Return grids of one size as problems with their answers."""
@@ -93,13 +90,6 @@ class Maze(Task):
             raise UsageError(f"{self.name}: exactly one way from S to G, and no cycle, is expected")
         return self._from_grids(grid.flatten(1), side // 2)
 
-    def format(self, answer: Int[Tensor, " a"]) -> str:
-        text, side = self.vocab.decode(answer), round(len(answer) ** 0.5)
-        return "/".join(text[i : i + side] for i in range(0, len(text), side))
-
-    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        return self.format(prompt)
-
     def reference(self, prompt: str) -> str:
         """Breadth-first search from S."""
         side = round(len(prompt) ** 0.5)
@@ -117,11 +107,8 @@ class Maze(Task):
             cell = previous[cell]
         return "".join("o" if i in way else "#" if symbol == "#" else "." for i, symbol in enumerate(prompt))
 
-    def shape(self, size: Sequence[int]) -> tuple[int, int]:
-        return 2 * size[0] + 1, 2 * size[0] + 1
-
-    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        return (2 * sizes[:, 0] + 1) ** 2
+    def side(self, size: Any) -> Any:
+        return 2 * size + 1
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"length of the way": (problems.answer == WAY).sum(1)}

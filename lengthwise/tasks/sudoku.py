@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,6 +13,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.types import SYMBOL, Problems, Purpose, UsageError
 from lengthwise.tasks import Task
+from lengthwise.tasks.square_grid import SquareGridTask, draw_by_size
 from lengthwise.tasks.sudoku_bases import BOXES, read_bases, solve, units
 
 # side, the solutions and clues of bases, a generator → where the clues of puzzles are
@@ -67,7 +69,7 @@ def one_digit_left(side: int, full: Tensor, clue: Tensor, generator: Generator) 
 
 
 @dataclass(frozen=True)
-class Sudoku(Task):
+class Sudoku(SquareGridTask):
     """Fill a grid with digits so that each row, each column and each box holds every digit once.
 
     Size n, which is 4, 6 or 9, is n × n cells in boxes of 2 × 2, 2 × 3 or 3 × 3, line after line; a ``.`` is a blank.
@@ -80,7 +82,6 @@ class Sudoku(Task):
 
     symbols = (".", *"123456789")
     writes = symbols[1:]
-    answers_each_symbol = True
     axes = ("side",)
     listed_sizes = (*BOXES,)
     patterns = (
@@ -97,23 +98,20 @@ class Sudoku(Task):
         return self.draw_pattern(some_spare_clues, sizes, generator)
 
     def draw_pattern(self, pattern: Chooser, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw one puzzle per row of sizes, with all puzzles of one size at once."""
-        parts, places = [], []
-        for side in sizes[:, 0].unique().tolist():
-            if side not in BOXES:
-                raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
-            rows = (sizes[:, 0] == side).nonzero()[:, 0]
-            full, clue = read_bases(side, None if self.bases == "all" else self.bases)
-            base = torch.randint(len(full), (len(rows),), generator=generator)
-            full, clue = full[base], pattern(side, full[base], clue[base], generator)
-            down, right = BOXES[side]
-            line, column = (_shuffle_blocks(len(rows), side, size, generator) for size in (down, right))
-            cell = (line[:, :, None] * side + column[:, None]).flatten(1)
-            name = torch.rand(len(rows), side, generator=generator).argsort(1) + 1
-            answer = name.gather(1, full.gather(1, cell) - 1)
-            parts.append(_problems(answer * clue.gather(1, cell), answer))
-            places.append(rows)
-        return Problems.join(parts).take(torch.cat(places).argsort())
+        return draw_by_size(sizes, partial(self._draw, pattern, generator))
+
+    def _draw(self, pattern: Chooser, generator: Generator, side: int, count: int) -> Problems:
+        if side not in BOXES:
+            raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
+        full, clue = read_bases(side, None if self.bases == "all" else self.bases)
+        base = torch.randint(len(full), (count,), generator=generator)
+        full, clue = full[base], pattern(side, full[base], clue[base], generator)
+        down, right = BOXES[side]
+        line, column = (_shuffle_blocks(count, side, size, generator) for size in (down, right))
+        cell = (line[:, :, None] * side + column[:, None]).flatten(1)
+        name = torch.rand(count, side, generator=generator).argsort(1) + 1
+        answer = name.gather(1, full.gather(1, cell) - 1)
+        return _problems(answer * clue.gather(1, cell), answer)
 
     def parse(self, text: str) -> Problems:
         lines = text.replace("/", " ").split()
@@ -128,23 +126,13 @@ class Sudoku(Task):
             raise UsageError(f"{self.name}: one solution is expected; this has {'several' if found else 'none'}")
         return _problems(prompt[None], torch.tensor(found))
 
-    def format(self, answer: Int[Tensor, " a"]) -> str:
-        text, side = self.vocab.decode(answer), round(len(answer) ** 0.5)
-        return "/".join(text[i : i + side] for i in range(0, len(text), side))
-
-    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        return self.format(prompt)
-
     def reference(self, prompt: str) -> str:
         """Try digits in each blank, and go back where none fits."""
         (found,) = solve(self.vocab.encode(prompt).tolist(), round(len(prompt) ** 0.5))
         return "".join(map(str, found))
 
-    def shape(self, size: Sequence[int]) -> tuple[int, int]:
-        return size[0], size[0]
-
-    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        return sizes[:, 0] ** 2
+    def side(self, size: Any) -> Any:
+        return size
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"clues": (problems.prompt > 0).sum(1)}
