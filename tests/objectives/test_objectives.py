@@ -20,11 +20,13 @@ from lengthwise.models.scan import Scan
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, RoPE
 from lengthwise.nn.window import Local
+from lengthwise.objectives import supervise
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.objectives.segments import Segments
+from lengthwise.runners.plain import Plain
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.strings import Copy
 
@@ -278,3 +280,20 @@ def test_rows_that_stop_early_have_to_answer_nothing(run):
     other = batch.targets.clone()
     other[1, batch.loss_mask[1].long().argmax()] = 2
     close(Halting()(run(model), replace(batch, targets=other), LOOPS, stream(0, "x")).value, found)
+
+
+def test_a_segment_goes_on_from_the_state_of_the_one_before():
+    """Its loss is that after all loops so far, and its gradient that of its own loops."""
+    model, batch = setting(SPECS[0], Copy(), FullOutput())
+    loops, runner = torch.full_like(LOOPS, 2), Plain(model)
+    for number, loss in enumerate(Segments(count=3).steps(runner, batch, loops, stream(0, "objective")), 1):
+        model.zero_grad()
+        loss.value.backward()
+        gradients = [weight.grad.clone() for weight in model.parameters()]
+        model.zero_grad()
+        earlier = 2 * (number - 1)
+        logits = runner.last(batch.inputs, number * loops, batch.loss_mask, no_grad_loops=earlier)
+        value, _ = supervise(logits, batch.targets[batch.loss_mask])
+        value.backward()
+        torch.testing.assert_close(loss.value, value)
+        torch.testing.assert_close(gradients, [weight.grad for weight in model.parameters()])

@@ -10,6 +10,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Grid
 from lengthwise.nn.window import GridHeadsEncoding
+from lengthwise.tasks import sudoku
 from lengthwise.tasks.sudoku import Sudoku, _shuffle_blocks
 from lengthwise.tasks.sudoku_bases import BOXES, purpose_of, read_bases, solve, units
 
@@ -81,3 +82,12 @@ def test_heads_see_rows_columns_and_boxes():
         for kind in range(3):
             assert torch.equal(seen[kind], of[:, None, kind] == of[:, kind])
         assert seen[3].all()
+
+
+def test_digits_lines_and_columns_of_a_base_are_exchanged(monkeypatch):
+    """From a single solution of 4 × 4 come all that its symmetries make: one of the two classes, of 96 and 192 grids
+    (Felgenhauer and Jarvis count 288)."""
+    one = tuple(part[:1] for part in read_bases(4, None))
+    monkeypatch.setattr(sudoku, "read_bases", lambda side, part: one)
+    problems = Sudoku().sample(torch.full((4000, 1), 4), stream(0))
+    assert len(problems.answer.unique(dim=0)) in (96, 192)
