@@ -68,7 +68,7 @@ def detach(state: State) -> State:
     return map_tensors(Tensor.detach, state)
 
 
-def join_rows(parts: Sequence[tuple[Int[Tensor, " r"], Any]]) -> Any:
+def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
     """Join the states of some rows each, given with their indices, to the state of all rows, in order. Raises
     UsageError if a value without a row axis differs between the parts."""
     rows, trees = zip(*parts, strict=True)
