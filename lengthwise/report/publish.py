@@ -25,7 +25,7 @@ from lengthwise.report.published import read_figures_json, read_inquiries, read_
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
-LARGE = 500_000  # bytes; larger CSV files are compressed
+LARGE = 8_000  # bytes, two blocks of a disk; larger CSV files are compressed
 
 
 def publish(
