@@ -4,9 +4,9 @@
 <!-- fill: table results/pairs uniform -->    exact match from a study's scores.csv, on one of its sets of problems
 <!-- fill: table results/… uniform 10 20 -->  the same of some of the sizes
 <!-- fill: table results/… uniform 10 RECIPE … -->  and of some of the recipes, in this order
-<!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst;
+<!-- fill: map results/abacus/addition 20 21-40 --> the mean and worst over all pairs of sizes up to 20; from 21 to 40;
                                          of several folders, each followed by its sizes
-<!-- fill: kept results/abacus/splits 6 12 --> the mean of such a map after each number of loops that was asked for
+<!-- fill: kept results/abacus/splits 6 7-12 --> the mean of such a map after each number of loops that was asked for
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 <!-- fill: costs results -->               processor hours of the published trainings
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen

@@ -61,38 +61,45 @@ def table(folder: str, problems: str, *only: str) -> str:
 
 
 def squares(*words: str) -> str:
-    """Maps in numbers: the mean over all pairs of sizes up to each of these, and the worst cell. Diagonals that were
-    measured beyond the map stand for themselves. ``words``: folders, each followed by its sizes. A folder's maps are
-    all of one stopping rule."""
-    tops: dict[str, list[int]] = {}
+    """Maps in numbers: the mean over all pairs of sizes up to each of these (40) or between them (21-40), and the worst
+    cell. Diagonals that were measured beyond the map stand for themselves. ``words``: folders, each followed by its
+    sizes. A folder's maps are all of one stopping rule."""
+    ranges: dict[str, list[str]] = {}
     for word in words:
-        if word.isdigit():
-            tops[next(reversed(tops))].append(int(word))
+        if word[0].isdigit():
+            ranges[next(reversed(ranges))].append(word)
         else:
-            tops[word] = []
+            ranges[word] = []
     lines = [["", "digits", "cells", "mean", "worst cell"], ["---", "---:", "---:", "---:", "---"]]
-    for sizes_of, (name, _, _), found in (
-        (sizes, *item) for one, sizes in tops.items() for item in maps_of(one).items()
+    for wanted, (name, _, _), found in (
+        (wanted, *item) for one, wanted in ranges.items() for item in maps_of(one).items()
     ):
-        for top in sizes_of:
-            inside = {sizes: share for sizes, share in found.items() if max(sizes) <= top}
-            if len(inside) != top * top:
-                inside = {sizes: share for sizes, share in found.items() if sizes == (top, top)}
+        for low, high in map(_bounds, wanted):
+            inside = {sizes: share for sizes, share in found.items() if low <= min(sizes) and max(sizes) <= high}
+            if len(inside) != (high - low + 1) ** 2:
+                inside = {sizes: share for sizes, share in found.items() if sizes == (high, high)}
             if not inside:
                 continue
             worst = min(inside, key=lambda sizes: inside[sizes])
-            square = f"1–{top} × 1–{top}" if len(inside) > 1 else f"{top} × {top}"
+            square = f"{low}–{high} × {low}–{high}" if len(inside) > 1 else f"{high} × {high}"
             mean = statistics.fmean(inside.values())
             where = f"{share_text(inside[worst])} at {worst[0]} × {worst[1]}"
             lines.append([f"`{name}`", square, f"{len(inside):,}", share_text(mean, 4), where])
     return table_of(lines)
 
 
+def _bounds(word: str) -> tuple[int, int]:
+    """Parse the sizes of a map: 21-40, or 40 for 1-40."""
+    low, _, high = word.rpartition("-")
+    return int(low or 1), int(high)
+
+
 def kept(folder: str, *words: str) -> str:
-    """How much of a map is kept when loops stop elsewhere: its mean over all pairs of sizes up to each of these, after
-    the planned number of loops and after each other that was measured, or those of ``loops=1,32``."""
-    tops = [word for word in words if word.isdigit()]
-    wanted = {count for word in words if not word.isdigit() for count in word.removeprefix("loops=").split(",")}
+    """How much of a map is kept when loops stop elsewhere: its mean over all pairs of sizes up to each of these (40) or
+    between them (21-40), after the planned number of loops and after each other that was measured, or those of
+    ``loops=1,32``."""
+    ranges = [_bounds(word) for word in words if word[0].isdigit()]
+    wanted = {count for word in words if not word[0].isdigit() for count in word.removeprefix("loops=").split(",")}
     maps = maps_of(folder)
     names, rules = (list(dict.fromkeys(key[part] for key in maps)) for part in (0, 1))
     shown = ["planned", *(re.sub(r"After\(loops=(\d+)\)", r"\1", rule) for rule in rules[1:])]
@@ -100,12 +107,12 @@ def kept(folder: str, *words: str) -> str:
         rules, shown = zip(
             *(two for two in zip(rules, shown, strict=True) if two[1] in {"planned", *wanted}), strict=True
         )
-    several = len(tops) > 1
+    several = len(ranges) > 1
     lines = [["", *["digits"] * several, *shown], ["---", *["---:"] * several, *("---:" for _ in shown)]]
     for name in names:
-        for top in map(int, tops):
+        for low, high in ranges:
             inside = {
-                key: [exact for at, exact in found.items() if max(at) <= top]
+                key: [exact for at, exact in found.items() if low <= min(at) and max(at) <= high]
                 for key, found in maps.items()
                 if key[0] == name
             }
@@ -114,7 +121,7 @@ def kept(folder: str, *words: str) -> str:
                 if len(found) == pairs:  # a rule that was measured at fewer has no mean over the map
                     means[rule].append(statistics.fmean(found))
             spreads = [median_of(means[rule]) if rule in means else "" for rule in rules]
-            lines.append([f"`{name}`", *[f"1–{top} × 1–{top}"] * several, *spreads])
+            lines.append([f"`{name}`", *[f"{low}–{high} × {low}–{high}"] * several, *spreads])
     return table_of(lines)
 
 
