@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from fillers.rows import ROOT, exact_by_seed, numbers, table_of, unfitted
+from fillers.rows import ROOT, WITHIN, exact_by_seed, numbers, table_of, unfitted
 
 from lengthwise.api import catalog
 from lengthwise.base.score_rows import size_text
@@ -20,7 +20,6 @@ REQUIRED = {"group", "system", "paper", "trained_to", "tested_at", "score", "see
 OURS = {"folder", "recipe", "sizes", "told", "verdict", "reason"}
 VERDICTS = ("ahead", "level", "behind", "not comparable")
 NEAR_PERFECT = 0.95  # of a published score that is said in words
-WITHIN = 1.3  # looking so many times beyond the training length while choosing a recipe is allowed
 
 
 @dataclass(frozen=True)

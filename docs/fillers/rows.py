@@ -16,6 +16,7 @@ from lengthwise.report.publish import run_columns
 from lengthwise.report.published import read_published
 
 ROOT = Path(__file__).parents[2]
+WITHIN = 1.3  # times the training length: a recipe may be chosen by looking so far
 
 
 def unfitted(folder: str) -> dict[str, str]:

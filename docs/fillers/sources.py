@@ -9,12 +9,13 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from fillers.rows import ROOT, exact_by_seed, maps_of, numbers, outlines_of, own_scores, table_of, unfitted
+from fillers.rows import ROOT, WITHIN, exact_by_seed, maps_of, numbers, outlines_of, own_scores, table_of, unfitted
 
 from lengthwise.base.score_rows import ALONE, Row, share_text, size_text
 
 VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
 HEADS = ("claim", "at", "here", "verdict")
+SEEDS = 3  # fewer decide nothing
 
 
 def claims(name: str) -> str:
@@ -24,7 +25,9 @@ def claims(name: str) -> str:
     rows: dict[str, list[list[str]]] = defaultdict(list)
     for claim in told["claim"]:
         rows[claim["source"]].append(_line(claim))
-    parts = [tally(row[-1] for found in rows.values() for row in found)]
+    sides = [(shares, *others.values()) for shares, others in map(_measured, told["claim"])]
+    several = sum(min(map(len, side)) >= SEEDS for side in sides)
+    parts = [tally((row[-1] for found in rows.values() for row in found), several)]
     aligned = ["---:" if head == "at" else "---" for head in HEADS]
     for found in rows.values():
         for row in found:
@@ -61,23 +64,26 @@ def standings(name: str) -> str:
         elif result.startswith("disagrees"):
             found["Contradicted"][claim["source"]].append(f"{text}.\n")
         elif "headline" in claim:
-            reason = result.removeprefix("undecided (").removesuffix(")")
+            reason = re.sub(r"^undecided \((.*)\)$", r"\1", result)
+            text = re.sub(r"; \d+ seeds$", "", text) if "seeds" in reason else text  # the reason counts them
             found["Open"][claim["source"]].append(f"{text}; {reason}.\n")
     parts = []
     for group, sources in found.items():
         parts += [f"## {group}\n", *(f"{source}:\n\n{''.join(lines)}" for source, lines in sources.items())]
+        parts += [] if sources else ["Nothing.\n"]
     return "\n".join(parts)
 
 
-def tally(verdicts: Iterable[str]) -> str:
-    """How many claims have each verdict; of the undecided ones, why."""
+def tally(verdicts: Iterable[str], several: int) -> str:
+    """How many claims have each verdict; of the undecided ones, why; how many have ``several`` seeds, ``SEEDS`` or
+    more."""
     verdicts = list(verdicts)
     counts = Counter(next(kind for kind in VERDICTS if verdict.startswith(kind)) for verdict in verdicts)
     reasons = Counter(filter(None, map(_reason, verdicts)))
     why = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
     lines = [("verdict", "claims"), ("---", "---:"), *((kind, str(counts[kind])) for kind in VERDICTS)]
     lines = [(kind + (f" ({why})" if kind == "undecided" and why else ""), count) for kind, count in lines]
-    return table_of([*lines, ("in all", str(len(verdicts)))])
+    return table_of([*lines, ("in all", str(len(verdicts))), (f"with {SEEDS} seeds or more", str(several))])
 
 
 def _reason(verdict: str) -> str:
@@ -85,13 +91,17 @@ def _reason(verdict: str) -> str:
     told = re.fullmatch(r"undecided \((.*?)(?:: .*)?\)", verdict)
     if told is None:
         return ""
-    return "seeds on both sides" if "seeds" in told[1] else told[1]
+    return "seeds on both sides" if re.search(r"of \d+ seeds|overlap", told[1]) else told[1]
+
+
+def _measured(claim: Row) -> tuple[list[float], dict[str, list[float]]]:
+    """Return exact match of each seed of a claim's recipe, and of those that it is compared with."""
+    names = [name for name in claim["agrees"].split()[1:] if name[0].isalpha()]
+    return _figures(claim, claim["recipe"]), {name: _figures(claim, name) for name in names}
 
 
 def _line(claim: Row) -> list[str]:
-    names = claim["agrees"].split()[1:]
-    others = {other: _figures(claim, other) for other in names if other[0].isalpha()}
-    shares = _figures(claim, claim["recipe"])
+    shares, others = _measured(claim)
     here = _cell(claim, claim["recipe"], shares)
     if others:
         best = max(others.items(), key=lambda other: statistics.fmean(other[1] or [0]))
@@ -100,6 +110,8 @@ def _line(claim: Row) -> list[str]:
     bound = "above" if others else claim["agrees"].replace(">=", "≥").replace("<=", "≤")
     unfit = unfitted(claim["folder"])
     result = compared(claim["recipe"], shares, others, unfit) if others else verdict(claim, shares, unfit)
+    if _was_chosen_too_far(claim) and not result.startswith(("undecided", "not measured")):
+        result = f"undecided (chosen too far: {result})"
     seeds = " against ".join(dict.fromkeys(str(len(found)) for found in (shares, *others.values())))
     at = f"**{at}**" if _was_chosen_on(claim) else at
     usual = {">= 0.95", "<= 0.6"}  # what the page says once
@@ -122,6 +134,12 @@ def _earlier(known: Row | None) -> str:
 def _was_chosen_on(claim: Row) -> bool:
     """Return whether the claim's own length was looked at while its recipe was chosen."""
     return max(numbers(claim["sizes"].split("-")[-1])) in outlines_of(claim["folder"])[claim["recipe"]].looked_at
+
+
+def _was_chosen_too_far(claim: Row) -> bool:
+    """Return whether the recipe was chosen by looking further than ``WITHIN`` times its training length."""
+    outline = outlines_of(claim["folder"])[claim["recipe"]]
+    return max(outline.looked_at, default=0) > WITHIN * outline.top
 
 
 def _cell(claim: Row, recipe: str, shares: list[float]) -> str:
@@ -174,7 +192,8 @@ def _figures(claim: Row, recipe: str) -> list[float]:
 
 def verdict(claim: Mapping[str, str], shares: list[float], unfit: Mapping[str, str]) -> str:
     """Say what a figure says about a bound. A model that did not learn its training length neither refutes that it
-    succeeds nor confirms that it fails; one seed decides nothing, nor do seeds on both sides of the bound."""
+    succeeds nor confirms that it fails; fewer than ``SEEDS`` seeds decide nothing, nor do seeds on both sides of the
+    bound."""
     if not shares:
         return "not measured"
     sign, bound = claim["agrees"].split()
@@ -185,10 +204,10 @@ def verdict(claim: Mapping[str, str], shares: list[float], unfit: Mapping[str, s
     holds, agreeing = reaches(statistics.fmean(shares)), sum(map(reaches, shares))
     if claim["recipe"] in unfit and holds == (sign == "<="):
         return f"undecided ({unfit[claim['recipe']].strip(' ()')})"
-    if len(shares) == 1:
-        return f"undecided (one seed {'agrees' if holds else 'disagrees'})"
     if 0 < agreeing < len(shares):
         return f"undecided ({agreeing} of {len(shares)} seeds agree)"
+    if len(shares) < SEEDS:
+        return f"undecided ({_few_seeds(len(shares), agree=holds)})"
     return "agrees" if holds else "disagrees"
 
 
@@ -199,15 +218,21 @@ def compared(recipe: str, shares: list[float], others: Mapping[str, list[float]]
     if not shares or not all(others.values()):
         return "not measured"
     missing = sum(name in unfit for name in others)
-    note = f"{missing} of {len(others)} others not fitted"
+    note = "no other fitted" if missing == len(others) else f"{missing} of {len(others)} others not fitted"
     worse = any(min(found) > max(shares) for found in others.values())
     better = min(shares) > max(max(found) for found in others.values())
+    fewest = min(map(len, (shares, *others.values())))
     if worse and recipe in unfit:
         return f"undecided ({unfit[recipe].strip(' ()')})"
+    if fewest < SEEDS and (better or worse or fewest == 1):
+        return f"undecided ({_few_seeds(fewest, agree=better)}{f': {note}' if better and missing else ''})"
     if better and missing == len(others):
         return "better, none fitted"
-    if min(map(len, (shares, *others.values()))) == 1:
-        return f"undecided (one seed {'agrees' if better else 'disagrees'}{f': {note}' if better and missing else ''})"
     if better:
         return "agrees" + (f" ({note})" if missing else "")
     return "disagrees" if worse else "undecided (seeds overlap)"
+
+
+def _few_seeds(count: int, *, agree: bool) -> str:
+    said = "agree" if agree else "disagree"
+    return f"one seed {said}s" if count == 1 else f"{count} seeds {said}"

@@ -6,8 +6,8 @@ import re
 import tomllib
 
 import pytest
-from fillers.rows import ROOT, unfitted
-from fillers.sources import VERDICTS, claims, compared, headline, tally, verdict
+from fillers.rows import ROOT, outlines_of, unfitted
+from fillers.sources import VERDICTS, _line, _measured, claims, compared, headline, tally, verdict
 
 from lengthwise.base.score_rows import fit_rows
 from lengthwise.report import WORST, Curve, fits_of
@@ -51,14 +51,17 @@ def test_baselines_are_fitted_by_all_problems_where_they_are_listed():
 @pytest.mark.parametrize(
     ("sign", "recipe", "shares", "said"),
     [
-        (">=", "good", [0.99, 0.97], "agrees"),
-        (">=", "good", [0.5, 0.6], "disagrees"),
+        (">=", "good", [0.99, 0.97, 0.96], "agrees"),
+        (">=", "good", [0.5, 0.6, 0.7], "disagrees"),
+        (">=", "good", [0.99, 0.97], "undecided (2 seeds agree)"),
+        ("<=", "good", [0.99, 0.97], "undecided (2 seeds disagree)"),
+        (">=", "good", [0.99, 0.6], "undecided (1 of 2 seeds agree)"),
         (">=", "good", [0.99, 0.6, 0.99], "undecided (2 of 3 seeds agree)"),
         (">=", "good", [0.99], "undecided (one seed agrees)"),
         ("<=", "good", [0.99], "undecided (one seed disagrees)"),
         ("<=", "weak", [0.5, 0.5], "undecided (not fitted: 0.531 at 20)"),
         (">=", "weak", [0.5, 0.5], "undecided (not fitted: 0.531 at 20)"),
-        (">=", "weak", [0.99, 0.99], "agrees"),
+        (">=", "weak", [0.99, 0.99, 0.99], "agrees"),
         (">=", "good", [], "not measured"),
     ],
 )
@@ -69,12 +72,14 @@ def test_a_figure_beside_a_bound(sign, recipe, shares, said):
 @pytest.mark.parametrize(
     ("recipe", "shares", "others", "said"),
     [
-        ("good", [0.9, 0.8], {"fine": [0.7, 0.6]}, "agrees"),
-        ("good", [0.9, 0.8], {"fine": [0.7, 0.6], "weak": [0.1, 0.1]}, "agrees (1 of 2 others not fitted)"),
-        ("good", [0.9, 0.8], {"weak": [0.7, 0.6]}, "better, none fitted"),
-        ("good", [0.9], {"weak": [0.7]}, "better, none fitted"),
+        ("good", [0.9, 0.8, 0.8], {"fine": [0.7, 0.6, 0.6]}, "agrees"),
+        ("good", [0.9, 0.8, 0.8], {"fine": [0.7] * 3, "weak": [0.1] * 3}, "agrees (1 of 2 others not fitted)"),
+        ("good", [0.9, 0.8, 0.8], {"weak": [0.7, 0.6, 0.6]}, "better, none fitted"),
+        ("good", [0.9, 0.8], {"weak": [0.7, 0.6]}, "undecided (2 seeds agree: no other fitted)"),
+        ("good", [0.9], {"weak": [0.7]}, "undecided (one seed agrees: no other fitted)"),
         ("good", [0.9, 0.8], {"fine": [0.85, 0.6]}, "undecided (seeds overlap)"),
-        ("good", [0.5, 0.4], {"fine": [0.7, 0.6]}, "disagrees"),
+        ("good", [0.5, 0.4, 0.4], {"fine": [0.7, 0.6, 0.6]}, "disagrees"),
+        ("good", [0.5, 0.4, 0.4], {"fine": [0.7, 0.6]}, "undecided (2 seeds disagree)"),
         ("weak", [0.5, 0.4], {"fine": [0.7, 0.6]}, "undecided (not fitted: 0.531 at 20)"),
         ("good", [0.9], {"fine": [0.7]}, "undecided (one seed agrees)"),
         ("good", [0.9], {"fine": [0.7], "weak": [0.1]}, "undecided (one seed agrees: 1 of 2 others not fitted)"),
@@ -89,10 +94,12 @@ def test_a_recipe_beside_others(recipe, shares, others, said):
 def test_the_tally_counts_each_claim_once():
     """It stands before the claims, and says why some are undecided."""
     said = ["agrees", "undecided (one seed agrees: 1 of 2 others not fitted)", "undecided (not fitted: 0.531 at 20)",
-            "undecided (2 of 3 seeds agree)", "better, none fitted"]  # fmt: skip
-    lines = tally(said)
-    assert "| undecided (not fitted 1, one seed agrees 1, seeds on both sides 1) | 3 |" in lines
-    assert "| agrees | 1 |" in lines and "| in all | 5 |" in lines
+            "undecided (2 of 3 seeds agree)", "better, none fitted", "undecided (2 seeds agree)",
+            "undecided (chosen too far: agrees (2 of 3 others not fitted))"]  # fmt: skip
+    lines = tally(said, 4)
+    why = "2 seeds agree 1, chosen too far 1, not fitted 1, one seed agrees 1, seeds on both sides 1"
+    assert f"| undecided ({why}) | 5 |" in lines
+    assert "| agrees | 1 |" in lines and "| in all | 7 |" in lines and "| with 3 seeds or more | 4 |" in lines
 
 
 def test_every_claim_has_a_line_and_a_verdict():
@@ -101,10 +108,22 @@ def test_every_claim_has_a_line_and_a_verdict():
     tables = [part.split("\n\n")[1] for part in text.split("### ")[1:]]
     cells = [line.strip("| ").split(" | ") for lines in tables for line in lines.strip().splitlines()[2:]]
     assert [one[0] for one in cells] == [claim["says"] for claim in told]
-    undecided = ("one seed ", "not fitted: ", "seeds overlap", "2 of 3 seeds ")  # the page says so once
+    undecided = ("one seed ", "2 seeds ", "not fitted: ", "seeds overlap", "2 of 3 seeds ", "chosen too far: ")
     assert all(one[-1].startswith((*VERDICTS, *undecided)) for one in cells) and f"| in all | {len(told)} |" in text
     assert not any("seeds" not in one[2] and one[-1] in ("agrees", "disagrees") for one in cells)
     assert all(claim.get("earlier", {}).get("missed", 0) <= claim.get("earlier", {}).get("seeds", 0) for claim in told)
+
+
+def test_a_verdict_needs_three_seeds_of_a_recipe_that_was_chosen_near_its_training_lengths():
+    told = tomllib.loads((ROOT / "docs/claims.toml").read_text())["claim"]
+    results = [_line(claim)[-1] for claim in told]
+    decided = [claim for claim, result in zip(told, results, strict=True) if not result.startswith("undecided")]
+    assert 0 < len(decided) < len(told)
+    for claim in decided:
+        shares, others = _measured(claim)
+        outline = outlines_of(claim["folder"])[claim["recipe"]]
+        assert min(map(len, (shares, *others.values()))) >= 3
+        assert all(size <= 1.3 * outline.top for size in outline.looked_at)
 
 
 @pytest.mark.parametrize("system", ["looped", "abacus", "notebook", "retran"])
