@@ -81,6 +81,7 @@ __all__ = [
     "Range",
     "ReTran",
     "Recipe",
+    "Restarts",
     "RoPE",
     "Run",
     "Runner",

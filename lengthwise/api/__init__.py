@@ -58,7 +58,7 @@ from lengthwise.experiment.problem_set import ProblemSet
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.experiment.source import Finite, Fresh
-from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Settled, Stopping
+from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Restarts, Settled, Stopping
 from lengthwise.experiment.study import Panel, Study
 from lengthwise.models import Model, ModelSpec, SinglePass, preserve_modes
 from lengthwise.models.lstm import LSTM

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 
@@ -29,7 +29,7 @@ from lengthwise.evaluation.precision import check_precision
 from lengthwise.evaluation.scores import MOST, SAMPLES, evaluate
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import Stopping
+from lengthwise.experiment.stopping import Restarts, Stopping
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.runs.folder import RunFolder
@@ -47,12 +47,19 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
     grid: str | None = None  # NxM: every pair of sizes, for a task of two
     samples: Size | None = None  # N: fresh problems per length (default: 1000)
     loops: str | None = None  # N,N: loops after which to measure: --loops 1,8 is short for After(loops=…)
+    restarts: Size | None = None  # N: answer from N first states, random but one, and keep the best answer
+    # the answer that --restarts keeps: the most confident (default), or the one whose state moved least
+    pick: Literal["confidence", "residual"] | None = None
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
     uniform_only: bool = False  # leave families of structured problems out
     precision: float | None = None  # H: end a length as soon as its 95 % interval is ±H, e.g. 0.01
     # FILE: write each problem, the model's answer, right or wrong, loops and confidence, as JSON Lines
     rows: str | None = None
     anatomy: bool = False  # how answers go wrong: where, and on which problems
+
+    def __post_init__(self) -> None:
+        if self.pick and not self.restarts:
+            raise UsageError("--pick works only with --restarts: add it, e.g. --restarts 8")
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,8 @@ def run(args: Options) -> int:
     if own and code_changed(own, weights.model):
         own = None
     rules = rules_of(args, weights.recipe)
+    if args.restarts:
+        rules = [Restarts(rule, args.restarts, args.pick or "confidence") for rule in rules]
     check_precision(args.precision)
     announce_scores(weights.recipe, sizes, most, rules, kind_of(args))
     # Locked, or two concurrent calls would save the same scores twice.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Batch, Trace
+from lengthwise.evaluation.restarts import from_start
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import Stopping, choose_loops, done_rows, first_done, limit_of
+from lengthwise.experiment.stopping import Restarts, Stopping, choose_loops, done_rows, first_done, limit_of
 from lengthwise.models import Model
 from lengthwise.runners.cpu import choose
 from lengthwise.runners.movement import PERIODS
@@ -29,6 +31,16 @@ class Predictions:
     loops: Int[Tensor, " b"]
     stopped: Bool[Tensor, " b"] | None = None  # stopped by the rule, not by its limit; None: the rule has no ``done``
     ran: Int[Tensor, " b"] | None = None  # loops that were run to choose ``loops``; None: ``loops``
+    residual: Float[Tensor, " b"] | None = None  # largest relative movement of the state in the answer's loop
+    start: Int[Tensor, " b"] | None = None  # number of the answer's first state (see ``from_start``); None: 0
+
+    def replace_rows(self, rows: Bool[Tensor, " b"], other: Predictions) -> Predictions:
+        """Return the same with these rows of ``other``, which was predicted for the same batch."""
+        mixed: dict[str, Any] = {}
+        for name in (field.name for field in fields(self)):
+            own, new = getattr(self, name), getattr(other, name)
+            mixed[name] = None if own is None else torch.where(rows[:, None] if own.dim() > 1 else rows, new, own)
+        return Predictions(**mixed)
 
 
 def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
@@ -39,18 +51,49 @@ def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
 
 @torch.no_grad()
 def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
-    """Return the model's answers under several stopping rules, from one run up to the largest of their limits."""
+    """Return the model's answers under several stopping rules, from one run up to the largest of their limits;
+    ``Restarts`` adds runs of its own."""
     model.eval()
+    starts = [from_start(model, number) for number in range(max(rule.starts for rule in rules))]
+    inner = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
+    movement = any(rule.needs_movement for rule in rules)
+    found = _answers_from_one_start(model, recipe, batch, inner, movement)
+    for place, rule in enumerate(rules):
+        if isinstance(rule, Restarts):
+            found[place] = _restart(starts[: rule.count], recipe, batch, rule, found[place])
+    return found
+
+
+def _restart(starts: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restarts, best: Predictions) -> Predictions:
+    """Answer from the rule's further first states, too, and return the picked answer of each row. ``best`` are the
+    answers from the first one."""
+    total = best.loops if best.ran is None else best.ran
+    best = replace(best, start=torch.zeros_like(best.loops))
+    for number, model in enumerate(starts[1:], 1):
+        (found,) = _answers_from_one_start(model, recipe, batch, [rule.rule], best.residual is not None)
+        total = total + (found.loops if found.ran is None else found.ran)
+        better = found.confidence > best.confidence
+        if found.residual is not None and best.residual is not None and rule.pick == "residual":
+            better = found.residual < best.residual
+        best = best.replace_rows(better, replace(found, start=torch.full_like(found.loops, number)))
+    return replace(best, ran=total)
+
+
+def _answers_from_one_start(
+    model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping], movement: bool
+) -> list[Predictions]:
+    """Return ``answers`` without restarts; with ``movement``, with residuals."""
     planned = recipe.loops.planned(batch.rounds)
     limits, end = [limit_of(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
-    if len(rules) == 1 and not rules[0].reads_output:
+    if len(rules) == 1 and not rules[0].reads_output and not movement:
         logits = choose(model).last(batch.inputs, limits[0], batch.answer_slots)
         (best,) = _copy_to_host([_most_likely(logits)])
         symbols, _, confidence = _read_slots(*best, batch.answer_slots, end)
         return [Predictions(symbols, confidence, limits[0])]
-    movement = any(rule.needs_movement for rule in rules)
     if all(rule.stops or not rule.reads_output for rule in rules):
-        followed = [_FollowedRule(rule, limit, planned, batch) for rule, limit in zip(rules, limits, strict=True)]
+        followed = [
+            _FollowedRule(rule, limit, planned, batch, movement) for rule, limit in zip(rules, limits, strict=True)
+        ]
         _run_until_done(model, batch, followed, end, movement)
         return [rule.predictions() for rule in followed]
     traced = trace(model, batch, torch.stack(limits).amax(0), end, movement=movement)
@@ -65,19 +108,23 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
         elif rule.reads_output:
             ran = limit
         symbols, confidence = traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row]
-        predictions.append(Predictions(symbols, confidence, chosen, stopped, ran))
+        residual = None if traced.movement is None else traced.movement[chosen - 1, row, 0]
+        predictions.append(Predictions(symbols, confidence, chosen, stopped, ran, residual))
     return predictions
 
 
 class _FollowedRule:
     """One stopping rule, applied loop by loop, and its choices in a batch so far."""
 
-    def __init__(self, rule: Stopping, limit: Int[Tensor, " b"], planned: Int[Tensor, " b"], batch: Batch) -> None:
+    def __init__(
+        self, rule: Stopping, limit: Int[Tensor, " b"], planned: Int[Tensor, " b"], batch: Batch, movement: bool
+    ) -> None:
         self.rule, self.limit, self.planned = rule, limit, planned
         self.open = torch.ones(len(batch), dtype=torch.bool)  # rows that continue
         self.stopped = torch.zeros_like(self.open)
         self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
         self.confidence, self.loops = torch.zeros(len(batch)), limit.clone()
+        self.residual = torch.zeros(len(batch)) if movement else None
 
     def choose(self, latest: Trace, loop: int) -> None:
         """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
@@ -94,13 +141,15 @@ class _FollowedRule:
         self.symbols[rows] = latest.predictions[-1 - back, rows]
         self.confidence[rows] = latest.confidence[-1 - back, rows]
         self.loops[rows] = loop - back
+        if self.residual is not None and latest.movement is not None:
+            self.residual[rows] = latest.movement[-1 - back, rows, 0]
         self.open &= ~chosen
 
     def predictions(self) -> Predictions:
+        found = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
         if not self.rule.stops:
-            return Predictions(self.symbols, self.confidence, self.loops)
-        ran = self.loops + self.rule.back * self.stopped
-        return Predictions(self.symbols, self.confidence, self.loops, self.stopped, ran)
+            return found
+        return replace(found, stopped=self.stopped, ran=self.loops + self.rule.back * self.stopped)
 
 
 def _run_until_done(

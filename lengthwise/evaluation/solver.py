@@ -15,6 +15,7 @@ from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
+from lengthwise.evaluation.restarts import from_start
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.resources import ResourceEstimate, estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
@@ -79,6 +80,7 @@ class Solver:
         problems, known = _parse_prompt(recipe.task, prompt)
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
         predicted = respond(model, recipe, problems, rule)
+        model = model if predicted.start is None else from_start(model, int(predicted.start))
         row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end(recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         wanted = row.targets[row.answer_slots]

@@ -97,7 +97,8 @@ def estimate_evaluation(
 def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Sequence[Stopping]) -> ResourceEstimate:
     positions, rounds = _row(recipe, size)
     planned = recipe.loops.planned(torch.tensor([round(rounds)]))
-    loops = max(int(limit_of(rule, planned)) for rule in rules)
+    limits = [int(limit_of(rule, planned)) for rule in rules]
+    loops, run = max(limits), max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
     problems = samples * positions * 20
     weights = parameters(recipe)
     together = max(positions, 32_768)
@@ -106,7 +107,7 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
     kept = loops if any(rule.reads_output and not rule.stops for rule in rules) else max(rule.window for rule in rules)
     traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
     held = 4 * weights + problems + 4 * _numbers_per_position(recipe) * together + traced + seen
-    return ResourceEstimate(held, 2 * weights * samples * positions * loops / SPEED)
+    return ResourceEstimate(held, 2 * weights * samples * positions * run / SPEED)
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ rule                knows T(n)            runs
 ``Halted``          unless ``most`` is    until an answer is not empty
 ``Converged``       unless ``most`` is    until the answer stays the same
 ``Settled``         no                    until the state stands still
+``Restarts``        as its ``rule``       as its ``rule``, from several first states; the best answer counts
 ==================  ====================  ==========================================================================
 
 The limit of a rule that reads is T(n) + ``extra`` loops, or ``most`` where that is given: then it is the same for every
@@ -44,6 +45,7 @@ class Stopping(fields.Config):
     together: int = 1  # rows of a batch for which one choice is made: more than 1, and neighbours decide too
     window: int = 1  # loops that ``done`` sees: the latest one and those before it
     back: int = 0  # number of loops between the answer's loop and the one after which ``done`` is True
+    starts: int = 1  # first states from which a row is answered
 
     @property
     def name(self) -> str:
@@ -195,6 +197,66 @@ class Settled(Stopping):
         if trace.movement is None:
             raise UsageError(f"{self.name} reads how far loops move the state, which this trace lacks")
         return trace.movement[-1, :, self.period - 1] < self.below
+
+
+@dataclass(frozen=True)
+class Restarts(Stopping):
+    """Answers each problem by ``rule`` from ``count`` first states and keeps one answer: the most confident one, or the
+    one whose loop moved the state least, at the position where it moved most (``pick="residual"``).
+
+    The first of these states is the model's own, so that further ones only add answers. They are random, as in
+    training, and depend on the problem's symbols only. For models with ``start_noise``, e.g. ``Transformer(noise=1)``.
+    """
+
+    rule: Stopping = Settled()  # chooses the loop of each answer
+    count: Size = 8  # first states
+    pick: Literal["confidence", "residual"] = "confidence"  # which answer is kept; the earliest if equal
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.rule, Restarts):
+            raise UsageError("Restarts takes another rule than Restarts: for more first states, raise count")
+
+    @property
+    def starts(self) -> int:  # type: ignore[override]
+        return self.count
+
+    @property
+    def needs_end(self) -> bool:  # type: ignore[override]
+        return self.rule.needs_end
+
+    @property
+    def needs_movement(self) -> bool:  # type: ignore[override]
+        return self.pick == "residual" or self.rule.needs_movement
+
+    @property
+    def together(self) -> int:  # type: ignore[override]
+        return self.rule.together
+
+    @property
+    def window(self) -> int:  # type: ignore[override]
+        return self.rule.window
+
+    @property
+    def back(self) -> int:  # type: ignore[override]
+        return self.rule.back
+
+    @property
+    def stops(self) -> bool:
+        return self.rule.stops
+
+    @property
+    def reads_output(self) -> bool:
+        return True
+
+    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return self.rule.limit(planned)
+
+    def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
+        return self.rule.done(trace, planned)
+
+    def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return self.rule.choose(trace, planned)
 
 
 def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:

@@ -29,6 +29,10 @@ class Model(nn.Module, ABC):
     the only randomness, and rows do not depend on each other.
     """
 
+    # Standard deviation of the normal noise that ``start`` adds to h_0, one tensor "r t …", in training only; 0: none.
+    # ``Restarts`` adds it at test.
+    start_noise: float = 0.0
+
     @abstractmethod
     def embed(self, inputs: Inputs) -> Context:
         """Compute the part that is the same in every loop: the embedded input and the attention bias."""

@@ -117,7 +117,8 @@ class TransformerModel(Model):
 
     def __init__(self, spec: Transformer, reads: Vocab, writes: int, *, causal: bool) -> None:
         super().__init__()
-        self.causal, self.injection, self.noise = causal, spec.injection, spec.noise
+        self.causal, self.injection = causal, spec.injection
+        self.start_noise = 0.0 if spec.injection in ("once", "reads") else spec.noise
         numbers = spec.read_in == "numbers"
         self.embedding = DigitReadin(reads, spec.width) if numbers else nn.Embedding(len(reads), spec.width)
         nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
@@ -156,7 +157,8 @@ class TransformerModel(Model):
         """Return h_0 for the embedded input x."""
         if self.injection in ("once", "reads"):
             return x
-        return torch.randn_like(x) * self.noise if self.noise and self.training else torch.zeros_like(x)
+        noisy = self.start_noise and self.training
+        return torch.randn_like(x) * self.start_noise if noisy else torch.zeros_like(x)
 
     def advance(self, state: Float[Tensor, "r t d"], context: TransformerContext) -> Float[Tensor, "r t d"]:
         x, attention, cache = context

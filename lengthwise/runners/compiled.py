@@ -70,7 +70,7 @@ def _find_randomness(model: Model) -> str | None:
     """Return what is random in the model's training: other shapes would draw other numbers. None if nothing is."""
     if drops(model):
         return "it has dropout"
-    return "its first state is random in training" if isinstance(model, TransformerModel) and model.noise else None
+    return "its first state is random in training" if model.start_noise else None
 
 
 def drops(model: Model) -> bool:

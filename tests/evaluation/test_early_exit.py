@@ -22,7 +22,8 @@ LOOPS = torch.tensor([5, 2, 6])
 RULES = [
     Settled(0.3, most=40), Settled(0.02, period=2, most=40), Settled(1e-6, most=9), Converged(), Converged(1, most=12),
     Halted(), Halted(more=2, most=15),
-    *(rule for rule in shipped("stopping") if rule.stops and type(rule) not in (Settled, Converged, Halted)),
+    *(rule for rule in shipped("stopping")
+      if rule.stops and rule.starts == 1 and type(rule) not in (Settled, Converged, Halted)),
 ]  # fmt: skip
 WEIGHTS = ["looped-pairs", "looped-parity", "looped-multiplication", "looped-unique-set", "halting-parity"]
 

@@ -241,7 +241,7 @@ def _run_fused(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b
     blocks, ends = list(model.blocks), x.ragged.ends
     attention = attention_of(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
-    known = model.injection in ("add", "once") and not (model.noise and model.training)
+    known = model.injection in ("add", "once") and not (model.start_noise and model.training)
     possible = known and fused_loops.can_run(blocks, norm)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
     if not possible or not small.pays(shape, dropout_probability(attention), small.ONE_STEP_HEADS):

@@ -1,0 +1,122 @@
+"""Restarts: which answers are kept, that a problem's random first states are its own, and what is refused."""
+
+import json
+
+import pytest
+import torch
+
+import lengthwise as lw
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.cli import entry
+from lengthwise.evaluation.answers import answer, answers, trace
+from lengthwise.evaluation.restarts import from_start
+from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Restarts, Settled
+from lengthwise.runs.run import load
+
+RULES = [After(3), Settled(0.5, most=9), Converged(1, most=9), MaxConfidence(most=5)]
+BOTH = pytest.mark.parametrize("pick", ["confidence", "residual"])
+
+
+def evaluate(words):
+    """The exit status of the command."""
+    return entry._run(entry.parse(["evaluate", *words.split(), "--lengths", "4"]))
+
+
+@pytest.fixture(scope="module")
+def sudoku():
+    """Weights that start from noise, and a batch of puzzles of two sizes, one longer than the other."""
+    weights = load("looped-sudoku")
+    weights.model.double()
+    draw, task = stream(0, "restarts"), weights.recipe.task
+    problems = Problems.join([task.sample(torch.full((3, 1), size), draw) for size in (6, 4)])
+    return weights.model, weights.recipe, weights.recipe.layout.write(problems, task)
+
+
+@BOTH
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_keeps_the_best_of_the_answers_from_each_first_state(sudoku, rule, pick):
+    model, recipe, batch = sudoku
+    kept = answer(model, recipe, batch, Restarts(rule, 5, pick))
+    starts, row = [from_start(model, number) for number in range(5)], torch.arange(len(batch))
+    tried = [answer(one, recipe, batch, rule) for one in starts]
+    traces = [trace(one, batch, found.loops, None, movement=True) for one, found in zip(starts, tried, strict=True)]
+    residuals = [whole.movement[found.loops - 1, row, 0].float() for whole, found in zip(traces, tried, strict=True)]
+    values = torch.stack([-one for one in residuals] if pick == "residual" else [one.confidence for one in tried])
+    best = values.argmax(0)
+    assert len(best.unique()) > 1 and torch.equal(kept.start, best)
+    for name in ("symbols", "loops", "confidence"):
+        wanted = torch.stack([getattr(one, name) for one in tried])[best, row]
+        assert torch.allclose(getattr(kept, name).double(), wanted.double()), name
+    if kept.residual is not None:
+        assert torch.allclose(kept.residual, torch.stack(residuals)[best, row])
+    assert torch.equal(kept.ran, sum(one.loops if one.ran is None else one.ran for one in tried))
+
+
+@BOTH
+def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
+    """Neither on their number, nor on their order, nor on their width, nor on other rules."""
+    model, recipe, batch = sudoku
+    rule, order = Restarts(After(3), 4, pick), torch.tensor([4, 0, 5, 2, 1, 3])
+    together = answer(model, recipe, batch, rule)
+    shuffled = answers(model, recipe, batch.take(order), [Settled(most=4), rule, Restarts(After(2), 6)])[1]
+    for place, row in enumerate(order.tolist()):
+        alone = answer(model, recipe, batch.take(slice(row, row + 1)).narrow(), rule)
+        for found, at in ((shuffled, place), (alone, 0)):
+            assert found.start[at] == together.start[row]
+            assert torch.allclose(found.confidence[at], together.confidence[row])
+            width = found.symbols.shape[1]
+            assert torch.equal(found.symbols[at], together.symbols[row, :width])
+
+
+def test_first_states_are_normal_differ_and_are_those_of_training_in_size(sudoku):
+    model, _, batch = sudoku
+    starts = torch.stack([one.start(one.embed(batch.inputs)) for one in (from_start(model, n) for n in range(1, 9))])
+    real = batch.inputs.padding_mask
+    assert not starts[:, ~real].any() and abs(starts[:, real].std() - model.start_noise) < 0.02
+    flat = starts[:, 0].flatten(1)
+    assert (torch.corrcoef(flat) - torch.eye(8)).abs().max() < 0.1
+
+
+def test_one_first_state_is_the_model_s_own(sudoku):
+    model, recipe, batch = sudoku
+    one, own = answer(model, recipe, batch, Restarts(After(3), 1)), answer(model, recipe, batch, After(3))
+    assert torch.equal(one.symbols, own.symbols) and torch.equal(one.loops, own.loops) and not one.start.any()
+
+
+def test_the_command_line_and_python_write_rows_under_the_rule_s_name(capsys):
+    rule = "Restarts(rule=After(loops=4), count=3, pick=residual)"
+    words = "looped-sudoku --samples 9 --uniform-only --json --stopping After(loops=4) --restarts 3 --pick residual"
+    assert evaluate(words) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["stopping"] == rule and row["loops"] == 4 and row["ran"] == 12
+    (score,) = lw.evaluate("looped-sudoku", [4], samples=9, stopping=rule)
+    assert score.row() == {name: value for name, value in row.items() if name != "seed"}
+
+
+def test_shown_confidence_is_that_of_the_kept_answer():
+    solved = lw.load("looped-sudoku").solve("41../..../..../..34", Restarts(After(2), 6))
+    mean = torch.tensor(solved.slot_confidence).log().mean().exp()
+    assert solved.confidence == pytest.approx(float(mean), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("looped-parity --restarts 2", "TransformerModel starts from one state here: Restarts needs a model"),
+        ("looped-sudoku --pick residual", "--pick works only with --restarts: add it, e.g. --restarts 8"),
+        ("abacus-addition --restarts 2", "Restarts looks at the model's own answer, which NextToken replaces"),
+        ("looped-sudoku --restarts 2 --stopping Restarts", "Restarts takes another rule than Restarts"),
+    ],
+)
+def test_what_cannot_restart_is_refused_in_one_line(words, line, capsys):
+    assert evaluate(f"{words} --samples 1") == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(f"lengthwise: {line}") and "\n" not in said
+
+
+def test_a_model_with_one_first_state_is_refused_unless_it_is_the_only_one_asked_for():
+    with pytest.raises(UsageError, match="starts from one state"):
+        lw.evaluate("looped-parity", [4], samples=2, stopping=[lw.Oracle(), Restarts(count=2)])
+    (score,) = lw.evaluate("looped-parity", [4], samples=2, stopping=Restarts(lw.Oracle(), count=1))
+    assert score.ran == score.loops
