@@ -18,9 +18,10 @@ On a CPU the same steps run without a capture, on the same buffers, and tests ho
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -33,22 +34,18 @@ from lengthwise.base.errors import UsageError, is_out_of_memory
 from lengthwise.base.files import one_line
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, State, device_of
-from lengthwise.models.lstm import LSTMModel
-from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import Encoding
-from lengthwise.runners import Runner, cpu
+from lengthwise.runners import Runner, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, compile_advance, drops, pad_to_bucket
-from lengthwise.runners.gathered import gather_weight_gradients
 from lengthwise.runners.plain import pick
 from lengthwise.runners.short_attention import choose_attention
 
 BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
 MOST = 200  # recordings that are kept: those used last
 WARM_UP = 3  # runs before a capture: they allocate, choose kernels and compile
-RECURRENT = (ReTranModel, LSTMModel)  # their linear layers are called once per position
 
 
 class Shape(NamedTuple):
@@ -79,6 +76,7 @@ class Graphs(Runner):
         self.pools: list[Any] = []  # of memory, by the number of the call
         self.calls = 0
         self.compiles = self.device.type == "cuda" and _compiles(self.model)
+        self.by_waves = waves.claims(self.model)
         self.own_code = any(not _is_known(type(part)) for part in self.model.modules())
         self.reason: str | None = None
 
@@ -201,8 +199,7 @@ class Recording:
         self.inputs = (_GuardedInputs if owner.own_code else CopiedInputs)(**buffers, original=inputs)
         self.running = torch.empty_like(running, device=owner.device)
         self.fill(inputs, running)
-        advance = compile_advance(BACKEND) if owner.compiles else None
-        self.unrolled = _Unrolled(owner.model, shape, advance)
+        self.unrolled = _Unrolled(owner, shape)
         self.forward, self.backward = self._forward, self._backward
         # A replay draws the numbers of its step's seed, whenever it was recorded.
         on_gpu = owner.device.type == "cuda"
@@ -281,14 +278,14 @@ class _Replay(torch.autograd.Function):
 class _Unrolled(nn.Module):
     """All loops of a pass, at a fixed shape."""
 
-    def __init__(self, model: Model, shape: Shape, advance: Callable[..., Tensor] | None) -> None:
+    def __init__(self, owner: Graphs, shape: Shape) -> None:
         super().__init__()
-        self.model, self.shape, self.compiled = model, shape, advance
+        self.model, self.shape, self.by_waves = owner.model, shape, owner.by_waves
+        self.compiles = owner.compiles
 
     def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
         """The logits, after the last loop or after each."""
-        with gather_weight_gradients(self.model, enabled=isinstance(self.model, RECURRENT)):
-            logits = self._unroll(inputs, running)
+        logits = self._unroll(inputs, running)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))  # losses are computed in 32 bits at least
 
     def _unroll(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
@@ -297,16 +294,22 @@ class _Unrolled(nn.Module):
         state = model.start(context)
         for k, runs in enumerate(running.unbind()):
             with torch.set_grad_enabled(k >= shape.no_grad_loops):
-                if self.compiled is not None:
+                if self.compiles and not self.by_waves:
                     if torch.is_grad_enabled() and not state.requires_grad:
                         state = state.detach().requires_grad_()  # as in later loops, for which it is compiled too
-                    state = self.compiled(model, state, context, runs[:, None, None])
+                    state = compile_advance(BACKEND)(model, state, context, runs[:, None, None])
                 else:
-                    new = model.advance(state, context)
+                    new = self._advance(state, context)
                     state = new if shape.all_run else keep_finished_rows(runs, new, state)
             if shape.each:
                 read.append(model.read(state))
         return torch.stack(read) if shape.each else model.read(state)
+
+    def _advance(self, state: Any, context: Any) -> Any:
+        if not self.by_waves:
+            return self.model.advance(state, context)
+        compiled = partial(waves.compile_step, backend=BACKEND)
+        return waves.advance(self.model, state, *[compiled] * self.compiles)  # type: ignore[arg-type]
 
 
 def keep_finished_rows(runs: Bool[Tensor, " b"], new: Any, old: Any) -> Any:
@@ -343,9 +346,10 @@ def _is_known(kind: type) -> bool:
 
 
 def _compiles(model: Model) -> bool:
-    """Return whether one loop of the model is compiled: the compiled runner must know all parts, and nothing may be
-    dropped."""
-    return cpu.claims.why_declined(model, Compiled.parts, ("cuda",)) is None and not drops(model)
+    """Return whether one loop or wave of the model is compiled: the compiled runner must know all parts, and nothing
+    may be dropped in it."""
+    known = cpu.claims.why_declined(model, Compiled.parts, ("cuda",)) is None and not drops(model)
+    return known or waves.claims(model)
 
 
 def _head_width(model: nn.Module) -> int:

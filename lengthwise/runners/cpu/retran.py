@@ -44,14 +44,14 @@ class Wave(Sequential):
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        return super().declines(model) or _find_layer_difference(model)
+        return super().declines(model) or find_layer_difference(model)
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         ordered = packing.order(x).transpose(0, 1)
         return torch.cat(Pass(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
 
 
-def _find_layer_difference(model: nn.Module) -> str | None:
+def find_layer_difference(model: nn.Module) -> str | None:
     """Return what differs between layers, which the formulas compute together; None if only weights differ."""
     if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
         return f"a norm's ε is not {EPS:g}"
@@ -73,7 +73,7 @@ class Pass:
         heads = layers[0].heads
         self.seen = 0  # positions of earlier pieces
         self.depth, self.probability = len(layers), layers[0].dropout if layers[0].training else 0.0
-        self.maps, self.norms = _stack_maps(layers, heads), _stack_norms(layers)
+        self.maps, self.norms = stack_maps(layers, heads), stack_norms(layers)
         self.gates = torch.stack([gate_matrix(layer.cell) for layer in layers])
         self.rates = model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
@@ -121,7 +121,7 @@ class Pass:
         # Layer l's keys begin at slot l; its earlier slots are empty.
         hidden = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
 
-        query = _rotate(self._map("query", x, layers), turn)
+        query = rotate(self._map("query", x, layers), turn)
         mixed = self._map("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
         h = self._norm("norm_attention", x + dropout(mixed, self.probability), layers)
         seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
@@ -129,7 +129,7 @@ class Pass:
         out, short = self._map("out_short", emitted.mT, layers).chunk(2, -1)
         y = self._norm("norm_cell", h + dropout(out, self.probability), layers)
         *keys, value = self._map("key_value", y, layers).split(x.shape[-1], -1)
-        self.recall.store(_rotate(torch.cat(keys, -1), turn), value, first, wave + 1)
+        self.recall.store(rotate(torch.cat(keys, -1), turn), value, first, wave + 1)
         return y, short, long
 
     def _select_layers(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
@@ -145,7 +145,7 @@ class Pass:
         return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 
 
-def _rotate(both: Float[Tensor, "l r dd"], turn: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
+def rotate(both: Float[Tensor, "l r dd"], turn: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
     """Rotate queries or keys: x cos + x⊥ sin, given x and x⊥, the vector rotated by 90°, concatenated."""
     straight, on = both.chunk(2, -1)
     return torch.addcmul(straight * turn[0], on, turn[1])
@@ -159,32 +159,35 @@ def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
         first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
         return torch.stack([-second, first], 1).view_as(part)
 
-    return [_with_rotated(linear), (on(linear.weight), on(linear.bias))]
+    return [weights_of(linear), (on(linear.weight), on(linear.bias))]
 
 
-def _stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
+def stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
         "query": [_quarter_turn(layer.query, heads) for layer in layers],
-        "key_value": [[*_quarter_turn(layer.key, heads), _with_rotated(layer.value)] for layer in layers],
-        "mix": [[_with_rotated(layer.mix)] for layer in layers],
-        "out_short": [[_with_rotated(layer.cell.out), _with_rotated(layer.cell.short)] for layer in layers],
+        "key_value": [[*_quarter_turn(layer.key, heads), weights_of(layer.value)] for layer in layers],
+        "mix": [[weights_of(layer.mix)] for layer in layers],
+        "out_short": [[weights_of(layer.cell.out), weights_of(layer.cell.short)] for layer in layers],
     }
-    stacked = {}
-    for name, parts in maps.items():
-        weights, biases = zip(*(map(torch.cat, zip(*part, strict=True)) for part in parts), strict=True)
-        stacked[name] = torch.stack(weights).mT, torch.stack(biases)[:, None]
-    return stacked
+    return {name: stack_linear(parts) for name, parts in maps.items()}
 
 
-def _stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
+def stack_linear(parts: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
+    """Return weights "l i o" and biases "l 1 o", given those of each layer's maps, which are concatenated."""
+    weights, biases = zip(*(map(torch.cat, zip(*part, strict=True)) for part in parts), strict=True)
+    return torch.stack(weights).mT, torch.stack(biases)[:, None]
+
+
+def stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights and biases "l 1 d" of the layer norms."""
     stacked = {}
     for name in NORMS:
-        scales, shifts = zip(*(_with_rotated(getattr(layer, name)) for layer in layers), strict=True)
+        scales, shifts = zip(*(weights_of(getattr(layer, name)) for layer in layers), strict=True)
         stacked[name] = torch.stack(scales)[:, None], torch.stack(shifts)[:, None]
     return stacked
 
 
-def _with_rotated(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
+def weights_of(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """Return a part's weight and bias."""
     return part.weight, part.bias

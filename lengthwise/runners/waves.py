@@ -1,0 +1,227 @@
+"""Recurrent models at fixed shapes, for steps that are recorded (``graphs``): the LSTM and ReTran.
+
+As in ``cpu.retran``, all layers are computed at once: in wave w, layer l computes position w − l. Here all waves have
+the same shapes, so that one compiled function serves them. A layer whose position is not in the row yet, or no longer,
+keeps its state. A layer of ReTran attends to all slots of its memory, of which it sees those that are written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from lengthwise.models import Model
+from lengthwise.models.lstm import LSTMModel
+from lengthwise.models.retran import Layer, ReTranModel
+from lengthwise.nn.lstm import Cell
+from lengthwise.runners import cpu
+from lengthwise.runners.cpu.cell import gate_matrix
+from lengthwise.runners.cpu.retran import rotate, stack_linear, stack_maps, stack_norms, weights_of
+
+Step = Callable[..., Any]
+Parts = tuple[Tensor, ...]  # of States or Memory
+Pair = tuple[Tensor, Tensor]  # weights and biases: of linear layers "l i o" and "l 1 o", of norms "l 1 d" each
+
+
+class States(NamedTuple):
+    """The states of all cells after a wave."""
+
+    outputs: Float[Tensor, "l r d"]  # of the layers
+    short: Float[Tensor, "l r d"]
+    long: Float[Tensor, "l r h"]
+
+
+class Memory(NamedTuple):
+    """What ReTran's layers attend to. Slot t + l + 1 has key and value of position t of layer l, slot l those of its
+    learned first vector."""
+
+    keys: Float[Tensor, "l s r d"]
+    values: Float[Tensor, "l s r d"]
+
+
+class Place(NamedTuple):
+    """What depends on the number of ReTran's wave."""
+
+    seen: Bool[Tensor, "l s 1 1"]  # slots that a layer attends to
+    written: Bool[Tensor, "l s 1 1"]
+    cos: Float[Tensor, "l 1 d"]  # of the angles of keys and queries
+    sin: Float[Tensor, "l 1 d"]
+
+
+class _LSTM(cpu.lstm.PackedLSTM):
+    devices = "cpu", "cuda"
+
+
+class _ReTran(cpu.retran.Wave):
+    devices = "cpu", "cuda"
+
+
+def claims(model: Model) -> bool:
+    """Return whether ``advance`` computes this model."""
+    return any(kind.is_for(model) and kind.declines(model) is None for kind in (_LSTM, _ReTran))
+
+
+@cache
+def compile_step(step: Step, backend: str) -> Step:
+    """Return a wave's step, compiled when it is first called with a shape."""
+    return torch.compile(step, backend=backend, fullgraph=True, dynamic=False)
+
+
+def advance(
+    model: LSTMModel | ReTranModel, x: Float[Tensor, "r t d"], compiled: Callable[[Step], Step] = lambda step: step
+) -> Float[Tensor, "r t d"]:
+    """Compute a loop of the model, wave by wave, each by a step that may be ``compiled``."""
+    compute = _advance_lstm if isinstance(model, LSTMModel) else _advance_retran
+    return torch.stack(compute(model, x, compiled), 1)  # type: ignore[arg-type]
+
+
+def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiled: Callable[[Step], Step]) -> list[Tensor]:
+    cells, (rows, positions, width) = [*model.cells], x.shape
+    depth, step, columns, outputs = len(cells), compiled(_compute_cells), x.unbind(1), []
+    gates = _stack_gates(cells)
+    out_short = stack_linear([[weights_of(cell.out), weights_of(cell.short)] for cell in cells])
+    states, active = _start(cells, x), _find_active(depth, positions, x)
+    factors = _draw(x, model.drop.p if model.drop.training else 0.0, len(active), (depth - 1, rows, width))
+    for wave, runs in enumerate(active):
+        states = States(*step(gates, out_short, states, columns[min(wave, positions - 1)], runs, factors[wave]))
+        outputs.append(states.outputs[-1])
+    return outputs[depth - 1 :]
+
+
+def _compute_cells(
+    gates: Pair,
+    out_short: Pair,
+    states: States,
+    x: Float[Tensor, "r d"],
+    active: Bool[Tensor, "l 1 1"],
+    drop: Tensor | None,
+) -> Parts:
+    """Return the states after a wave of the LSTM that begins with ``x``."""
+    below = torch.cat([x[None], states.outputs[:-1] if drop is None else states.outputs[:-1] * drop])
+    return _keep(active, _step_cells(gates, out_short, below, states), states)
+
+
+def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiled: Callable[[Step], Step]) -> list[Tensor]:
+    layers, (rows, positions, width) = [*model.layers], x.shape
+    depth, heads, step, columns, outputs = len(layers), layers[0].heads, compiled(_compute_layers), x.unbind(1), []
+    weights = {"gates": _stack_gates([layer.cell for layer in layers])}
+    weights |= stack_maps(layers, heads) | stack_norms(layers)  # type: ignore[arg-type]
+    states, memory = _start([layer.cell for layer in layers], x), _start_memory(layers, x)
+    active, places = _find_active(depth, positions, x), _places(model, positions, x)
+    probability = layers[0].dropout if layers[0].training else 0.0
+    seen = _draw(x, probability, len(active), (depth, depth + positions, rows, heads))
+    sums = _draw(x, probability, len(active), (2, depth, rows, width))
+    for wave, runs in enumerate(active):
+        column, factors = columns[min(wave, positions - 1)], (seen[wave], sums[wave])
+        new, stored = step(weights, states, memory, column, runs, places[wave], factors, heads)
+        states, memory = States(*new), Memory(*stored)
+        outputs.append(states.outputs[-1])
+    return outputs[depth - 1 :]
+
+
+def _compute_layers(
+    weights: dict[str, Pair],
+    states: States,
+    memory: Memory,
+    x: Float[Tensor, "r d"],
+    active: Bool[Tensor, "l 1 1"],
+    place: Place,
+    factors: tuple[Tensor | None, Tensor | None],
+    heads: int,
+) -> tuple[Parts, Parts]:
+    """Return states and memory after a wave of ReTran that begins with ``x``."""
+    below, turn = torch.cat([x[None], states.outputs[:-1]]), (place.cos, place.sin)
+    drop_seen, drop_sums = factors
+    query = _by_head(rotate(_map(weights["query"], below), turn), heads)[:, None] * math.sqrt(heads / x.shape[-1])
+    attention = (_by_head(memory.keys, heads) * query).sum(-1).masked_fill(~place.seen, -torch.inf).softmax(1)
+    if drop_seen is not None:
+        attention = attention * drop_seen
+    mixed = _map(weights["mix"], (attention[..., None] * _by_head(memory.values, heads)).sum(1).flatten(-2))
+    h = _norm(weights["norm_attention"], below + (mixed if drop_sums is None else mixed * drop_sums[0]))
+    emitted, short, long = _step_cells(weights["gates"], weights["out_short"], h, states)
+    y = _norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
+    straight, on, value = _map(weights["key_value"], y).chunk(3, -1)
+    new = rotate(torch.cat([straight, on], -1), turn), value
+    stored = [torch.where(place.written, one[:, None], kept) for one, kept in zip(new, memory, strict=True)]
+    return _keep(active, (y, short, long), states), tuple(stored)
+
+
+def _by_head(x: Float[Tensor, "*l d"], heads: int) -> Float[Tensor, "*l heads e"]:
+    return x.unflatten(-1, (heads, -1))
+
+
+def _step_cells(gates: Pair, out_short: Pair, x: Float[Tensor, "l r d"], states: States) -> Parts:
+    """Compute a step of all cells: outputs, short states and long states (``nn.lstm.Cell``)."""
+    i, f, o, g = _map(gates, torch.cat([x, states.short], -1)).chunk(4, -1)
+    long = f.sigmoid() * states.long + i.sigmoid() * g.tanh()
+    output, short = _map(out_short, o.sigmoid() * long).chunk(2, -1)
+    return output, short, long
+
+
+def _keep(active: Bool[Tensor, "l 1 1"], new: Parts, old: Parts) -> Parts:
+    return tuple([torch.where(active, *pair) for pair in zip(new, old, strict=True)])
+
+
+def _map(weights: Pair, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
+    return torch.baddbmm(weights[1], x, weights[0])
+
+
+def _norm(weights: Pair, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
+    return torch.addcmul(weights[1], F.layer_norm(x, x.shape[-1:]), weights[0])
+
+
+def _stack_gates(cells: Sequence[Cell]) -> Pair:
+    stacked = torch.stack([gate_matrix(cell) for cell in cells]).mT  # the last input is the bias's
+    return stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
+
+
+def _start(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> States:
+    """Return the states before the first wave."""
+    rows, _, width = x.shape
+    short = torch.stack([cell.first_short.expand(rows, -1) for cell in cells])
+    long = torch.stack([cell.first_long.expand(rows, -1) for cell in cells])
+    # With gradients, as in later waves, for which a step is compiled too.
+    return States(x.new_zeros(len(cells), rows, width).requires_grad_(torch.is_grad_enabled()), short, long)
+
+
+def _start_memory(layers: Sequence[Layer], x: Float[Tensor, "r t d"]) -> Memory:
+    """Return the memory before the first wave, with the learned first vectors alone."""
+    rows, positions, _ = x.shape
+    depth = len(layers)
+    own = torch.eye(depth, depth + positions, dtype=torch.bool, device=x.device)[:, :, None, None]
+    keys = torch.stack([layer.key(layer.first) for layer in layers])
+    values = torch.stack([layer.value(layer.first) for layer in layers])
+    first = (torch.where(own, part[:, None, None], 0.0) for part in (keys, values))
+    return Memory(*(part.expand(-1, -1, rows, -1).contiguous() for part in first))
+
+
+def _find_active(depth: int, positions: int, x: Tensor) -> Sequence[Bool[Tensor, "l 1 1"]]:
+    """Return, for each wave, the layers whose position is in the row."""
+    wave, layer = (torch.arange(count, device=x.device) for count in (depth + positions - 1, depth))
+    position = wave[:, None] - layer
+    return ((position >= 0) & (position < positions))[..., None, None].unbind()
+
+
+def _places(model: ReTranModel, positions: int, x: Tensor) -> list[Place]:
+    depth = len(model.layers)  # type: ignore[arg-type]
+    layer, slot = (torch.arange(count, device=x.device) for count in (depth, depth + positions))
+    wave = torch.arange(depth + positions - 1, device=x.device)[:, None]
+    # A layer always sees its first vector, also before its first position: a softmax over nothing is not a number.
+    seen = (slot >= layer[:, None]) & (slot <= wave.maximum(layer)[..., None])
+    runs = torch.stack([*_find_active(depth, positions, x)])[..., 0]
+    written = runs & (slot == wave[..., None] + 1)
+    angles = ((wave - layer + 1)[..., None, None] * model.rates.repeat(2 * model.spec.heads)).to(x.dtype)
+    parts = seen[..., None, None], written[..., None, None], angles.cos(), angles.sin()
+    return [Place(*one) for one in zip(*(part.unbind() for part in parts), strict=True)]
+
+
+def _draw(x: Tensor, probability: float, waves: int, shape: tuple[int, ...]) -> Sequence[Tensor | None]:
+    """Draw dropout's factors, 1 / (1 − p) or 0, for each wave; None without dropout."""
+    return F.dropout(x.new_ones(waves, *shape), probability).unbind() if probability else [None] * waves
