@@ -38,15 +38,15 @@ class Progressive(Objective):
         half = max(full // 2, 1)
         skipped = uniform(0, full - 1) if self.truncated else 0
         fewer = skipped + uniform(1, min(full - skipped, half) if self.truncated else full)
-        parts, targets = {}, batch.targets[batch.loss_mask]
-        for name, depth, tracked in (("full", full, half), ("fewer", fewer, fewer - skipped)):
-            no_grad_loops = depth - tracked if self.truncated else 0
-            # Rows with fewer loops than ``depth`` keep their own number.
-            depths = loops.clamp(max=depth)
-            logits = runner.last(batch.inputs, depths, batch.loss_mask, no_grad_loops=no_grad_loops)
-            parts[name] = supervise(logits, targets)
-        value = (1 - self.weight) * parts["full"][0] + self.weight * parts["fewer"][0]
-        return Loss(
-            value,
-            {"loss": value.detach(), "full_loss": parts["full"][0].detach(), "token_accuracy": parts["full"][1]},
-        )
+        if self.truncated:
+            tracked = (full, half), (fewer, fewer - skipped)
+            logits = [
+                # Rows with fewer loops than ``depth`` keep their own number.
+                runner.last(batch.inputs, loops.clamp(max=depth), batch.loss_mask, no_grad_loops=depth - last)
+                for depth, last in tracked
+            ]
+        else:
+            logits = runner.at_depths(batch.inputs, loops, (full, fewer), batch.loss_mask)
+        (of_full, right), (of_fewer, _) = (supervise(one, batch.targets[batch.loss_mask]) for one in logits)
+        value = (1 - self.weight) * of_full + self.weight * of_fewer
+        return Loss(value, {"loss": value.detach(), "full_loss": of_full.detach(), "token_accuracy": right})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -44,6 +44,11 @@ class Runner(ABC):
     @abstractmethod
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         """Return the logits after each row's last loop. The first ``no_grad_loops`` loops run without gradients."""
+
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
+        """Return, for each of ``depths``, the logits after so many loops of each row, or after its last if it has
+        fewer."""
+        return [self.last(inputs, loops.clamp(max=depth), at) for depth in depths]
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
         """Return the logits and the state after each row's last loop. Loops start from ``state``, which an earlier call

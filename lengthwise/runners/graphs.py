@@ -18,7 +18,7 @@ On a CPU the same steps run without a capture, on the same buffers, and tests ho
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
@@ -37,7 +37,7 @@ from lengthwise.models import Model, State, device_of
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import Encoding
-from lengthwise.runners import Runner, cpu, waves
+from lengthwise.runners import Logits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, compile_advance, drops, pad_to_bucket
 from lengthwise.runners.plain import pick
@@ -78,6 +78,8 @@ class Graphs(Runner):
         self.compiles = self.device.type == "cuda" and _compiles(self.model)
         self.by_waves = waves.claims(self.model)
         self.own_code = any(not _is_known(type(part)) for part in self.model.modules())
+        # Whether a pass has the same states in each of its loops as any other with these inputs.
+        self.repeats = Compiled.is_for(self.model) and Compiled.declines(self.model) is None
         self.reason: str | None = None
 
     def begin(self) -> None:
@@ -103,6 +105,13 @@ class Graphs(Runner):
         if logits is None:
             return self.plain.last(inputs, loops, at, no_grad_loops=no_grad_loops)
         return pick(logits, *at.nonzero(as_tuple=True))
+
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
+        logits = self._logits(inputs, loops.clamp(max=max(depths)), 0, each=True) if self.repeats else None
+        if logits is None:
+            return super().at_depths(inputs, loops, depths, at)
+        row, position = at.nonzero(as_tuple=True)
+        return [pick(logits, loops.clamp(max=depth)[row] - 1, row, position) for depth in depths]
 
     def carry(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], state: State | None = None

@@ -50,13 +50,14 @@ LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 4, 2]
 
 
 def everything(runner, inputs, loops):
-    """What is read after the last loops, after each, and after the last with the first ones no_grad_loops; of some
-    positions, as a loss would ask."""
+    """What is read after the last loops, after each, after the last with the first ones no_grad_loops, and at two
+    depths; of some positions, as a loss would ask."""
     position = torch.arange(inputs.tokens.shape[1])
     late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
     last = runner.last(inputs, torch.tensor(loops), late)
     no_grad_loops = runner.last(inputs, torch.tensor(loops), some_, no_grad_loops=1)
-    return torch.cat([last, no_grad_loops, every_loop(runner, inputs, loops, some_)])
+    depths = runner.at_depths(inputs, torch.tensor(loops), (max(loops), 2), late)
+    return torch.cat([last, no_grad_loops, every_loop(runner, inputs, loops, some_), *depths])
 
 
 @cache
