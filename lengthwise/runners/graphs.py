@@ -18,6 +18,7 @@ On a CPU the same steps run without a capture, on the same buffers, and tests ho
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -45,6 +46,7 @@ from lengthwise.runners.short_attention import choose_attention
 
 BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
 MOST = 200  # recordings that are kept: those used last
+AHEAD = 3  # steps that the host may be ahead of the GPU; each holds its batch in pinned memory
 WARM_UP = 3  # runs before a capture: they allocate, choose kernels and compile
 
 
@@ -80,11 +82,17 @@ class Graphs(Runner):
         self.own_code = any(not _is_known(type(part)) for part in self.model.modules())
         # Whether a pass has the same states in each of its loops as any other with these inputs.
         self.repeats = Compiled.is_for(self.model) and Compiled.declines(self.model) is None
+        self.begun: deque[torch.cuda.Event] = deque()
         self.reason: str | None = None
 
     def begin(self) -> None:
         """Start a step: set all gradients to 0."""
         self.calls = 0
+        if self.device.type == "cuda":
+            self.begun.append(torch.cuda.Event())
+            self.begun[-1].record()
+            if len(self.begun) > AHEAD:
+                self.begun.popleft().synchronize()
         if self.gradients:
             torch._foreach_zero_([*self.gradients.values()])
 
