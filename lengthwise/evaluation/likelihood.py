@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems, to_device
-from lengthwise.evaluation.scores import split_batches
+from lengthwise.evaluation.scores import positions_at_once, split_batches
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
@@ -29,7 +29,7 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     """Return the validation loss: the mean −log p, in nats, of the supervised symbols after the planned loops."""
     model.eval()
     total, count = 0.0, 0
-    for _, batch in split_batches(recipe, problems):
+    for _, batch in split_batches(recipe, problems, positions_at_once(model)):
         batch = batch.trimmed() if recipe.layout.causal else batch
         logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds), batch.loss_mask)
         total, count = total - float(logs.sum()), count + len(logs)

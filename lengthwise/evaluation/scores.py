@@ -31,6 +31,7 @@ from lengthwise.runs.run import Weights
 from lengthwise.tasks import texts_of
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
+WIDER = 16  # times as many on a GPU, where launching operations takes longer than computing them
 SAMPLES = 1000  # problems per length, by default
 MOST = 10_000  # problems per length with a precision: enough for ±0.01
 Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, and the share that is done
@@ -265,7 +266,7 @@ def _results_of_batches(
     """Return ``results_by_row`` for rules that can share batches."""
     results: list[list[RowResults]] = [[] for _ in rules]
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
-    positions = min(CACHED, TOKENS) if cached else TOKENS
+    positions = min(CACHED, TOKENS) if cached else positions_at_once(model)
     together = max(rule.together for rule in rules)
     for rows, batch in split_batches(recipe, problems, positions, together=together):
         for rule, parts, predicted in zip(rules, results, answers(model, recipe, batch, rules), strict=True):
@@ -332,6 +333,11 @@ def split_batches(
     width = _row_width(recipe, problems)
     for part in _split_rows(len(problems), width, together * width if together > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
+
+
+def positions_at_once(model: Model) -> int:
+    """Return the number of positions per forward pass on the model's device."""
+    return TOKENS if device_of(model).type == "cpu" else WIDER * TOKENS
 
 
 def _row_width(recipe: Recipe, problems: Problems) -> int:
