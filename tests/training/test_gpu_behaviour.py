@@ -176,7 +176,7 @@ def test_more_rows_at_a_time_where_no_cache_is_small(monkeypatch):
     list(scores.evaluate(weights, [4], samples=4))
     monkeypatch.setattr(scores, "device_of", lambda model: CUDA)
     list(scores.evaluate(weights, [4], samples=4))
-    assert seen == [scores.CACHED, scores.TOKENS]
+    assert seen == [scores.CACHED, scores.WIDER * scores.TOKENS]
 
 
 def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
