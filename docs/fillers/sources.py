@@ -184,10 +184,11 @@ def _figures(claim: Row, recipe: str) -> list[float]:
     if not stop:
         return exact_by_seed(folder, recipe, sizes)
     rows = json.loads((ROOT / folder / f"stopping-{recipe}.json").read_text())
-    (row,) = (row for row in rows if size_text(row["sizes"]) == sizes)
+    rows = [row for row in rows if size_text(row["sizes"]) == sizes]
     if stop == "per batch":
-        return [row["chosen"]["batch"]["exact"]]
-    return [row["exact"][row["planned"] - 1 + int(stop.removeprefix("T(n)").replace(" ", ""))]]
+        return [row["chosen"]["batch"]["exact"] for row in rows]
+    more = int(stop.removeprefix("T(n)").replace(" ", ""))
+    return [row["exact"][row["planned"] - 1 + more] for row in rows]
 
 
 def verdict(claim: Mapping[str, str], shares: list[float], unfit: Mapping[str, str]) -> str:

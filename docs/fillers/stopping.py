@@ -20,7 +20,8 @@ def loops(name: str) -> str:
     shown = {"T−1": -1, "T": 0, "T+1": 1, "T+5": 5, "T+20": 20}
     heading = ["length", "T(n)", *(f"after {text}" for text in shown), "most confident, per example", "per batch"]
     lines = [heading, ["---:"] * len(heading)]
-    rows = json.loads((ROOT / name).read_text())
+    found = json.loads((ROOT / name).read_text())
+    rows = [row for row in found if row.get("train_seed") == found[0].get("train_seed")]
     for row in rows:
         planned = row["planned"]
         around = [row["exact"][planned - 1 + more] for more in shown.values()]
@@ -28,7 +29,8 @@ def loops(name: str) -> str:
         stops = [f"{share_text(rule['exact'], 3)} (after {rule['mean']:.1f} loops)" for rule in rules]
         size = size_text(row["sizes"])
         lines.append([size, str(planned), *(share_text(share, 3) for share in around), *stops])
-    return f"{table_of(lines)}\n{rows[0]['count']} fresh problems per length.\n"
+    which = "" if len(rows) == len(found) else f", of seed {rows[0]['train_seed']}"
+    return f"{table_of(lines)}\n{rows[0]['count']} fresh problems per length{which}.\n"
 
 
 def stopped(folder: str) -> dict[tuple[str, str, str], list[Row]]:

@@ -90,6 +90,7 @@ class DepthRow(TypedDict):
     sizes: Sizes
     count: Count
     seed: NotRequired[Seed]
+    train_seed: NotRequired[Seed]  # in results: of the run that was measured
     planned: Size
     exact: tuple[Fraction, ...]  # after each loop
     confidence: tuple[Real, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, takewhile
@@ -13,7 +14,7 @@ from lengthwise.api import catalog
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.files import path_inside
 from lengthwise.base.progress import Progress
-from lengthwise.base.ranges import Size
+from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.score_rows import Row
 from lengthwise.cli.console import err, print_result, show_elapsed
 from lengthwise.cli.forecast import forecast
@@ -37,7 +38,7 @@ from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import check_matmul, computation_settings
-from lengthwise.training.cost import operations_by_id
+from lengthwise.training.cost import operations_by_id, stored_costs
 from lengthwise.training.stacked import check_seeds, rehearse_stacked
 
 DEPTH_SAMPLES = 512  # problems for measuring every loop; the batch size of the published code
@@ -48,6 +49,7 @@ class Options(TrainingOptions):
     """Train and evaluate all of a study, then write its table and figures."""
 
     study: Argument  # STUDY: e.g. pairs, or looped
+    seed: Seed = 0  # N: first seed (default: 0); published runs of other seeds and recipes stay in the results
     stack: bool = False  # train a recipe's seeds together in one process, their weights stacked
     curve_samples: Size = 128  # N: problems per length there (default: 128)
     out: str | None = None  # FOLDER: where tables and figures go
@@ -72,7 +74,7 @@ def run(args: Options) -> int:
     if args.samples is None:
         args.samples = study.samples
     if args.stack:
-        _check_stacks(study, args.seeds)
+        _check_stacks(study, args.seed, args.seeds)
     folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
@@ -91,10 +93,10 @@ def run(args: Options) -> int:
     return 0
 
 
-def _check_stacks(study: Study, seeds: int) -> None:
+def _check_stacks(study: Study, first: int, seeds: int) -> None:
     """Raise UsageError, before anything is written, if the seeds of a recipe cannot be stacked."""
     for recipe in study.recipes:
-        recipes = seeds_of(recipe, 0, seeds)
+        recipes = seeds_of(recipe, first, seeds)
         check_seeds(recipes)
         if not all(Run.locate(one).done for one in recipes):
             rehearse_stacked(recipes, torch.device("cpu"))
@@ -104,8 +106,8 @@ def _runs_of_panel(args: Options, panel: Panel) -> list[Run]:
     """Return the requested seeds, and the seeds after them that are already trained."""
     runs = []
     for recipe in panel.recipes:
-        runs += [Run.of(one) for one in seeds_of(recipe, 0, args.seeds)]
-        following = (Run.locate(one) for seed in count(args.seeds) for one in seeds_of(recipe, seed, 1))
+        runs += [Run.of(one) for one in seeds_of(recipe, args.seed, args.seeds)]
+        following = (Run.locate(one) for seed in count(args.seed + args.seeds) for one in seeds_of(recipe, seed, 1))
         runs += takewhile(lambda run: run.done, following)
     return runs
 
@@ -156,7 +158,7 @@ def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
 
 
 def _dry_run(args: Options, study: Study) -> int:
-    plan = [seeds_of(recipe, 0, args.seeds) for recipe in study.recipes]
+    plan = [seeds_of(recipe, args.seed, args.seeds) for recipe in study.recipes]
     return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
 
 
@@ -168,18 +170,18 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     files: list[Path] = []
     rows: list[Row] = []
     drawn: list[RunFolder] = []
-    prices: dict[str, float] = {}
+    prices = {identity: cost["operations"] for identity, cost in stored_costs().items()}
     for panel in study.panels:
         group, place = runs[panel.title], path_inside(folder, panel.name)
         if not any(run.done for run in group):
             continue
-        before = _published_before(place, group) if study.matrix else []
         with Progress(quiet=args.quiet) as shown:
             prices |= operations_by_id((one.recipe for one in group), shown)
-        drawn += [*before, *(run for run in group if run.done)]
-        files += _publish_panel(args, panel, [*group, *before], place, prices)
+        together = _with_published(place, group)
+        drawn += [run for run in together if not isinstance(run, Run) or run.done]
+        files += _publish_panel(args, panel, together, place, prices)
         if panel.claims or panel.also:
-            found = summary(panel.title, curves(group), panel.sizes, panel.claims)
+            found = summary(panel.title, curves(together), panel.sizes, panel.claims)
             write_csv(place / "summary.csv", found)
             files, rows = [*files, place / "summary.csv"], rows + found
     if study.strong:
@@ -204,10 +206,18 @@ def _other_columns(folder: Path, study: Study) -> list[RunFolder]:
     return [run for place in others for run in read_published(place)]
 
 
-def _published_before(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
-    """The runs in a folder of results other than these, and other seeds of these: rows of a matrix stay in it."""
-    now = {run.recipe.id for run in runs}
-    return [run for run in read_published(place) if run.outline.id not in now] if is_published(place) else []
+def _with_published(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
+    """Return these runs and those that stay in a folder of results: other recipes, and other seeds of these recipes
+    unless they have changed since. In the order of recipes there, new ones last; by seed."""
+    ids = {run.outline.id for run in runs}
+    recipes = {run.outline.name: run.outline.seedless_id for run in runs}
+    before = read_published(place) if is_published(place) else []
+    together: list[RunFolder] = [*runs]
+    for one in before:
+        same = recipes.get(one.outline.name, one.outline.seedless_id) == one.outline.seedless_id
+        together += [one] if same and one.outline.id not in ids else []
+    names = list(dict.fromkeys(one.outline.name for one in [*before, *runs]))
+    return sorted(together, key=lambda one: (names.index(one.outline.name), one.outline.seed))
 
 
 def _publish_panel(
@@ -215,12 +225,16 @@ def _publish_panel(
 ) -> list[Path]:
     """Write a panel's scores and figures; accuracy by loops of adaptive recipes; and the lengths in a fixed set."""
     files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
-    for one in (run for run in runs if isinstance(run, Run)):
-        if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for one in sorted(runs, key=lambda run: run.outline.seed) if panel.also else []:
+        found = one.rows("depth")
+        if isinstance(one, Run) and one.recipe.loops.adapts and one.done:
             with computation_settings(1), Progress(quiet=args.quiet) as shown, one.locked(wait=True):
                 sizes = [one.recipe.lengths.top, *panel.sizes]
-                rows = depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
-            files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")
+                found = depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
+        rows[one.outline.name] += [{"train_seed": one.outline.seed} | row for row in found]
+    for name in {run.outline.name for run in runs if isinstance(run, Run)}:
+        files += publish_depth(rows[name], folder / f"stopping-{name}") if rows[name] else []
     if panel.natural:
         files += _publish_set(panel.recipes[0], folder / "distribution", quiet=args.quiet)
     return files

@@ -196,13 +196,17 @@ def _inquiry_columns(asked: InquiryFolder) -> Row:
 def publish_depth(
     rows: Sequence[Row], path: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS
 ) -> list[Path]:
-    """Write accuracy and confidence against loops, as rows and as a figure. ``path`` is ``stopping-<run>``."""
+    """Write accuracy and confidence against loops, as rows and as a figure of the first run's rows, by their
+    ``train_seed``. ``path`` is ``stopping-<run>``."""
     figure = _draw_depth(path.name, rows, width)
     return [_write_json(path.parent, path.name, rows), *save(figure, path, formats)]
 
 
 def _draw_depth(name: str, rows: Sequence[Row], width: Width) -> Figure:
-    return depth_figure(rows, f"{name.removeprefix('stopping-')}: after each loop", width=width)
+    seeds = [row.get("train_seed") for row in rows]
+    which = f", seed {seeds[0]}" if len(set(seeds)) > 1 else ""
+    shown = [row for row, seed in zip(rows, seeds, strict=True) if seed == seeds[0]]
+    return depth_figure(shown, f"{name.removeprefix('stopping-')}{which}: after each loop", width=width)
 
 
 def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:

@@ -89,14 +89,16 @@ def read_published(folder: Path) -> list[PublishedRun]:
     ]
     by_folder = {run.folder: run for run in runs}
     for label, group in (by_recipe(runs) if runs else {}).items():
-        if (path := folder / f"anatomy-{label}.json").exists():
-            owners = {run.outline.seed: run for run in reversed(group)}
-            for row in read_json(path, tuple[AnatomyRow, ...]):
+        owners = {run.outline.seed: run for run in reversed(group)}
+        for kind, schema, name in (
+            ("anatomy", AnatomyRow, f"anatomy-{label}"),
+            ("depth", DepthRow, f"stopping-{label}"),
+            ("depth", DepthRow, f"stopping-{group[0].folder.name}"),
+        ):
+            path = folder / f"{name}.json"
+            for row in read_json(path, tuple[schema, ...]) if path.exists() else []:
                 owner = owners.get(row.get("train_seed"), group[0])
-                by_folder[owner.folder].kept.setdefault("anatomy", []).append(row)
-        for name in (label, group[0].folder.name):
-            if (path := folder / f"stopping-{name}.json").exists():
-                by_folder[group[0].folder].kept["depth"] = read_json(path, tuple[DepthRow, ...])
+                by_folder[owner.folder].kept.setdefault(kind, []).append(row)
     for run in runs:
         for name, rows in run.kept.items():
             check_axes(rows, run.axes, f"{run.folder}: {name}: row")

@@ -38,6 +38,7 @@ from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.publish import anatomy_rows
+from lengthwise.report.published import read_published
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.run import Run, load
@@ -395,6 +396,32 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     for part in ("Parity, trained on up to 2", "of 1", "published: text of the paper", "0.992"):
         assert part in shown
     assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 3
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_seeds_and_methods_join_those_that_were_published_before(small, capsys, tmp_path, monkeypatch):
+    """Only what is of the same recipe: where a recipe has changed, its old seeds are dropped."""
+
+    def reproduce(methods, seed, **changed):
+        recipes = [replace(small, name=f"{name}-parity", **changed) for name in methods]
+        panel = Panel("Tiny", tuple(recipes), (3,), name="parity", also=(MaxConfidence(),))
+        monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
+        monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # the earlier weights are not here
+        words = ["--seed", seed, "--samples", 4, "--out", tmp_path / "out", "--quiet"]
+        assert typed(capsys, "reproduce", "looped", *words)[0] == 0
+        found = read_published(tmp_path / "out" / "parity")
+        assert found and all(run.rows("scores") and run.about() for run in found)
+        stops = json.loads((tmp_path / "out" / "parity" / f"stopping-{methods[0]}-parity.json").read_text())
+        assert [row["train_seed"] for row in stops if row["sizes"] == [3]] == [
+            run.outline.seed for run in found if run.outline.name == f"{methods[0]}-parity"
+        ]
+        assert all(run.rows("depth") for run in found)
+        return [(run.outline.name, run.outline.seed) for run in found]
+
+    assert reproduce(["a", "b"], 1) == [("a-parity", 1), ("b-parity", 1)]
+    assert reproduce(["b"], 0) == [("a-parity", 1), ("b-parity", 0), ("b-parity", 1)]
+    assert reproduce(["c"], 1) == [("a-parity", 1), ("b-parity", 0), ("b-parity", 1), ("c-parity", 1)]
+    assert reproduce(["b"], 2, steps=small.steps + 1) == [("a-parity", 1), ("b-parity", 2), ("c-parity", 1)]
 
 
 @pytest.mark.usefixtures("fleet_here")
