@@ -19,7 +19,7 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -140,6 +140,12 @@ def check_file(option: str, path: Path) -> None:
 def write_json(path: Path, tree: Any) -> None:
     """Replace a JSON file atomically. Raises UsageError if it cannot be written."""
     write(path, (json_text(tree, indent=1) + "\n").encode())
+
+
+def write_json_rows(path: Path, rows: Iterable[Any]) -> None:
+    """Replace a JSON file of a list atomically, one entry a line. Raises UsageError if it cannot be written."""
+    entries = ",\n".join(map(json_text, rows))
+    write(path, f"[\n{entries}\n]\n".encode())
 
 
 def json_text(tree: Any, indent: int | None = None) -> str:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.fields import encode
-from lengthwise.base.files import remove, write_json
+from lengthwise.base.files import remove, write_json, write_json_rows
 from lengthwise.base.results import Claim
 from lengthwise.base.schemas import DepthRow, Distribution, ParameterRow
 from lengthwise.base.score_rows import ALONE, Row
@@ -138,7 +138,8 @@ def _write_data(
         entries.append(
             run_columns(run) | run.about() | verdict | {"outline": encode(run.outline), "recipe": run.config()}
         )
-    files = [_write_json(folder, "runs", entries)]
+    files = [folder / "runs.json"]
+    write_json_rows(files[0], entries)
     if asked:
         entries = [_inquiry_columns(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
         files.append(_write_json(folder, "inquiries", entries))
