@@ -167,6 +167,10 @@ class Recipe(fields.Config):
         """The first step of its training: 0, unless it continues from a run."""
         return self.parent.step if self.parent else 0
 
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return self.optimizer.rate * self.schedule.factor(step - self.start, self.steps - self.start)
+
     @property
     def has_fixed_problems(self) -> bool:
         """True if test problems come from a fixed collection, so that drawing again gives nothing new."""

@@ -97,7 +97,12 @@ def _advance(
 @cache
 def compile_advance(backend: str) -> Callable[..., Tensor]:
     """Return ``_advance``, compiled when it is first called with a shape."""
+    allow_many_shapes()
+    return torch.compile(_advance, backend=backend, fullgraph=True, dynamic=False)
+
+
+def allow_many_shapes() -> None:
+    """Let torch compile a function for as many shapes as there are."""
     from torch._dynamo import config  # late: importing it takes seconds
 
     config.recompile_limit = config.accumulated_recompile_limit = SHAPES
-    return torch.compile(_advance, backend=backend, fullgraph=True, dynamic=False)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
@@ -36,13 +36,12 @@ from lengthwise.base.files import one_line
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, State, device_of
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import Encoding
 from lengthwise.runners import Logits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, compile_advance, drops, pad_to_bucket
-from lengthwise.runners.plain import pick
-from lengthwise.runners.short_attention import choose_attention
+from lengthwise.runners.plain import detach, pick
+from lengthwise.runners.short_attention import choose_attention, head_width
 
 BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
 MOST = 200  # recordings that are kept: those used last
@@ -57,6 +56,7 @@ class Shape(NamedTuple):
     loops: int
     no_grad_loops: int
     each: bool  # whether logits are read after every loop
+    mixed: bool  # whether rows differ in their loops without gradients: ``running`` is followed by ``tracked``
     all_run: bool  # whether all rows run all loops
     same_positions: bool  # whether all rows have the same positions, as biases by distance then have one row
     tensors: tuple[tuple[torch.Size, torch.dtype], ...]  # the inputs'
@@ -78,7 +78,7 @@ class Graphs(Runner):
         self.pools: list[Any] = []  # of memory, by the number of the call
         self.calls = 0
         self.compiles = self.device.type == "cuda" and _compiles(self.model)
-        self.by_waves = waves.claims(self.model)
+        self.by_waves, self.buffers = waves.claims(self.model), [*self.model.buffers()]
         self.own_code = any(not _is_known(type(part)) for part in self.model.modules())
         # Whether a pass has the same states in each of its loops as any other with these inputs.
         self.repeats = Compiled.is_for(self.model) and Compiled.declines(self.model) is None
@@ -144,16 +144,29 @@ class Graphs(Runner):
         """The logits of all positions, after the last loop or after each; None where the model runs plainly."""
         if self.reason or not (torch.is_grad_enabled() and self.model.training):
             return None
+        return self.run(inputs, loops > torch.arange(int(loops.max()))[:, None], no_grad_loops, each=each)
+
+    def run(
+        self,
+        inputs: Inputs,
+        running: Bool[Tensor, "k b"],
+        no_grad_loops: int,
+        *,
+        each: bool,
+        tracked: Bool[Tensor, "k b"] | None = None,
+    ) -> Tensor | None:
+        """The output of a pass; None if it cannot be recorded. ``tracked``: the rows whose loops have gradients, among
+        those after the first ``no_grad_loops``; None: all."""
         for part in self.model.modules():  # a replay does not look whether rows fit
             if isinstance(part, Encoding):
                 part.check(inputs)
         if isinstance(self.model, TransformerModel):
             inputs = pad_to_bucket(self.model, inputs, BUCKET)
         inputs = inputs._map(Tensor.contiguous)
-        running = loops > torch.arange(int(loops.max()))[:, None]
-        tensors = tuple((value.shape, value.dtype) for value in _tensors(inputs).values())
-        alike = bool((inputs.position == inputs.position[:1]).all())
-        shape = Shape(self.calls, len(running), no_grad_loops, each, bool(running.all()), alike, tensors)
+        tensors = tuple((value.shape, value.dtype) for value in tensors_of(inputs).values())
+        alike, mixed = bool((inputs.position == inputs.position[:1]).all()), tracked is not None
+        shape = Shape(self.calls, len(running), no_grad_loops, each, mixed, bool(running.all()), alike, tensors)
+        running = running if tracked is None else torch.cat([running, tracked])
         self.calls += 1
         recording = self.recordings.pop(shape, None) or self._record(shape, inputs, running)
         if recording is None:
@@ -195,6 +208,18 @@ class Graphs(Runner):
                 gradient.add_(weight.grad)
             weight.grad = gradient
 
+    def compute(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
+        """Return a function that computes the output of a pass from its inputs and the rows that run in each loop."""
+        unrolled = Unrolled(self.model, shape, compiles=self.compiles, by_waves=self.by_waves)
+
+        def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
+            weights = (
+                round_weights(unrolled, dict(unrolled.named_parameters(remove_duplicate=False))) if self.bf16 else {}
+            )
+            return functional_call(unrolled, weights, (inputs, running), tie_weights=False)  # type: ignore[no-any-return]
+
+        return compute
+
     def pool(self, call: int) -> Any:
         """The memory of passes with this number in their steps, which never run at the same time."""
         while len(self.pools) <= call:
@@ -212,11 +237,11 @@ class Recording:
 
     def __init__(self, owner: Graphs, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         self.owner, self.shape = owner, shape
-        buffers = {name: torch.empty_like(value, device=owner.device) for name, value in _tensors(inputs).items()}
+        buffers = {name: torch.empty_like(value, device=owner.device) for name, value in tensors_of(inputs).items()}
         self.inputs = (_GuardedInputs if owner.own_code else CopiedInputs)(**buffers, original=inputs)
         self.running = torch.empty_like(running, device=owner.device)
         self.fill(inputs, running)
-        self.unrolled = _Unrolled(owner, shape)
+        self.compute = owner.compute(shape)
         self.forward, self.backward = self._forward, self._backward
         # A replay draws the numbers of its step's seed, whenever it was recorded.
         on_gpu = owner.device.type == "cuda"
@@ -229,13 +254,13 @@ class Recording:
 
     def fill(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         """Copy a batch into the buffers, without waiting."""
-        buffers = [*_tensors(self.inputs).values(), self.running]
-        for buffer, value in zip(buffers, [*_tensors(inputs).values(), running], strict=True):
+        buffers = [*tensors_of(self.inputs).values(), self.running]
+        for buffer, value in zip(buffers, [*tensors_of(inputs).values(), running], strict=True):
             buffer.copy_(value.pin_memory() if buffer.is_cuda else value, non_blocking=True)
 
     def _try(self, times: int) -> None:
         """Run both passes. Raises ValueError for what a replay would not repeat."""
-        buffers, drawn = [*self.owner.model.buffers()], random.getstate()
+        buffers, drawn = self.owner.buffers, random.getstate()
         versions = [buffer._version for buffer in buffers]
         with side_stream() if self.owner.device.type == "cuda" else nullcontext():
             for _ in range(times):
@@ -250,18 +275,8 @@ class Recording:
         owner, positions = self.owner, self.inputs.tokens.shape[1]
         arithmetic = torch.autocast(owner.device.type, torch.bfloat16, enabled=owner.bf16, cache_enabled=False)
         kind = torch.bfloat16 if owner.bf16 else owner.weights[0].dtype
-        with torch.enable_grad(), arithmetic, choose_attention(owner.device, kind, positions, _head_width(owner.model)):
-            weights, given = self._rounded_weights() if owner.bf16 else {}, (self.inputs, self.running)
-            self.output = functional_call(self.unrolled, weights, given, tie_weights=False)
-
-    def _rounded_weights(self) -> dict[str, Tensor]:
-        """The weights of linear layers in bfloat16: rounded once per pass, where autocast would do so in every loop."""
-        return {
-            f"{name}.{own}": weight.to(torch.bfloat16)
-            for name, part in self.unrolled.named_modules()
-            if isinstance(part, nn.Linear)
-            for own, weight in part.named_parameters(recurse=False)
-        }
+        with torch.enable_grad(), arithmetic, choose_attention(owner.device, kind, positions, head_width(owner.model)):
+            self.output = self.compute(self.inputs, self.running)
 
     def _backward(self) -> None:
         if self.gradient is None:
@@ -292,13 +307,12 @@ class _Replay(torch.autograd.Function):
         return None, None
 
 
-class _Unrolled(nn.Module):
+class Unrolled(nn.Module):
     """All loops of a pass, at a fixed shape."""
 
-    def __init__(self, owner: Graphs, shape: Shape) -> None:
+    def __init__(self, model: Model, shape: Shape, *, compiles: bool, by_waves: bool) -> None:
         super().__init__()
-        self.model, self.shape, self.by_waves = owner.model, shape, owner.by_waves
-        self.compiles = owner.compiles
+        self.model, self.shape, self.compiles, self.by_waves = model, shape, compiles, by_waves
 
     def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
         """The logits, after the last loop or after each."""
@@ -307,6 +321,7 @@ class _Unrolled(nn.Module):
 
     def _unroll(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
         model, shape, read = self.model, self.shape, []
+        running, tracked = running.chunk(2) if shape.mixed else (running, None)
         context = model.embed(inputs)
         state = model.start(context)
         for k, runs in enumerate(running.unbind()):
@@ -314,13 +329,19 @@ class _Unrolled(nn.Module):
                 if self.compiles and not self.by_waves:
                     if torch.is_grad_enabled() and not state.requires_grad:
                         state = state.detach().requires_grad_()  # as in later loops, for which it is compiled too
-                    state = compile_advance(BACKEND)(model, state, context, runs[:, None, None])
+                    state = self.advance_compiled(state, context, runs[:, None, None])
                 else:
                     new = self._advance(state, context)
                     state = new if shape.all_run else keep_finished_rows(runs, new, state)
+            if tracked is not None and k >= shape.no_grad_loops:
+                state = keep_finished_rows(tracked[k], state, detach(state))
             if shape.each:
                 read.append(model.read(state))
         return torch.stack(read) if shape.each else model.read(state)
+
+    def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
+        """Advance the rows that run by one compiled loop."""
+        return compile_advance(BACKEND)(self.model, state, context, runs)
 
     def _advance(self, state: Any, context: Any) -> Any:
         if not self.by_waves:
@@ -348,13 +369,22 @@ class _GuardedInputs(CopiedInputs):
         raise ValueError("it decides what to compute by numbers of its inputs")
 
 
+def round_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of the model's linear layers in bfloat16: rounded once per pass, where autocast would do so in
+    every loop."""
+    linear = {f"{name}.{own}" for name, part in model.named_modules() if isinstance(part, nn.Linear)
+              for own, _ in part.named_parameters(recurse=False)}  # fmt: skip
+    return {name: weight.to(torch.bfloat16) for name, weight in weights.items() if name in linear}
+
+
 def pays(device: torch.device) -> bool:
     """Return whether steps are recorded on this device: only where it computes beside a host that launches
     operations."""
     return device.type == "cuda"
 
 
-def _tensors(inputs: Inputs) -> dict[str, Tensor]:
+def tensors_of(inputs: Inputs) -> dict[str, Tensor]:
+    """Return the fields of inputs, by name."""
     return {field.name: getattr(inputs, field.name) for field in fields(Inputs)}
 
 
@@ -367,9 +397,3 @@ def _compiles(model: Model) -> bool:
     may be dropped in it."""
     known = cpu.claims.why_declined(model, Compiled.parts, ("cuda",)) is None and not drops(model)
     return known or waves.claims(model)
-
-
-def _head_width(model: nn.Module) -> int:
-    """The width of a head of the model's attention; 64 where it is not known."""
-    heads = (part.out.in_features // part.heads for part in model.modules() if isinstance(part, SoftmaxAttention))
-    return next(heads, 64)

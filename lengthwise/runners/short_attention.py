@@ -14,11 +14,13 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_tree, write_json
+from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.runners.capture import capture, side_stream
 
 ON_CPU = 16  # positions: fixed, so that results do not depend on the machine
@@ -31,6 +33,12 @@ def choose_attention(device: torch.device, kind: torch.dtype, positions: int, he
     """A context in which torch computes attention over this many positions in the faster way."""
     with _attend_by_products() if positions <= max_product_width(device, kind, head_width) else nullcontext():
         yield
+
+
+def head_width(model: nn.Module) -> int:
+    """Return the width of a head of the model's attention; 64 where it is not known."""
+    heads = (part.out.in_features // part.heads for part in model.modules() if isinstance(part, SoftmaxAttention))
+    return next(heads, 64)
 
 
 @contextmanager

@@ -15,8 +15,11 @@ from lengthwise.training.processes import Divided, Processes
 class RunnerChoice:
     """Chooses a runner at every step: hooks may have been set, and memory may require smaller parts."""
 
-    def __init__(self, model: Model, processes: Processes, *, matmul: Matmul, compile: bool, graphs: bool) -> None:
+    def __init__(
+        self, model: Model, processes: Processes, *, matmul: Matmul, compile: bool, graphs: bool, stacked: bool = False
+    ) -> None:
         self.model, self.processes, self.matmul, self.compile = model, processes, matmul, compile
+        self.stacked_by = "Stacked" if stacked else None  # what runs the steps of a stack
         self.graphs = Graphs(self._unrecorded(), bf16=matmul == "bf16") if graphs else None
 
     def choose(self, parts: int) -> Runner:
@@ -36,6 +39,8 @@ class RunnerChoice:
 
     def describe(self, parts: int) -> str:
         """Return the runner's name and, for the plain runner, the reason."""
+        if self.stacked_by:
+            return self.stacked_by
         name = "Graphs" if self.replaying(parts) else cpu.describe_choice(self.model, self._kinds())
         return name if self.matmul != "bf16" else f"Bf16, {name}" if name in ("Compiled", "Graphs") else "Bf16"
 

@@ -1,19 +1,22 @@
 """The update of the weights by their gradients: clipping, the optimizer's step, the moving average.
 
-On a GPU it is captured as one CUDA graph, because launching its operations takes longer than computing them.
+On a GPU it is captured as one CUDA graph (of all models of a stack), because launching its operations takes longer than
+computing them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from lengthwise.runners.capture import capture
-from lengthwise.runners.graphs import Graphs
 from lengthwise.training.ema import EMA
+
+Logs = list[dict[str, Tensor]]  # the values to log, of each descent
 
 
 class Descent:
@@ -35,7 +38,8 @@ class Descent:
 
 
 class ReplayedDescent:
-    """A descent that is captured when it first has the same weights with gradients, and replayed after that.
+    """Descents of one model or of several, captured when they first have the same weights with gradients, and replayed
+    together after that.
 
     The rate is in a tensor; gradients are in the same memory at every step (``runners.graphs``). The first steps of an
     optimizer and of an average, which allocate, are not captured, nor any step of an optimizer whose operations depend
@@ -44,43 +48,47 @@ class ReplayedDescent:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.rate = device, torch.zeros((), device=device)
-        self.captured: dict[tuple[bool, ...], tuple[Callable[[], None], dict[str, Tensor]]] = {}
+        self.captured: dict[tuple[bool, ...], tuple[Callable[[], None], Logs]] = {}
 
-    def __call__(self, descent: Descent, rate: float, average: EMA | None, graphs: Graphs) -> dict[str, Tensor]:
-        """Take a step like ``descent``, with the gradients that ``graphs`` has computed."""
-        changing = [weight for weight in descent.weights if weight.grad is not None]
-        begun = all(weight in descent.optimizer.state for weight in changing)
-        begun = begun and (average is None or bool(average.n_averaged))
-        fixed = {id(gradient) for gradient in graphs.gradients.values()}
-        if (
-            not begun
-            or not _is_repeatable(descent.optimizer)
-            or any(id(weight.grad) not in fixed for weight in changing)
-        ):
-            return descent(rate, average)
+    def __call__(
+        self, descents: Sequence[Descent], rate: float, averages: Sequence[EMA | None], fixed: Collection[Tensor]
+    ) -> Logs:
+        """Take the step of each descent, with its average; ``fixed`` are the gradients that stay in their memory."""
+        known, begun = {id(gradient) for gradient in fixed}, all(one is None or one.n_averaged for one in averages)
+        for descent in descents:
+            state = descent.optimizer.state
+            changing = (weight for weight in descent.weights if weight.grad is not None)
+            begun = begun and all(weight in state and id(weight.grad) in known for weight in changing)
+        if not begun or not _is_repeatable(descents[0].optimizer):
+            return [descent(rate, average) for descent, average in zip(descents, averages, strict=True)]
         self.rate.fill_(rate)
-        key = (average is not None, *(weight.grad is not None for weight in descent.weights))
+        key = (averages[0] is not None, *(weight.grad is not None for one in descents for weight in one.weights))
         if key not in self.captured:
-            self.captured[key] = self._capture(descent, average)
+            self.captured[key] = self._capture(descents, averages)
         replay, logs = self.captured[key]
         replay()
-        for group in descent.optimizer.param_groups:
+        for group in _groups(descents):
             group |= {"lr": rate, **({"step": group["step"] + 1} if "step" in group else {})}
         return logs
 
-    def _capture(self, descent: Descent, average: EMA | None) -> tuple[Callable[[], None], dict[str, Tensor]]:
-        logs: dict[str, Tensor] = {}
-        on_gpu, groups = self.device.type == "cuda", descent.optimizer.param_groups
+    def _capture(self, descents: Sequence[Descent], averages: Sequence[EMA | None]) -> tuple[Callable[[], None], Logs]:
+        logs: Logs = [{} for _ in descents]
+        on_gpu, groups = self.device.type == "cuda", _groups(descents)
 
         def descend() -> None:
             kept = [{name: group[name] for name in ("capturable", "step") if name in group} for group in groups]
             for group in groups:
                 group |= {"capturable": on_gpu} if "capturable" in group else {}
-            logs.update(descent(self.rate, average))
+            for descent, average, log in zip(descents, averages, logs, strict=True):
+                log.update(descent(self.rate, average))
             for group, before in zip(groups, kept, strict=True):
                 group |= before
 
         return (capture(descend) if on_gpu else descend), logs
+
+
+def _groups(descents: Sequence[Descent]) -> list[dict[str, Any]]:
+    return [group for descent in descents for group in descent.optimizer.param_groups]
 
 
 def _is_repeatable(optimizer: torch.optim.Optimizer) -> bool:

@@ -1,7 +1,8 @@
 """Several seeds of one recipe, trained together in one process.
 
-Each seed is a ``Trainer`` with its own batches, objective, optimizer, log, checkpoint and folder. Only logits and their
-gradients are computed together (``runners.stacked``).
+Each seed is a ``Trainer`` with its own batches, objective, optimizer, log, checkpoint and folder. Logits and their
+gradients are computed together (``runners.stacked``); on a GPU they are recorded once per shape and replayed
+(``runners.stacked_graphs``), and so are the updates of all weights, as one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lengthwise.base.errors import Diverged, Interrupted, UsageError, is_out_of_memory, message_of
 from lengthwise.base.fields import validate_arguments
@@ -26,7 +28,9 @@ from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
-from lengthwise.runners.stacked import Recorder, Replayer, compute_answers
+from lengthwise.runners.graphs import pays
+from lengthwise.runners.stacked import Answered, Query, Recorder, Replayer, compute_answers
+from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check, send_to_trackers
@@ -38,6 +42,7 @@ from lengthwise.training.arithmetic import (
     step_precision,
     stop_signal,
 )
+from lengthwise.training.descent import ReplayedDescent
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
 from lengthwise.training.progress import TrainingProgress
@@ -55,10 +60,12 @@ def train_stacked(
     wait: bool = False,
     allow_divergence: bool = False,
     matmul: Matmul = "fp32",
+    graphs: bool = True,
     track: Sequence[str] = (),
 ) -> list[Run]:
     """Train recipes that differ in their seeds alone, in one process, and return their runs. Each result equals that of
-    ``train``, up to the order of sums; arguments and files are the same. Finished runs are not changed.
+    ``train``, up to the order of sums; arguments and files are the same. Finished runs are not changed. On CUDA, steps
+    are replayed as CUDA ``graphs``; a note says why not.
 
     A seed that diverges is recorded in its folder and reported, and the others continue: its run is not ``done``. If
     checkpoints are of different steps, the earlier ones catch up first. A resumed stack of the same seeds equals an
@@ -71,7 +78,9 @@ def train_stacked(
     shown, at = progress or Progress(quiet=True), choose_device(device)
     check_matmul(matmul, at)
     check_seeds(recipes)
-    _rehearse_all(recipes, at, matmul)
+    reason = _rehearse_all(recipes, at, matmul, graphs=graphs and pays(at))
+    if reason:
+        shown.note(f"{recipes[0].name}: runs without CUDA graphs: {reason}")
     runs = [Run.of(recipe) for recipe in recipes]
     with ExitStack() as entered:
         for run in sorted(runs, key=lambda run: run.folder):  # a fixed order prevents deadlocks
@@ -89,13 +98,15 @@ def train_stacked(
             seeds = [Member(run, Trainer(run.recipe, at, **settings)) for run in left]
             for one in seeds:
                 one.run.hold_code(one.trainer.model)
+            stack = Stack(seeds, shown, graphs=graphs and pays(at) and not reason)
             with prefetch_batches([one.trainer for one in seeds]):
-                _train(seeds, shown, stopped, save_every)
+                _train(stack, stopped, save_every)
     return runs
 
 
-def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> None:
-    """Raise UsageError for problems that would stop the training, before anything is written."""
+def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul, *, graphs: bool) -> str | None:
+    """Raise UsageError for problems that would stop the training, before anything is written. Return why steps with
+    ``graphs`` cannot be recorded."""
     first, runs = recipes[0], [Run.locate(recipe) for recipe in recipes]
     if device.type == "cpu":
         demand = estimate_training(first)
@@ -103,20 +114,25 @@ def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmu
         together.check(f"{first.name}: training {len(recipes)} seeds at once")
     if not all((run.folder / "config.json").exists() for run in runs):
         rehearse(first, device, matmul)
-    if not all(run.done for run in runs):
-        rehearse_stacked(recipes, device, matmul)
     causality.check(first.build(), first, [first.tops])
+    return None if all(run.done for run in runs) else rehearse_stacked(recipes, device, matmul, graphs=graphs)
 
 
-def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32") -> None:
-    """Train two of the seeds on a few rows at the first and the last step. Raises UsageError if they cannot be
-    stacked."""
+def rehearse_stacked(
+    recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32", *, graphs: bool = False
+) -> str | None:
+    """Train two of the seeds on a few rows at the first and the last step. Raises UsageError if they cannot be stacked.
+    Returns why steps with ``graphs`` cannot be recorded."""
     trainers = [Trainer(shrink(recipe), device, matmul=matmul) for recipe in recipes[:2]]
+    recorded = RecordedSteps(trainers) if graphs else None
+    if recorded:
+        recorded.graphs.compiles = False  # for these few rows
     try:
-        advance(trainers)
+        advance(trainers, recorded)
         for one in trainers:
             one.step, one.passed = one.recipe.steps - 1, one.recipe.lengths.top
-        advance(trainers)
+        advance(trainers, recorded)
+        return recorded.graphs.reason if recorded else None
     except (RuntimeError, TypeError, ValueError) as error:
         draws = "the model draws random numbers in training, as dropout and noise do"
         reason = draws if "random operation" in message_of(error) else one_line(error)
@@ -150,8 +166,12 @@ class Member:
 class Stack:
     """Seeds that train together. One that diverges is recorded in its folder and removed."""
 
-    def __init__(self, seeds: Sequence[Member], shown: Progress) -> None:
-        self.seeds, self.shown = [*seeds], shown
+    def __init__(self, seeds: Sequence[Member], shown: Progress, *, graphs: bool = False) -> None:
+        self.seeds, self.shown, self.graphs = [*seeds], shown, graphs
+        self.recorded: RecordedSteps | None = None
+        if graphs:
+            for one in seeds:
+                one.trainer.runners.stacked_by = StackedGraphs.__name__
 
     @property
     def step(self) -> int:
@@ -160,8 +180,11 @@ class Stack:
 
     def advance(self) -> list[dict[str, Any]]:
         """Take a step, log it, and return the new rows."""
+        trainers = [one.trainer for one in self.seeds]
+        if self.graphs and (self.recorded is None or self.recorded.trainers != trainers):
+            self.recorded = RecordedSteps(trainers)
         try:
-            taken = advance([one.trainer for one in self.seeds])
+            taken = advance(trainers, self.recorded)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -185,13 +208,14 @@ class Stack:
         return rows
 
 
-def _train(seeds: Sequence[Member], shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
+def _train(stack: Stack, stopped: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoints to the end, without those that diverge."""
+    seeds, shown = [*stack.seeds], stack.shown
     for one in seeds:
         one.run.clear_failure()
         for change in one.trainer.restore(one.run):
             shown.note(change)
-    stack, recipe, saved = Stack(seeds, shown), seeds[0].run.recipe, time.monotonic()
+    recipe, saved = seeds[0].run.recipe, time.monotonic()
     course = TrainingProgress(shown.line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
     while stack.step < recipe.steps:
         for row in _mean_rows(stack.advance()):
@@ -217,7 +241,35 @@ def _mean_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"exact": {size: mean(exact[size] for exact in watched) for size in watched[0]}}
 
 
-def advance(trainers: Sequence[Trainer]) -> list[Trainer]:
+class RecordedSteps:
+    """The recordings of a stack's steps: passes, and the updates of all weights."""
+
+    def __init__(self, trainers: Sequence[Trainer]) -> None:
+        self.trainers = [*trainers]
+        self.graphs, self.replayed = self._build()
+
+    def _build(self) -> tuple[StackedGraphs, ReplayedDescent]:
+        first, models = self.trainers[0], [one.model for one in self.trainers]
+        return StackedGraphs(models, bf16=first.matmul == "bf16"), ReplayedDescent(first.device)
+
+    def begin(self) -> None:
+        """Start a step: set all gradients to 0."""
+        if not self.graphs.is_valid:  # a checkpoint has been loaded, for example
+            self.graphs, self.replayed = self._build()
+        self.graphs.begin()
+
+    def descend(self, losses: Sequence[Loss]) -> Iterator[dict[str, Tensor]]:
+        """Update the weights of all models by their gradients, and yield the values to log for each."""
+        recipe, step = self.trainers[0].recipe, self.trainers[0].step
+        averages = [one.average if step >= recipe.ema_start else None for one in self.trainers]
+        found = self.replayed([one.descent for one in self.trainers], recipe.rate_at(step), averages, self.graphs.fixed)
+        for average, loss, logs in zip(averages, losses, found, strict=True):
+            if average:
+                average.n_averaged += 1
+            yield loss.logs | logs
+
+
+def advance(trainers: Sequence[Trainer], recorded: RecordedSteps | None = None) -> list[Trainer]:
     """Take a step with the trainers that have taken fewest, and return them.
 
     The others' results are computed too, and discarded. So shapes, and therefore the last bits, are the same when a
@@ -226,10 +278,12 @@ def advance(trainers: Sequence[Trainer]) -> list[Trainer]:
     step = min(one.step for one in trainers)
     batches = [one.batch(step) for one in trainers]
     with trainers[0].borrowed():
-        return _advance_together(trainers, step, batches)
+        return _advance_together(trainers, step, batches, recorded)
 
 
-def _advance_together(trainers: Sequence[Trainer], step: int, batches: Sequence[DrawnBatch]) -> list[Trainer]:
+def _advance_together(
+    trainers: Sequence[Trainer], step: int, batches: Sequence[DrawnBatch], recorded: RecordedSteps | None
+) -> list[Trainer]:
     models = [one.model for one in trainers]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:
@@ -237,23 +291,44 @@ def _advance_together(trainers: Sequence[Trainer], step: int, batches: Sequence[
             next(one.steps(step, runner, *batch)) for one, runner, batch in zip(trainers, runners, batches, strict=True)
         ]
 
-    recorders = [Recorder(one.model, len(one.recipe.layout.vocabs(one.recipe.task)[1])) for one in trainers]
-    versions = [buffer._version for model in models for buffer in model.buffers()]
-    losses(recorders)  # their values are meaningless; only the calls are recorded
-    if versions != [buffer._version for model in models for buffer in model.buffers()]:
-        raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
-    asked = [one.asked for one in recorders]
-    if len({tuple(each.each for each in own) for own in asked}) > 1:
-        raise UsageError("the objective calls the runners of two seeds differently")
-    matmul = trainers[0].matmul
-    with step_precision(matmul):
-        with autocast(trainers[0].device, matmul):
-            found = [compute_answers(models, together) for together in zip(*asked, strict=True)]
+    asked = _record_queries(trainers, losses, recorded)
+    if recorded:
+        recorded.begin()
+    with step_precision(trainers[0].matmul):
+        found = [_answer(trainers, together, recorded) for together in zip(*asked, strict=True)]
         # An objective may run the models itself, and call no runner.
         replies = zip(*found, strict=True) if found else [()] * len(models)
         replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]
         due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
         torch.stack([loss.value for _, loss in due]).sum().backward()
-    for one, loss in due:
-        one.count_step([one.descend(loss)])
+    if recorded and len(due) == len(trainers):
+        for (one, _), logs in zip(due, recorded.descend([loss for _, loss in due]), strict=True):
+            one.count_step([logs])
+    else:
+        for one, loss in due:
+            one.count_step([one.descend(loss)])
     return [one for one, _ in due]
+
+
+def _record_queries(
+    trainers: Sequence[Trainer], losses: Callable[[Sequence[Runner]], list[Loss]], recorded: RecordedSteps | None
+) -> list[list[Query]]:
+    """Return the calls that each seed's objective makes of its runner."""
+    symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
+    recorders = [Recorder(one.model, symbols) for one in trainers]
+    buffers = recorded.graphs.own_buffers if recorded else [part for one in trainers for part in one.model.buffers()]
+    versions = [buffer._version for buffer in buffers]
+    losses(recorders)  # their values are meaningless; only the calls are recorded
+    if versions != [buffer._version for buffer in buffers]:
+        raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
+    asked = [one.asked for one in recorders]
+    if len({tuple(each.each for each in own) for own in asked}) > 1:
+        raise UsageError("the objective calls the runners of two seeds differently")
+    return asked
+
+
+def _answer(trainers: Sequence[Trainer], asked: Sequence[Query], recorded: RecordedSteps | None) -> list[Answered]:
+    if recorded and (found := recorded.graphs.answer(asked)) is not None:
+        return found
+    with autocast(trainers[0].device, trainers[0].matmul):
+        return compute_answers([one.model for one in trainers], asked)

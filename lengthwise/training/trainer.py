@@ -72,7 +72,7 @@ class Trainer:
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.descent = Descent(self.model, self.optimizer, recipe.clip)
-        how: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs}
+        how: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs, "stacked": stacked > 0}
         self.runners, self.replayed = RunnerChoice(self.model, self.processes, **how), ReplayedDescent(device)
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = recipe.start
@@ -146,14 +146,15 @@ class Trainer:
     def descend(self, loss: Loss) -> dict[str, Tensor]:
         """Update the weights by their gradients, and return the values to log."""
         recipe, step = self.recipe, self.step
-        rate = recipe.optimizer.rate * recipe.schedule.factor(step - recipe.start, recipe.steps - recipe.start)
-        average = self.average if step >= recipe.ema_start else None
-        graphs, descent = self.runners.replaying(self.parts), self.descent
-        logs = loss.logs | (self.replayed(descent, rate, average, graphs) if graphs else descent(rate, average))
+        rate, average = recipe.rate_at(step), self.average if step >= recipe.ema_start else None
+        if graphs := self.runners.replaying(self.parts):
+            (logs,) = self.replayed([self.descent], rate, [average], graphs.gradients.values())
+        else:
+            logs = self.descent(rate, average)
         self.optimizer.zero_grad()
         if average:
             average.n_averaged += 1
-        return logs
+        return loss.logs | logs
 
     def count_step(self, logs: Sequence[dict[str, Tensor]]) -> None:
         """Count a step on one batch, and add the means of the values to log."""
@@ -247,11 +248,10 @@ class Trainer:
         self.diverged = self.diverged or self.step
         if self.allow_divergence:
             return
-        step, loss = self.last
+        (step, loss), recipe = self.last, self.recipe
         before = f"the last finite loss was {loss:.4g} at step {step}" if step else "it never was finite"
-        rate, clip = self.recipe.optimizer.rate, self.recipe.clip
-        advice = f"a lower optimizer.rate than {rate:g}" + ("" if clip else ", or clip=1")
-        raise Diverged(f"{self.recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
+        advice = f"a lower optimizer.rate than {recipe.optimizer.rate:g}" + ("" if recipe.clip else ", or clip=1")
+        raise Diverged(f"{recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
 
     def watch(self) -> dict[str, Any]:
         """Measure what the recipe watches; return a row of metrics."""
@@ -287,7 +287,7 @@ class Trainer:
 
         versions = {"lengthwise": __version__, "torch": str(torch.__version__)}
         machine = {"device": self.device.type, "processes": self.processes.count, "stacked": self.stacked or 1}
-        runner = "Stacked" if self.stacked else self.runners.describe(self.parts)
+        runner = self.runners.describe(self.parts)
         how = {"matmul": self.matmul, "compiled": self.runners.compiles, "runner": runner}
         return {**versions, **machine, "threads": torch.get_num_threads(), **how}
 
@@ -297,7 +297,7 @@ class Trainer:
             "step": self.step,
             "passed": self.passed,
             "parts": self.parts,
-            "model": self.model.state_dict(),
+            "model": {name: value.clone() for name, value in self.model.state_dict().items()},  # not a view of a stack
             "average": self.average.state_dict() if self.average else None,
             "optimizer": self.optimizer.state_dict(),
             "sums": self.sums,
@@ -370,8 +370,7 @@ class Trainer:
         self.replayed = ReplayedDescent(self.device)  # captures of before change the former state
         self.step, self.watching.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
-        self.passed, self.diverged = state.get("passed", 0), state.get("diverged", 0)
-        self.parts = state.get("parts", 1)
+        self.passed, self.diverged, self.parts = state.get("passed", 0), state.get("diverged", 0), state.get("parts", 1)
         self.resumed = [*state.get("resumed", [])]
 
 

@@ -208,8 +208,8 @@ def stop_after(patch, *steps):
     """The process is told to stop after these of the steps that stacks take."""
     step, taken = stacked.advance, itertools.count(1)
 
-    def stopping(trainees):
-        found = step(trainees)
+    def stopping(trainees, recorded=None):
+        found = step(trainees, recorded)
         if trainees[0].stacked > 1 and next(taken) in steps:  # others are rehearsed
             os.kill(os.getpid(), signal.SIGTERM)
         return found
@@ -243,8 +243,8 @@ def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
     with pytest.raises(Interrupted, match="stopped at step 3"):
         train(recipes[0])
     step, came = stacked.advance, itertools.count(1)
-    monkeypatch.setattr(stacked, "advance", lambda trainees: (
-        step(trainees), next(came) == 5 and os.kill(os.getpid(), signal.SIGTERM))[0])  # fmt: skip
+    monkeypatch.setattr(stacked, "advance", lambda *given: (
+        step(*given), next(came) == 5 and os.kill(os.getpid(), signal.SIGTERM))[0])  # fmt: skip
     with pytest.raises(Interrupted, match="stopped at step 3; "):  # two rehearsed, and the one behind first
         train_stacked(recipes)
     assert Run.locate(recipes[1]).state()["step"] == 3

@@ -1,0 +1,268 @@
+"""Training steps of several models of one form, recorded as one (see ``runners.graphs``).
+
+The weights of all models are kept stacked: each parameter is a view of one tensor "s …" of all models, and so is its
+gradient. So a step copies no weights, and torch.func computes all models by batched products. Rows of all models are
+one batch "(s b)", those of the first model first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lengthwise.base.types import CopiedInputs, Inputs
+from lengthwise.models import Model
+from lengthwise.models.transformer import TransformerContext
+from lengthwise.runners import compiled
+from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, round_weights, tensors_of
+from lengthwise.runners.plain import Plain, map_tensors, pick
+from lengthwise.runners.stacked import Answered, Query
+
+
+class StackedGraphs(Graphs):
+    """Computes the answers to queries of several models from recordings. Call ``begin`` before each step."""
+
+    def __init__(self, models: Sequence[Model], *, bf16: bool = False) -> None:
+        super().__init__(Plain(models[0]), bf16=bf16)
+        self.models = models
+        self.views: dict[int, list[Tensor]] = {}  # of the gradients, by model
+        self.weights, self.parameters = list[Tensor](), list[list[Tensor]]()
+        self.compiles, self.by_waves = self.compiles and not self.by_waves, False
+        self.stacked = self._stack()
+        self.buffers = [one for one in self.stacked.values() if not one.requires_grad]
+        self.own_buffers = [part for one in models for part in one.buffers()]
+        self.places = self._find_places()
+
+    def _stack(self) -> dict[str, Tensor]:
+        """Make the models' parameters views of stacked tensors. Return these, and stacked buffers, by name."""
+        parts = [dict([*one.named_parameters(remove_duplicate=False), *one.named_buffers(remove_duplicate=False)])
+                 for one in self.models]  # fmt: skip
+        known: dict[int, Tensor] = {}  # by what is stacked: a model may have one parameter under two names
+        for name, first in parts[0].items():
+            if id(first) in known:
+                continue
+            own = [part[name] for part in parts]
+            known[id(first)] = stacked = torch.stack([one.detach() for one in own])
+            if isinstance(first, nn.Parameter):
+                for one, view in zip(own, stacked.unbind(), strict=True):
+                    one.data = view
+            if first.requires_grad:
+                self.weights.append(stacked.requires_grad_())
+                self.parameters.append(own)
+        return {f"model.{name}": known[id(first)] for name, first in parts[0].items()}
+
+    def _find_places(self) -> list[tuple[int, int]]:
+        """Where the parameters are in memory, and the versions of the buffers: they tell whether stacks are valid."""
+        weights = [(one.data_ptr(), 0) for own in self.parameters for one in own]
+        return weights + [(one.data_ptr(), one._version) for one in self.own_buffers]
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the models' parameters are still views of the stacks."""
+        return self.places == self._find_places()
+
+    def begin(self) -> None:
+        super().begin()
+        for weight in (one for own in self.parameters for one in own):
+            weight.grad = None  # until a pass gives it one again
+
+    @property
+    def fixed(self) -> list[Tensor]:
+        """All gradients that stay in their memory."""
+        return [view for views in self.views.values() for view in views]
+
+    def answer(self, asked: Sequence[Query]) -> list[Answered] | None:
+        """Compute each model's answer to its query, as ``compute_answers`` does; None if that cannot be recorded."""
+        if self.reason:
+            return None
+        inputs, loops = _join_inputs(asked), torch.cat([one.loops for one in asked])
+        at = _join_rows([one.at for one in asked])
+        loop, first = torch.arange(int(loops.max()))[:, None], [one.no_grad_loops for one in asked]
+        tracked = None
+        if len({*first}) > 1:
+            tracked = loop >= torch.tensor(first).repeat_interleave(len(asked[0].loops))
+        logits = self.run(inputs, running := loops > loop, min(first), each=asked[0].each, tracked=tracked)
+        if logits is None:
+            return None
+        count = len(asked)
+        return _pick_each(logits, running, at, count) if asked[0].each else _pick_last(logits, at, count)
+
+    def publish(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if number not in self.views:
+                self.views[number] = [*self.gradients[number].unbind()]
+            for weight, gradient in zip(self.parameters[number], self.views[number], strict=True):
+                if weight.grad is not None and weight.grad is not gradient:
+                    gradient.add_(weight.grad)
+                weight.grad = gradient
+
+    def compute(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
+        caller, count = _Caller(self.models[0]), len(self.models)
+        whole = Unrolled(self.models[0], shape, compiles=False, by_waves=False)
+        stack = _CompiledStack(caller, count)
+        compiled = _UnrolledStack(stack, shape, compiles=True, by_waves=False)  # type: ignore[arg-type]
+        compiles = self.compiles
+
+        def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
+            weights = self.stacked | (round_weights(caller, self.stacked) if self.bf16 else {})
+            # The fused kernels of attention have no stacked form on a CPU.
+            with nullcontext() if self.device.type == "cuda" else sdpa_kernel(SDPBackend.MATH):
+                if not compiles:
+                    return _call_all(whole, weights, inputs, running, count)
+                stack.weights = weights
+                return compiled(inputs, running)  # type: ignore[no-any-return]
+
+        return compute
+
+
+def _call_all(
+    unrolled: Unrolled, weights: dict[str, Tensor], inputs: Inputs, running: Bool[Tensor, "k b"], count: int
+) -> Tensor:
+    """Return the logits of ``count`` models, rows of all in one axis."""
+
+    def call(weights: dict[str, Tensor], given: dict[str, Tensor], running: Tensor) -> Tensor:
+        rows = CopiedInputs(**given, original=inputs.host)
+        return functional_call(unrolled, weights, (rows, running), tie_weights=False)  # type: ignore[no-any-return]
+
+    given = {name: value.unflatten(0, (count, -1)) for name, value in tensors_of(inputs).items()}
+    axis = int(unrolled.shape.each)
+    found = vmap(call, (0, 0, 1), axis)(weights, given, running.unflatten(1, (count, -1)))
+    return found.flatten(axis, axis + 1)
+
+
+class _CompiledStack(nn.Module):
+    """Several transformers as one, which has the rows of all: one loop is compiled (see ``runners.compiled``)."""
+
+    weights: dict[str, Tensor]
+
+    def __init__(self, caller: _Caller, count: int) -> None:
+        super().__init__()
+        self.caller, self.count = caller, count
+
+    def embed(self, inputs: Inputs) -> Any:
+        """Return the context, of which each tensor is "s b …"."""
+        kept: list[TransformerContext] = []
+
+        def embed(weights: dict[str, Tensor], given: dict[str, Tensor]) -> list[Tensor]:
+            kept.append(functional_call(self.caller, weights, ("embed", CopiedInputs(**given, original=inputs.host))))
+            return list_tensors(kept[-1])
+
+        given = {name: value.unflatten(0, (self.count, -1)) for name, value in tensors_of(inputs).items()}
+        found = iter(vmap(embed)(self.weights, given))
+        return map_tensors(lambda _: next(found), kept[0])
+
+    def start(self, context: TransformerContext) -> Float[Tensor, "b t d"]:
+        return self._vmap("start", context).flatten(0, 1)
+
+    def read(self, state: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
+        return self._vmap("read", state.unflatten(0, (self.count, -1))).flatten(0, 1)
+
+    def _vmap(self, method: str, given: Any) -> Tensor:
+        def call(weights: dict[str, Tensor], given: Any) -> Tensor:
+            return functional_call(self.caller, weights, (method, given))  # type: ignore[no-any-return]
+
+        return vmap(call, (0, axes_of(given)))(self.weights, given)  # type: ignore[no-any-return]
+
+
+class _UnrolledStack(Unrolled):
+    def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
+        stack: Any = self.model
+        state, runs = (part.unflatten(0, (stack.count, -1)) for part in (state, runs))
+        return compile_advance(BACKEND)(stack.caller, stack.weights, state, context, runs).flatten(0, 1)
+
+
+class _Caller(nn.Module):
+    """Calls a method of a model, as ``functional_call`` needs it."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, method: str, *given: Any) -> Any:
+        return getattr(self.model, method)(*given)
+
+
+def _advance(
+    caller: _Caller, weights: dict[str, Tensor], state: Tensor, context: TransformerContext, runs: Tensor
+) -> Float[Tensor, "s b t d"]:
+    """Advance the rows that still run by one loop, in all models."""
+
+    return vmap(
+        lambda weights, state, context, runs: torch.where(
+            runs, functional_call(caller, weights, ("advance", state, context)), state
+        ),
+        (0, 0, axes_of(context), 0),
+    )(weights, state, context, runs)
+
+
+@cache
+def compile_advance(backend: str) -> Callable[..., Tensor]:
+    """Return ``_advance``, compiled when it is first called with a shape."""
+    compiled.allow_many_shapes()
+    return torch.compile(_advance, backend=backend, fullgraph=True, dynamic=False)
+
+
+def axes_of(tree: Any) -> Any:
+    """Return the axis of the models in all tensors of nested tuples, for vmap; None for what is no tensor."""
+    if isinstance(tree, tuple):
+        parts = [axes_of(part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return 0 if isinstance(tree, Tensor) else None
+
+
+def list_tensors(tree: Any) -> list[Tensor]:
+    """Return all tensors in nested tuples, in order."""
+    if isinstance(tree, tuple):
+        return [one for part in tree for one in list_tensors(part)]
+    return [tree] if isinstance(tree, Tensor) else []
+
+
+def _join_inputs(asked: Sequence[Query]) -> Inputs:
+    """Return the rows of all queries. Padding continues the positions of the widest rows, so that rows whose positions
+    are the same stay so."""
+    rows = [one.inputs for one in asked]
+    inputs = Inputs(**{field.name: _join_rows([getattr(one, field.name) for one in rows]) for field in fields(Inputs)})
+    widest = max((one.position[:1] for one in rows), key=lambda position: position.shape[1])
+    for own, one in zip(inputs.position.chunk(len(rows)), rows, strict=True):
+        width = one.position.shape[1]
+        own[:, width:] = widest[:, width:]
+    return inputs
+
+
+def _join_rows(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate rows, padded with zeros to the widest; faster than padding each part."""
+    width = max(part.shape[1] for part in parts)
+    joined = parts[0].new_zeros(len(parts), len(parts[0]), width)
+    for own, part in zip(joined.unbind(), parts, strict=True):
+        own[:, : part.shape[1]] = part
+    return joined.flatten(0, 1)
+
+
+def _pick_last(logits: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"], count: int) -> list[Answered]:
+    """Return the logits of each model at its selected positions."""
+    counts = at.unflatten(0, (count, -1)).sum((1, 2)).tolist()
+    return [*pick(logits, *at.nonzero(as_tuple=True)).split(counts)]
+
+
+def _pick_each(
+    logits: Float[Tensor, "k b t v"], running: Bool[Tensor, "k b"], at: Bool[Tensor, "b t"], count: int
+) -> list[Answered]:
+    """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
+    selected = (running[..., None] & at).nonzero(as_tuple=True)
+    ran = running.unflatten(1, (count, -1))
+    rows = ran.nonzero()[:, 2].split(ran.sum(2).flatten().tolist())
+    own = (ran * at.sum(1).unflatten(0, (count, -1))).sum(2).flatten().tolist()
+    found = pick(logits, *selected).split(own)
+    answers: list[Answered] = [[] for _ in range(count)]
+    for number, (who, what) in enumerate(zip(rows, found, strict=True)):
+        answers[number % count] += [(number // count + 1, who, what)] if len(who) else []
+    return answers

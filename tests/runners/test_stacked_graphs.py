@@ -1,0 +1,183 @@
+"""Recorded steps of a stack equal those of the unrecorded stack, in values, gradients and weights. On a CPU a recording
+computes again from its fixed buffers, which is all but the replay."""
+
+import copy
+import itertools
+import signal
+from dataclasses import replace
+from functools import partial
+
+import forms
+import pytest
+import torch
+from conftest import LONG
+from devices import small
+from forms import EVERY, all_close, every_loop, names, some
+from runner_forms import FORMS
+from trainings import LARGE, MASTERED, PLAIN, RICH, outcome, seeds
+
+from lengthwise.base.progress import Progress
+from lengthwise.experiment.data import batch
+from lengthwise.runners import stacked_graphs
+from lengthwise.runners.graphs import Recording
+from lengthwise.runners.stacked import Query, Replayer, compute_answers
+from lengthwise.runners.stacked_graphs import StackedGraphs
+from lengthwise.runs.run import Run
+from lengthwise.training import stacked
+from lengthwise.training.loop import Interrupted
+from lengthwise.training.stacked import Member, RecordedSteps, Stack, advance, train_stacked
+from lengthwise.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("untyped")
+CPU = torch.device("cpu")
+ALL = EVERY if LONG else [*FORMS, *[pair for pair in EVERY if pair not in FORMS][::6]]
+ROWS = [some([5, 9, 2, 3], seed=0), some([4, 3, 7, 1], seed=1), some([9, 12, 2, 5], seed=2)]
+LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
+
+
+def built(spec, causal):
+    """Three models that draw no random numbers."""
+    spec = replace(spec, **{name: 0.0 for name in ("dropout", "noise") if hasattr(spec, name)})
+    models = [copy.deepcopy(forms.built(spec, causal)).train() for _ in range(3)]
+    for number, weight in ((number, weight) for number, model in enumerate(models) for weight in model.parameters()):
+        weight.data.mul_(1 + 0.1 * number)
+    return models
+
+
+def queries(no_grad_loops=(0, 0, 0), each=False, order=1):
+    return [Query(rows, torch.tensor(loops), rows.padding_mask, first, each)
+            for rows, loops, first in zip(ROWS[::order], LOOPS[::order], no_grad_loops, strict=True)]  # fmt: skip
+
+
+def gradients_by(models, answer, asked):
+    """What is read, and the gradients that are left in the parameters."""
+    for model in models:
+        model.zero_grad()
+    read = []
+    for model, query, reply in zip(models, asked, answer(asked), strict=True):
+        runner = Replayer(model, [query], [reply])
+        own = every_loop(runner, query.inputs, query.loops.tolist(), query.at) if query.each else reply
+        read.append((own * torch.linspace(-1, 1, own.numel()).view_as(own)).sum() + own.square().sum())
+    sum(read).backward()
+    weights = [weight for model in models for weight in model.parameters()]
+    return [
+        *(value.detach() for value in read),
+        *(torch.zeros_like(one) if one.grad is None else one.grad.clone() for one in weights),
+    ]
+
+
+def recorded(runner, asked):
+    runner.begin()
+    return runner.answer(asked)
+
+
+@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
+def test_a_recorded_stack_gives_what_the_stack_gives(spec, causal):
+    """In the step that records, and in one that finds its recording; seeds with other loops without gradients."""
+    models = built(spec, causal)
+    runner = StackedGraphs(models)
+    if recorded(runner, queries()) is None:
+        with pytest.raises(RuntimeError):  # torch.func does not stack it either
+            compute_answers(models, queries())
+        return
+    for options in ({}, {"no_grad_loops": (0, 2, 1)}, {"no_grad_loops": (1, 1, 1)}, {"each": True}):
+        gradients_by(models, partial(recorded, runner), queries(**options, order=-1))
+        asked, count = queries(**options), len(runner.recordings)
+        found = gradients_by(models, partial(recorded, runner), asked)
+        assert runner.reason is None and len(runner.recordings) == count
+        all_close(found, gradients_by(models, partial(compute_answers, models), asked))
+
+
+STILL = replace(RICH, model=replace(RICH.model, dropout=0.0))  # its seeds differ in their loops without gradients
+NAMES = ["paper-fop-loop-adaptive-parity", "looped-parity", "halting-parity", "abacus-addition", "retran-small"]
+RECIPES = [*map(small, NAMES), STILL, LARGE, MASTERED]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_twenty_steps_give_the_same_weights(recipe):
+    """With clipping, the optimizers and moving averages, which are replayed together."""
+    recipe = replace(recipe, steps=20, clip=0.5, ema=0.9, ema_start=3)
+    stacks = [[Trainer(one, CPU) for one in seeds(recipe, 3)] for _ in range(2)]
+    steps = RecordedSteps(stacks[0])
+    for _ in range(20):
+        for one in advance(stacks[0], steps) + advance(stacks[1]):
+            one.take_exam()
+    assert steps.graphs.reason is None and steps.replayed.captured
+    for one, other in zip(*stacks, strict=True):
+        assert one.sums.keys() == other.sums.keys() and "gradient_norm" in one.sums
+        for model, same in ((one.model, other.model), (one.average.module, other.average.module)):
+            found, exact = (torch.cat([part.detach().flatten() for part in each.parameters()])
+                            for each in (model, same))  # fmt: skip
+            torch.testing.assert_close(found, exact, rtol=0, atol=1e-4 * float(exact.abs().max()))
+        assert one.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own
+@pytest.mark.parametrize("bf16", [False, True])
+def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
+    monkeypatch.setattr(stacked_graphs, "BACKEND", "aot_eager")
+    torch._dynamo.reset()
+    recipe = small("looped-parity")
+    models = [one.build().train() for one in seeds(recipe, 2)]
+    batches = [batch(one, 0) for one in seeds(recipe, 2)]
+    asked = [Query(rows.inputs, loops, rows.loss_mask, 1) for rows, loops in batches]
+    runner = StackedGraphs(models, bf16=bf16)
+    runner.compiles = True
+    found = gradients_by(models, partial(recorded, runner), asked)
+    assert runner.compiles and runner.reason is None
+    for one, exact in zip(found, gradients_by(models, partial(compute_answers, models), asked), strict=True):
+        torch.testing.assert_close(one, exact, rtol=0, atol=(0.05 if bf16 else 1e-5) * float(exact.abs().max()))
+    torch._dynamo.reset()
+
+
+def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
+    """A CPU stands for a GPU. A checkpoint holds the weights of one seed, not of all."""
+    monkeypatch.setattr(stacked, "pays", lambda device: True)
+    recipes = seeds(replace(STILL, steps=7, ema_start=0), 3)
+    whole = train_stacked(recipes)
+    assert [run.about()["runner"] for run in whole] == ["StackedGraphs"] * 3
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "parts"))
+    step, taken = stacked.advance, itertools.count(1)
+
+    def stopping(trainers, *recorded):
+        found = step(trainers, *recorded)
+        if trainers[0].stacked and next(taken) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(stacked, "advance", stopping)
+    with pytest.raises(Interrupted, match="stopped at step 3"):
+        train_stacked(recipes)
+    model = Run.locate(recipes[0]).state()["model"]
+    assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in model.values())
+    assert [outcome(run) for run in train_stacked(recipes)] == [outcome(run) for run in whole]
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "without"))
+    assert [run.about()["runner"] for run in train_stacked(recipes, graphs=False)] == ["Stacked"] * 3
+
+
+def test_seeds_that_stay_go_on_when_one_leaves(monkeypatch):
+    """Their stack is built anew, and so it is after weights were moved to other memory."""
+    monkeypatch.setattr(Trainer, "log", lambda self, run: [])
+    stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, clip=0.5), 3)] for _ in range(2)]
+    stack = Stack([Member(None, one) for one in stacks[0]], Progress(quiet=True), graphs=True)
+    for left in (3, 3, 3, 2, 2, 2):
+        if left < len(stack.seeds):
+            del stack.seeds[1], stacks[1][1]
+            for weight in stacks[0][0].model.parameters():
+                weight.data = weight.data.clone()
+        stack.advance()
+        advance(stacks[1])
+    assert len(stack.recorded.trainers) == 2 and stack.recorded.replayed.captured
+    for one, other in zip(stack.seeds, stacks[1], strict=True):
+        for weight, exact in zip(one.trainer.model.parameters(), other.model.parameters(), strict=True):
+            torch.testing.assert_close(weight, exact, rtol=0, atol=1e-5)
+
+
+def test_what_cannot_be_recorded_trains_as_before(monkeypatch):
+    monkeypatch.setattr(stacked, "pays", lambda device: True)
+    monkeypatch.setattr(Recording, "_try", lambda self, times: 1 / 0)
+    notes = []
+    monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
+    runs = train_stacked(seeds(replace(PLAIN, steps=3), 2), progress=Progress(quiet=True))
+    assert notes == ["plain: runs without CUDA graphs: its step cannot be recorded (division by zero)"]
+    assert [run.about()["runner"] for run in runs] == ["Stacked"] * 2
