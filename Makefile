@@ -79,7 +79,7 @@ learn: $(DEV) ## the slow trainings, hours on two cores: the studies in results/
 	$(BIN)/lengthwise reproduce controls --tasks parity,copy,addition,binary-sum,multiplication,unique-set --seeds 3
 	$(BIN)/lengthwise reproduce retran --sizes all --seeds 2
 
-gpu: $(DEV) ## what only a GPU can show, in ten minutes; the table is bench/gpu.md
+gpu: $(DEV) ## what only a GPU can show, in a quarter of an hour; the table is bench/gpu.md
 	$(PIP) -e '.[bench]'
 	$(BIN)/python bench/gpu.py
 

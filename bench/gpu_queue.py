@@ -1,6 +1,6 @@
 """Continue published trainings on any GPU, those most wanted first: ``make gpu-queue MINUTES=12``.
 
-First a check of two minutes at most (``gpu.py --only captured``): recorded steps equal plain ones, and milliseconds.
+First a check of two minutes at most (``gpu.py``): recorded steps equal plain ones, and milliseconds of one.
 Then the published trainings that are not done, in order, each from its checkpoint under ``--to`` (by default
 ``long/``); what the next machine needs is saved there in time. ``--dry-run`` prints the plan. ``--quick`` tries the
 script itself on tiny trainings. Checkpoints keep the optimizer's means in bfloat16, so that they stay small: each
@@ -106,8 +106,9 @@ def go_on(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
 
 
 def check(device: str, seconds: float, *, quick: bool) -> str:
-    """Run ``gpu.py --only captured``; return the line that it prints, or why there is none."""
-    code = [sys.executable, str(HERE / "gpu.py"), "--only", "captured", "--device", device, *["--quick"] * quick]
+    """Run a part of ``gpu.py``; return the line that it prints, or why there is none."""
+    only = ["--only", "recorded", "captured", "--of", "looped-parity", "paper-fop-loop-adaptive-parity"]
+    code = [sys.executable, str(HERE / "gpu.py"), *only, "--device", device, *["--quick"] * quick]
     try:
         done = subprocess.run(code, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
