@@ -1,4 +1,4 @@
-"""Ablations of our looped system (recipes/window.py): each recipe changes one part.
+"""Ablations of our looped system and of our form of Abacus: each recipe changes one part.
 
 ``ablation-<task>-<change>``; ``ablation-<task>-ours`` is the reference.
 """
@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from lengthwise.experiment.layout import FullOutput
-from lengthwise.experiment.lengths import Curriculum, Uniform
+from lengthwise.experiment.lengths import Curriculum, LogUniform, Uniform
 from lengthwise.experiment.loops import ExtraLoops, PerRound
 from lengthwise.experiment.optim import Schedule
 from lengthwise.experiment.recipe import Recipe, Watch, by_name
 from lengthwise.models.transformer import Transformer
+from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads, LocalHeads
+from lengthwise.recipes.abacus import abacus_addition
 from lengthwise.recipes.looped import SETTINGS, variation
 from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.bits import FlippedCopy
@@ -25,10 +27,17 @@ PARITY_ONLY = ("no-ema", "alibi", "learned")  # addition takes longer
 
 
 def ablations() -> dict[str, Recipe]:
-    """Our looped system with one part changed. See results/ablations."""
+    """Our looped system, or our form of Abacus, with one part changed. See results/ablations."""
     addition = [recipe for recipe in _variations("addition", _addition()) if not recipe.name.endswith(PARITY_ONLY)]
     return by_name(
-        [*_variations("parity", _parity()), *addition, *_two_loops(), *_published_recipes(), *_own_length_recipes()]
+        [
+            *_variations("parity", _parity()),
+            *addition,
+            *_two_loops(),
+            *_abacus(),
+            *_published_recipes(),
+            *_own_length_recipes(),
+        ]
     )
 
 
@@ -74,6 +83,26 @@ def _two_loops() -> list[Recipe]:
     deep = replace(ours, name="ablation-flipped-copy-ours", model=_model(ours, layers=2))
     half_local = _model(deep, positions=(LocalHeads(2),))
     return [deep, replace(deep, name="ablation-flipped-copy-half-local", model=half_local)]
+
+
+def _abacus() -> list[Recipe]:
+    """Return our form of Abacus on up to 10 digits, and without each of its five changes in turn."""
+    ours = replace(abacus_addition(), name="ablation-abacus-ours", lengths=LogUniform(10), steps=3000, watch=Watch())
+    coupling, neighbours, ahead, blank = _model(ours).positions
+    assert isinstance(coupling, Coupling)
+    plain = Abacus(size=coupling.size, offset=coupling.offset, std=coupling.std, start=coupling.start)
+    changes: dict[str, tuple[Position, ...]] = {
+        "random-start": (replace(coupling, start="random"), neighbours, ahead, blank),
+        "one-offset": (plain, neighbours, ahead, blank),  # of a batch, and for digits only
+        "no-window": (coupling, ahead, blank),
+        "no-ahead": (coupling, neighbours, blank),
+        "no-blank": (coupling, neighbours, ahead),
+    }
+    others = [
+        replace(ours, name=f"ablation-abacus-{what}", model=_model(ours, positions=positions))
+        for what, positions in changes.items()
+    ]
+    return [ours, *others]
 
 
 def _published_recipes() -> list[Recipe]:

@@ -1,4 +1,4 @@
-"""Ablations of the looped system, and a task that needs two loops in sequence."""
+"""Ablations of the looped system and of our form of Abacus, and a task that needs two loops in sequence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from lengthwise.recipes.looped import SETTINGS, variation
 
 # Tasks with their largest training size. `published-…` and, on half the range, `half-…` use the published form, which
 # has neither a window nor positions.
-TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20, "published-parity": 20, "published-binary-sum": 20}
+TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20, "abacus": 10}
+TASKS |= {"published-parity": 20, "published-binary-sum": 20}
 TASKS |= {f"half-{task}": setting.top for task, setting in SETTINGS["half"].items()}
 TIMES = (2, 3, 5, 10)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from lengthwise.base.errors import UsageError
 from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.experiment.study import Panel, Study, check_once
-from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, formal_recipe
+from lengthwise.recipes.formal import ARCHITECTURES, STEPS, TASKS, Scale, formal_recipe
 
 TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
 FAMILIES = "-families"  # suffix of a method that trains with half of each batch from families
@@ -20,6 +21,8 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
     names = [*ARCHITECTURES] if methods == "all" else methods.split(",")
     check_once(on, "tasks")
     check_once(names, "methods")
+    if scale not in STEPS:
+        raise UsageError(f"scale: {scale!r} is not one of: {', '.join(STEPS)}")
     panels = tuple(_panel(task, names, scale) for task in on)
     return Study("Formal languages", panels, note=NOTE, samples=200, matrix=True)
 

@@ -221,6 +221,7 @@ def test_what_is_wrong_is_said_before_what_takes_long(words, part):
 def test_a_study_refuses_a_choice_that_it_does_not_have():
     config.update("jaxtyping_disable", True)  # which would refuse it first
     fails(command("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, half, paper")
+    fails(command("reproduce", "formal", "--scale", "half", "--dry-run"), "'half' is not one of: cpu, paper, long")
 
 
 @pytest.mark.parametrize(

@@ -792,7 +792,7 @@ def test_the_paper_s_recipes_are_as_dear_as_their_depth():
 # Ablations
 
 
-@pytest.mark.parametrize("task", ["parity", "addition", "published-parity", "published-binary-sum"])
+@pytest.mark.parametrize("task", ["parity", "addition", "abacus", "published-parity", "published-binary-sum"])
 def test_an_ablation_differs_from_the_first_in_one_thing(task):
     first, *others = catalog.study("ablations", tasks=task).recipes
     for recipe in others:
