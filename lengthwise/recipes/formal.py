@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Literal, TypeVar, cast
 
+import torch
+
 from lengthwise.base import fields
+from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import FullOutput, Labelled, Layout, Tagged
 from lengthwise.experiment.lengths import Mastery
@@ -73,9 +76,12 @@ TASKS: dict[str, tuple[Task, Layout, int]] = {
 def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
     """Return the recipe of a cell. ``task`` and ``architecture`` are names of this module, or classes of tasks and of
     mixers, a user's own among them. ``families``: fraction of a batch from structured problems."""
-    problems, layout, symbols = TASKS[task] if task in TASKS else _own_task(task)
-    top = SYMBOLS // symbols
-    start = max(problems.smallest, START // symbols)
+    if task in TASKS:
+        problems, layout, symbols = TASKS[task]
+        top, start = SYMBOLS // symbols, max(problems.smallest, START // symbols)
+    else:
+        problems, layout = _own_task(task)
+        top, start = (_largest_size(problems, symbols) for symbols in (SYMBOLS, START))
     return Recipe(
         name=f"formal-{fields.kebab(task)}-{fields.kebab(architecture)}{'-families' * (families > 0)}",
         task=problems,
@@ -106,11 +112,20 @@ def _own_part(base: type[T], name: str) -> T:
     return cast(T, fields.build(known[name], ()))
 
 
-def _own_task(name: str) -> tuple[Task, Layout, int]:
+def _own_task(name: str) -> tuple[Task, Layout]:
     """Return a task by its class name, with the first layout that accepts it."""
-    task = _own_part(Task, name)
-    layouts = (Tagged(), Labelled(), FullOutput())
-    return task, next(layout for layout in layouts if layout.accepts(task)), 1
+    task, layouts = _own_part(Task, name), (Tagged(), Labelled(), FullOutput())
+    return task, next(layout for layout in layouts if layout.accepts(task))
+
+
+def _largest_size(task: Task, symbols: int) -> int:
+    """Return the largest size whose words have at most so many symbols; the smallest size if none has."""
+    largest, draw = task.smallest, stream(0, "symbols")
+    for size in task.first_sizes(symbols):
+        if task.sample(torch.full((1, len(task.axes)), size), draw).prompt_length > symbols:
+            break
+        largest = size
+    return largest
 
 
 KNOWN = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "lstm"), "s3": ("lstm",)}

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 from conftest import command
 
 from lengthwise.api import catalog
@@ -63,6 +64,15 @@ def test_a_mixer_and_a_task_of_ones_own_are_a_row_and_a_column(tmp_path, monkeyp
     done = command("reproduce", "formal", *words)
     assert done.returncode == 0, done.stderr
     assert "formal-parity-mean-of-all" in done.stdout and "formal-swapped-mean-of-all" in done.stdout
+
+
+@pytest.mark.parametrize(("task", "top"), [("ModularArithmetic", 20), ("Sorting", 7), ("FlippedCopy", 40), ("Maze", 2)])
+def test_any_task_trains_on_words_of_forty_symbols(task, top):
+    """Whatever its sizes count; a word of the smallest may have more."""
+    recipe = formal_recipe(task, "lstm")
+    problems = recipe.lengths.problems(recipe.task, recipe.lengths.top, 8, torch.Generator().manual_seed(0))
+    assert recipe.lengths.top == top
+    assert problems.prompt_length.max() <= 40 or top == recipe.task.smallest
 
 
 def test_the_suffix_families_trains_an_architecture_with_half_families():
