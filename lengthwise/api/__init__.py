@@ -50,7 +50,7 @@ from lengthwise.evaluation.scores import MOST, SAMPLES
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.experiment.data import check_problems, default_sizes
-from lengthwise.experiment.layout import FullOutput, Labelled, Layout, NextToken, Pairs, Tagged
+from lengthwise.experiment.layout import FullOutput, Grid, Labelled, Layout, NextToken, Pairs, Tagged
 from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, OneOf, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
@@ -85,6 +85,7 @@ from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.file import File
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.square_grid import SquareGridTask
 from lengthwise.tasks.strings import Copy
 from lengthwise.training import loop, stacked
 from lengthwise.training.arithmetic import Matmul, computation_settings

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks.maze_patterns import PATTERNS, Carver, depth_first
-from lengthwise.tasks.square_grid import SquareGridTask, draw_by_size
+from lengthwise.tasks.square_grid import SquareGridTask
 
 WALL, FREE, START, GOAL, WAY = range(5)
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -48,7 +48,7 @@ class Maze(SquareGridTask):
         return self.draw_pattern(depth_first, sizes, generator)
 
     def draw_pattern(self, pattern: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return draw_by_size(sizes, partial(self._draw, pattern, generator))
+        return self.draw_by_size(sizes, partial(self._draw, pattern, generator))
 
     def _draw(self, pattern: Carver, generator: Generator, cells: int, count: int) -> Problems:
         free, ends = pattern(count, cells, generator)

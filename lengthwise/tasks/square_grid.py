@@ -36,11 +36,12 @@ class SquareGridTask(Task):
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         return self.format(prompt)
 
-
-def draw_by_size(sizes: Int[Tensor, "b 1"], draw: Callable[[int, int], Problems]) -> Problems:
-    """Return a problem per row of ``sizes``; ``draw`` takes a size and a count, and draws all problems of one size."""
-    parts, places = [], []
-    for size in sizes[:, 0].unique().tolist():
-        places.append((sizes[:, 0] == size).nonzero()[:, 0])
-        parts.append(draw(size, len(places[-1])))
-    return Problems.join(parts).take(torch.cat(places).argsort())
+    @staticmethod
+    def draw_by_size(sizes: Int[Tensor, "b 1"], draw: Callable[[int, int], Problems]) -> Problems:
+        """Return a problem per row of ``sizes``; ``draw`` takes a size and a count, and draws all problems of one
+        size."""
+        parts, places = [], []
+        for size in sizes[:, 0].unique().tolist():
+            places.append((sizes[:, 0] == size).nonzero()[:, 0])
+            parts.append(draw(size, len(places[-1])))
+        return Problems.join(parts).take(torch.cat(places).argsort())

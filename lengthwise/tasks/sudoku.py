@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.types import SYMBOL, Problems, Purpose, UsageError
 from lengthwise.tasks import Task
-from lengthwise.tasks.square_grid import SquareGridTask, draw_by_size
+from lengthwise.tasks.square_grid import SquareGridTask
 from lengthwise.tasks.sudoku_bases import BOXES, read_bases, solve, units
 
 # side, the solutions and clues of bases, a generator → where the clues of puzzles are
@@ -98,7 +98,7 @@ class Sudoku(SquareGridTask):
         return self.draw_pattern(some_spare_clues, sizes, generator)
 
     def draw_pattern(self, pattern: Chooser, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return draw_by_size(sizes, partial(self._draw, pattern, generator))
+        return self.draw_by_size(sizes, partial(self._draw, pattern, generator))
 
     def _draw(self, pattern: Chooser, generator: Generator, side: int, count: int) -> Problems:
         if side not in BOXES:
