@@ -14,8 +14,8 @@ from fillers.rows import ROOT, unfitted
 from lengthwise.base.score_rows import Row, latest, share_text, size_text, uniform_in, worst_rows
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import card_cells
-from lengthwise.runs.folder import RunFolder
-from lengthwise.runs.run import load
+from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
+from lengthwise.runs.run import Run, load
 
 SHORT = 20  # words of a command that a page shows in full
 USUAL = "--lengths 10,20 --seconds 600"  # options of most searches for failures, which the page states once
@@ -44,11 +44,17 @@ def command(folder: str) -> str:
 
 
 def costs(folder: str) -> str:
-    """Write how many trainings each study under a folder of results has, and the processor hours that they took."""
+    """Write how many trainings each study under a folder of results has, and the processor hours that they took; then
+    those of shipped weights that no study has."""
     found: dict[str, list[float]] = defaultdict(list)
+    published = set()
     for page in sorted((ROOT / folder).rglob("runs.json")):
         study = page.relative_to(ROOT / folder).parts[0]
-        found[study] += [run["cpu_s"] / 3600 for run in json.loads(page.read_text())]
+        for run in json.loads(page.read_text()):
+            published.add(run["id"])
+            found[study].append(run["cpu_s"] / 3600)
+    others = [run for name in list_shipped() if (run := Run.open(SHIPPED / name)).recipe.id not in published]
+    found["weights"] = [run.about()["cpu_s"] / 3600 for run in others]
     every = [hours for each in found.values() for hours in each]
     lines = ["| results | trainings | processor hours |\n| --- | ---: | ---: |\n"]
     for study, hours in [*((f"`{study}`", hours) for study, hours in found.items()), ("in all", every)]:

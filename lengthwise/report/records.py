@@ -28,11 +28,12 @@ def read_records(group: str | None = None) -> list[Row]:
 
 
 def describe_ours(record: Row) -> str:
-    """Describe this package's score for a record: the verdict, the mean over seeds, the sizes; empty if there is
-    none."""
+    """Describe this package's score for a record: the verdict, the mean over seeds, the sizes, a training's processor
+    time; empty if there is none."""
     if "ours" not in record:
         return ""
     ours = record["ours"]
     seeds, lengths = ours["seeds"], "x".join(map(str, ours["trained_to"]))
     number = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    return f"{ours['verdict']}: {share_text(statistics.fmean(seeds), 3)} ({number}), {lengths} → {ours['sizes']}"
+    score = f"{share_text(statistics.fmean(seeds), 3)} ({number}), {lengths} → {ours['sizes']}"
+    return f"{ours['verdict']}: {score}; {max(1, round(ours['minutes']))} CPU min"
