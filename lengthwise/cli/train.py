@@ -246,7 +246,8 @@ def _train_stacked(args: Options, recipes: Sequence[Recipe], on: Launcher) -> No
     if args.jobs is not None or not isinstance(on, Local):
         raise UsageError("--stack trains all seeds in this process: omit --jobs and --on")
     with Progress(quiet=args.quiet) as progress:
-        train_stacked(recipes, progress=progress, wait=args.wait, **_training_arguments(args))
+        how = _training_arguments(args) | {"graphs": not args.no_graphs}
+        train_stacked(recipes, progress=progress, wait=args.wait, **how)
 
 
 def _training_arguments(args: Options) -> dict[str, Any]:

@@ -31,7 +31,7 @@ PAIRS = 4096  # rows · heads of what is measured
 @contextmanager
 def choose_attention(device: torch.device, kind: torch.dtype, positions: int, head_width: int) -> Iterator[None]:
     """A context in which torch computes attention over this many positions in the faster way."""
-    with _attend_by_products() if positions <= max_product_width(device, kind, head_width) else nullcontext():
+    with attend_by_products() if positions <= max_product_width(device, kind, head_width) else nullcontext():
         yield
 
 
@@ -42,7 +42,7 @@ def head_width(model: nn.Module) -> int:
 
 
 @contextmanager
-def _attend_by_products() -> Iterator[None]:
+def attend_by_products() -> Iterator[None]:
     """A context in which torch computes attention by two batched products."""
     cuda = torch.backends.cuda
     before = cuda.fp16_bf16_reduction_math_sdp_allowed()
@@ -90,7 +90,7 @@ def _time_attention(device: torch.device, kind: torch.dtype, positions: int, hea
 
     def passes(count: int) -> None:
         with (
-            _attend_by_products()
+            attend_by_products()
             if products
             else sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
         ):

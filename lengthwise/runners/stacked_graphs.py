@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model
@@ -25,6 +24,7 @@ from lengthwise.models.transformer import TransformerContext
 from lengthwise.runners import compiled
 from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, round_weights, tensors_of
 from lengthwise.runners.plain import Plain, map_tensors, pick
+from lengthwise.runners.short_attention import attend_by_products
 from lengthwise.runners.stacked import Answered, Query
 
 
@@ -115,7 +115,7 @@ class StackedGraphs(Graphs):
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
             weights = self.stacked | (round_weights(caller, self.stacked) if self.bf16 else {})
             # The fused kernels of attention have no stacked form on a CPU.
-            with nullcontext() if self.device.type == "cuda" else sdpa_kernel(SDPBackend.MATH):
+            with nullcontext() if self.device.type == "cuda" else attend_by_products():
                 if not compiles:
                     return _call_all(whole, weights, inputs, running, count)
                 stack.weights = weights
