@@ -207,12 +207,14 @@ def train_stacked(
     save_every: float = 60.0,
     quiet: bool = False,
     wait: bool = False,
+    graphs: bool = True,
 ) -> list[Run]:
     """Train several seeds of a recipe together, in one process with their weights stacked, and return their runs. Each
     has its own folder, and comes out as from ``train``. It is meant for a GPU; on a CPU it pays for tiny models alone.
 
     ``seeds`` says how many, from the recipe's own seed on. ``recipe``, ``changes``, ``task``, ``device``, ``matmul``,
-    ``track``, ``threads``, ``save_every``, ``quiet`` and ``wait`` are as for ``train``; a torch module stays as it is.
+    ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` are as for ``train``; a torch module
+    stays as it is.
 
     A seed whose training diverges is not ``done``, and the others go on. Errors are those of ``train``; UsageError too
     for a model that draws random numbers in training, as dropout does.
@@ -220,6 +222,7 @@ def train_stacked(
     first = recipe_from(recipe, task).change(changes)
     each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
     how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
+    how["graphs"] = graphs
     with Progress(quiet=quiet) as progress:
         runs = stacked.train_stacked(each, device=device, progress=progress, track=texts_from(track, "track"), **how)
     return [Run(run.folder, run.recipe) for run in runs]

@@ -54,7 +54,7 @@ from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.lineage import continue_from
 from lengthwise.training.loop import train
 from lengthwise.training.processes import is_follower, process_count
-from lengthwise.training.stacked import train_stacked
+from lengthwise.training.stacked import prefers_stack, train_stacked
 from lengthwise.training.trainer import Trainer, rehearse
 
 BEYOND = 2  # times the training length; beyond it, families would dominate the cost
@@ -76,7 +76,10 @@ class Options(TrainingOptions, MeasurementOptions, RecipeOptions):
     """Train a recipe, or go on with a run; then evaluate it."""
 
     seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
-    stack: bool = False  # train a recipe's seeds together in one process, their weights stacked
+    # train all seeds together in one process, their weights stacked; by default on a single GPU that has the memory,
+    # unless --jobs is given
+    stack: bool = False
+    no_stack: bool = False  # train each seed by itself on a GPU too
     samples: Size = 1000  # N: fresh problems per length (default: 1000)
     curve: str | None = None  # SIZES: further lengths, measured on fewer problems
     curve_samples: Size = 128  # N: problems per length there (default: 128)
@@ -93,6 +96,8 @@ def run(args: Options) -> int:
     recipe = recipe_of(args.recipe, args.changes) if args.from_ is None else _continued_recipe(args, args.from_)
     check(args.track)
     check_stack(stack=args.stack, compile=args.compile)
+    if args.stack and args.no_stack:
+        raise UsageError("--stack and --no-stack exclude each other: omit one of them")
     on = parse_engine(args)
     plan = _plan_measurements(args, recipe)
     recipes = seeds_of(recipe, args.seed, args.seeds)
@@ -109,14 +114,15 @@ def run(args: Options) -> int:
     if is_follower():
         _train(args, Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
-    if args.stack:
+    stack = args.stack or _prefers_stack(args, recipes, on)
+    if stack:
         _train_stacked(args, recipes, on)
     elif own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
         _rehearse(args, recipe)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    if not args.stack and ((len(runs) > 1 and jobs_of(args.jobs) > 1) or not isinstance(on, Local)):
+    if not stack and ((len(runs) > 1 and jobs_of(args.jobs) > 1) or not isinstance(on, Local)):
         return _train_in_processes(args, runs, on)
-    lost = [one for one in runs if args.stack and not one.done]
+    lost = [one for one in runs if stack and not one.done]
     for one in runs:
         if one not in lost:
             try:
@@ -172,7 +178,7 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
 
 def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int:
     """Train and measure in separate processes, on this machine or elsewhere."""
-    options = to_words(args, OF_THE_CALL | {"recipe", "changes", "from_", "seed", "stack"})
+    options = to_words(args, OF_THE_CALL | {"recipe", "changes", "from_", "seed", "stack", "no_stack"})
     with JobPool(runs, lambda _: options, jobs=jobs_of(args.jobs), on=on) as fleet:
         follow(fleet, runs, console.err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
@@ -238,6 +244,13 @@ def _train(args: Options, run: Run, progress: Progress) -> None:
         "keep_state": args.keep_state,
     }
     train(run.recipe, run.folder, progress=progress, **how)
+
+
+def _prefers_stack(args: Options, recipes: Sequence[Recipe], on: Launcher) -> bool:
+    """Return whether seeds train as a stack without --stack."""
+    if args.no_stack or args.compile or args.keep_state or args.jobs is not None or not isinstance(on, Local):
+        return False
+    return len(recipes) > 1 and prefers_stack(recipes, choose_device(args.device), args.matmul)
 
 
 def _train_stacked(args: Options, recipes: Sequence[Recipe], on: Launcher) -> None:

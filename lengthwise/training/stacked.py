@@ -48,6 +48,8 @@ from lengthwise.training.processes import process_count
 from lengthwise.training.progress import TrainingProgress
 from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse, shrink
 
+MARGIN = 3  # times the estimated memory that must be free for a stack that was not asked for
+
 
 @validate_arguments
 def train_stacked(
@@ -153,6 +155,21 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
         raise UsageError("--stack does not support --from, patience or accumulate: omit --stack")
     if len({recipe.seedless_id for recipe in recipes}) > 1:
         raise UsageError("a stack is of recipes that differ in nothing but seed and data_seed")
+
+
+def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> bool:
+    """Return whether these recipes train faster as a stack: several seeds that can be stacked, on the only GPU, which
+    has the memory."""
+    if len(recipes) < 2 or not pays(device) or torch.cuda.device_count() > 1:
+        return False
+    demand = MARGIN * len(recipes) * estimate_training(recipes[0]).memory
+    try:
+        check_seeds(recipes)
+        return demand < torch.cuda.mem_get_info(device)[0] and not rehearse_stacked(
+            recipes, device, matmul, graphs=True
+        )
+    except UsageError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from functools import partial
 import forms
 import pytest
 import torch
-from conftest import LONG
+from conftest import LONG, command
 from devices import small
 from forms import EVERY, all_close, every_loop, names, some
 from runner_forms import FORMS
@@ -181,3 +181,29 @@ def test_what_cannot_be_recorded_trains_as_before(monkeypatch):
     runs = train_stacked(seeds(replace(PLAIN, steps=3), 2), progress=Progress(quiet=True))
     assert notes == ["plain: runs without CUDA graphs: its step cannot be recorded (division by zero)"]
     assert [run.about()["runner"] for run in runs] == ["Stacked"] * 2
+
+
+WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)", "watch.every=0",
+         "keep=last", "--lengths", "2", "--samples", "4", "--quiet", "--seeds", "2"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "memory", "count"),
+    [([], 1e12, 2), (["--no-graphs"], 1e12, 2), (["--no-stack"], 1e12, 1), (["--jobs", "1"], 1e12, 1), ([], 1e3, 1),
+     (["model.dropout=0.1"], 1e12, 1), (["accumulate=2"], 1e12, 1)],
+)  # fmt: skip
+def test_a_gpu_with_the_memory_stacks_seeds(options, memory, count, monkeypatch, tmp_path):
+    """Unless told otherwise, and where they can be stacked. A CPU stands for it."""
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
+    monkeypatch.setattr(stacked, "pays", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))
+    done = command(*WORDS, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    about = [Run.open(folder).about() for folder in tmp_path.iterdir()]
+    assert [one["stacked"] for one in about] == [count] * 2
+    assert count == 1 or about[0]["runner"] == ("Stacked" if options else "StackedGraphs")
+
+
+def test_contradicting_options_are_refused():
+    done = command(*WORDS, "--stack", "--no-stack")
+    assert done.returncode == 2 and "--stack and --no-stack exclude each other" in done.stderr
