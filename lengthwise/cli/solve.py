@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from lengthwise.api import Task
 from lengthwise.base.files import json_text
 from lengthwise.base.streams import results
 from lengthwise.base.types import UsageError
@@ -19,7 +20,7 @@ from lengthwise.runs.run import choose_device, load
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """Answer prompts, from arguments or from standard input, one a line."""
+    """Answer prompts, from arguments or from standard input (a file: < FILE), one a line; grids also line by line."""
 
     weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
     prompts: Words = ()  # PROMPT: e.g. 128+9
@@ -34,7 +35,7 @@ def run(args: Options) -> int:
     if (stopping := only_rule(args.stopping)) is not None:
         check_stopping(solver.weights.recipe.layout, stopping)
     count = bad = 0
-    for count, prompt in enumerate(_read_prompts(args), 1):
+    for count, prompt in enumerate(_read_prompts(args, solver.weights.recipe.task), 1):
         try:
             with report_waiting(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
@@ -49,10 +50,31 @@ def run(args: Options) -> int:
     return 1 if bad else 0
 
 
-def _read_prompts(args: Options) -> Iterable[str]:
-    """Return the prompts given as arguments, otherwise the lines of standard input."""
+def _read_prompts(args: Options, task: Task) -> Iterable[str]:
+    """Return the prompts given as arguments, otherwise those of standard input: its lines or, if it draws grids line
+    after line, its grids."""
     if args.prompts:
         return args.prompts
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("solve: no prompt: give prompts as arguments, or one per line on standard input")
-    return (line.rstrip("\n") for line in sys.stdin)
+    return _join_grids((line.rstrip("\n") for line in sys.stdin), task)
+
+
+def _join_grids(lines: Iterable[str], task: Task) -> Iterator[str]:
+    """Join lines that draw a grid of one of the task's shapes to a prompt, with / between them. Empty lines, and lines
+    of another width, end a grid. Other lines are prompts, and so are all lines for a task without grids."""
+    shapes = {task.shape([size] * len(task.axes)) for size in task.first_sizes(100)} - {None}
+    widths, block = {shape[1] for shape in shapes if shape}, list[str]()
+    for line in lines:
+        if block and len(line) != len(block[0]):
+            yield "/".join(block)
+            block = []
+        if len(line) in widths and "/" not in line:
+            block.append(line)
+        elif line.strip() or not shapes:
+            yield line
+        if (len(block), len(line)) in shapes:
+            yield "/".join(block)
+            block = []
+    if block:
+        yield "/".join(block)

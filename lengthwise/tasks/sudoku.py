@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -114,8 +115,10 @@ class Sudoku(SquareGridTask):
         return _problems(answer * clue.gather(1, cell), answer)
 
     def parse(self, text: str) -> Problems:
-        lines = text.replace("/", " ").split()
+        lines = text.replace("/", " ").replace("0", ".").split()
         side = len(lines)
+        if side == 1 and (side := math.isqrt(len(text := lines[0]))) in BOXES:
+            lines = [text[i : i + side] for i in range(0, len(text), side)]
         if side not in BOXES or {len(line) for line in lines} != {side}:
             raise UsageError(f"{self.name}: 4, 6 or 9 lines of as many symbols, separated by /, are expected")
         if unknown := sorted({*"".join(lines)} - {*self.symbols[: side + 1]}):

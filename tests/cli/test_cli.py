@@ -7,13 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import command
+from hypothesis import given
+from hypothesis import strategies as st
 from jaxtyping import config
 
 import lengthwise as lw
 from lengthwise.base.errors import Diverged
+from lengthwise.base.rng import stream
 from lengthwise.cli import console, evaluate
 from lengthwise.cli.entry import parse
+from lengthwise.cli.solve import _join_grids
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.training.trainer import Trainer
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
@@ -94,6 +101,25 @@ def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
     assert [bool(line) for line in done.stdout.splitlines()] == [True, False, True]
     assert done.stderr.startswith("lengthwise: prompt 2: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from([4, 6, 9]), st.integers(0, 99), st.sampled_from(["drawn", "/", "unbroken"]))))
+def test_grids_in_a_file_may_be_drawn_line_after_line(puzzles):
+    """Beside others on one line, with and without empty lines between."""
+    task, lines, wanted = Sudoku(), [], []
+    for side, seed, form in puzzles:
+        typed = task.to_text(task.sample(torch.tensor([[side]]), stream(seed, "file")).prompt[0])
+        breaks = {"drawn": "\n", "/": "/", "unbroken": ""}[form]
+        lines += typed.replace("/", breaks).split("\n") + [""] * (seed % 3)
+        wanted.append(typed if form != "unbroken" else typed.replace("/", ""))
+    assert list(_join_grids(iter(lines), task)) == wanted
+    assert list(_join_grids(iter(lines), Addition())) == lines
+
+
+def test_what_is_no_grid_is_refused_by_itself():
+    done = command("solve", "looped-sudoku", stdin="41..\n....\n\n41..\n....\n....\n..34\n")
+    assert [bool(line) for line in done.stdout.splitlines()] == [False, True]
+    assert "prompt 1: sudoku: 4, 6 or 9 lines" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_training_again_goes_on_where_it_was(run):

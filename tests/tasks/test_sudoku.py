@@ -67,8 +67,12 @@ def test_what_is_no_puzzle_is_refused_with_the_reason(text, about):
         Sudoku().parse(text)
 
 
-def test_lines_may_be_typed_one_below_the_other():
-    assert Sudoku().format(Sudoku().parse("1...\n..2.\n.3..\n...4\n").answer[0]) == "1243/3421/4312/2134"
+@pytest.mark.parametrize(
+    "text", ["1...\n..2.\n.3..\n...4\n", "1000/0020/0300/0004", "1.....2..3.....4", "1000002003000004"]
+)
+def test_puzzles_may_be_typed_as_others_write_them(text):
+    """Line below line, with 0 for a blank, or without breaks."""
+    assert Sudoku().format(Sudoku().parse(text).answer[0]) == "1243/3421/4312/2134"
 
 
 def test_heads_see_rows_columns_and_boxes():
