@@ -14,7 +14,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
 from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
@@ -51,7 +51,7 @@ TASKS: dict[type[Task], str] = {  # each with an example problem
 }
 LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
-RULES = Oracle, After, MaxConfidence, Halted, Converged
+RULES = Oracle, After, MaxConfidence, Halted, Converged, Settled
 POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Blank, Abacus, Coupling
 FIXED: dict[str, Any] = {
     "norm": "pre",

@@ -19,7 +19,7 @@ from lengthwise.api import catalog
 from lengthwise.base.fields import encode
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.evaluation.sealed import digest
-from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import PUBLISHED, program
@@ -33,8 +33,8 @@ from lengthwise.viewer import document, offered
 from lengthwise.viewer.models import MOST, TASKS, _task_facts, check, export_model
 from lengthwise.viewer.viewer import NETWORK
 
-# Recurrent models are only exported; no page computes a scan, a convolution, or stops by movement.
-SHIPPED = [name for name in list_shipped() if not re.search("small|maze|prefix-sum|settled|sudoku", name)]
+# Recurrent models are only exported; no page computes a scan, a convolution or a grid.
+SHIPPED = [name for name in list_shipped() if not re.search("small|maze|prefix-sum|sudoku", name)]
 NODE = shutil.which("node")
 node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
 OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"
@@ -79,7 +79,7 @@ def run_in_node(scripts, asked):
 def test_a_page_computes_what_pytorch_computes(untyped):
     """Answers, log probabilities, stopping rules and the program's states, in models of every form."""
     count = 30 if LONG else 2
-    names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition"]
+    names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
     models = [load(name) for name in names] + [drawn(form) for form in FORMS]
     wanted = [
         [thinking.reference(model, prompt) for prompt in thinking.typed(model.recipe, count, 9)] for model in models
@@ -127,6 +127,8 @@ def test_rules_stop_a_page_where_they_stop_pytorch():
         Halted(4, more=2),
         Converged(1),
         Converged(3, extra=4),
+        Settled(0.2, most=7),
+        Settled(0.1, period=2, most=20),
     )
     made, wanted = torch.Generator().manual_seed(0), []
     traces = []
@@ -135,20 +137,21 @@ def test_rules_stop_a_page_where_they_stop_pytorch():
         said = (torch.rand(loops, 2, generator=made) < 0.1).long()
         ends = 2 - (torch.rand(loops, generator=made) < 0.2).long()
         sure = torch.randint(-4, 0, (loops,), generator=made) / 4
-        rows = zip(said.tolist(), ends.tolist(), sure.tolist(), strict=True)
-        traces.append(
-            {"planned": planned, "loops": [dict(zip(("said", "ends", "confidence"), row, strict=True)) for row in rows]}
-        )
-        wanted.append([_stop(rule, said, ends, sure, torch.tensor([planned])) for rule in rules])
+        moved = torch.rand(loops, 2, generator=made)
+        rows = zip(said.tolist(), ends.tolist(), sure.tolist(), moved.tolist(), strict=True)
+        names = "said", "ends", "confidence", "moved"
+        traces.append({"planned": planned, "loops": [dict(zip(names, row, strict=True)) for row in rows]})
+        wanted.append([_stop(rule, said, ends, sure, moved, torch.tensor([planned])) for rule in rules])
     found = run_in_node(NETWORK, {"traces": traces, "rules": [encode(rule) for rule in rules]})
     assert found == wanted
 
 
-def _stop(rule, said, ends, sure, planned):
+def _stop(rule, said, ends, sure, moved, planned):
     """The loop that a rule chooses, of those up to its limit."""
     limit = rule.limit(planned).clamp(max=len(said))
     top = int(limit)
-    return int(rule.choose(Trace(said[:top, None], ends[:top, None], sure[:top, None], limit), planned).clamp(max=top))
+    trace = Trace(*(part[:top, None] for part in (said, ends, sure)), limit, moved[:top, None])
+    return int(rule.choose(trace, planned).clamp(max=top))
 
 
 @node

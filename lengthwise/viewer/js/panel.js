@@ -5,6 +5,7 @@ const MODES = { said: "symbols and their probability", state: "norm of the state
 const RULES = {
   Oracle: "after T(n) loops: the rounds of a reference algorithm", After: "always after so many loops", MaxConfidence: "at the loop of the surest answer",
   Converged: "when the answer stays the same for so many loops", Halted: "when its own halting unit says so",
+  Settled: "when a loop moves no position's state by this fraction of its norm",
 };
 const MOST_CELLS = 220; // positions that tables show
 

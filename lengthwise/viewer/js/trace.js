@@ -37,7 +37,10 @@ const CHOICES = {
     }
     return limit;
   },
+  Settled: (rule, loops, limit) => loops.findIndex((loop) => isSettled(rule, loop.moved)) + 1 || limit,
 };
+
+const isSettled = (rule, moved) => moved[rule.period - 1] < rule.below;
 
 /** The loop, from 1, at which a rule stops. It looks no further than its limit. */
 function chosenLoop(rule, trace) {
@@ -51,13 +54,12 @@ const breath = () => new Promise((resume) => setTimeout(resume));
 async function think(network, model, text, told = () => {}, stopped = () => false) {
   const problem = parseProblem(model.task, text), row = writeRow(model, problem);
   const planned = LOOPS[model.loops.kind](model.loops, problem.rounds), rules = rulesOf(model);
-  const count = Math.max(...rules.map((rule) => limitOf(rule, planned)));
+  const limits = rules.map((rule) => limitOf(rule, planned)), count = Math.max(...limits);
   if (row.ids.length > MOST_POSITIONS || count > MOST_LOOPS) {
     throw new Refused(`Too long for this page: ${row.ids.length} positions and ${count} loops. It takes up to ${MOST_POSITIONS} and ${MOST_LOOPS}.`);
   }
-  const run = network.begin(row), trace = { problem, row, run, planned, rules, loops: [], states: [run.start] };
-  for (let k = 0; k < count; k++) trace.states.push(new Float32Array(run.start.length));
-  const steps = model.decodes ? decoding(network, model, trace, limitOf(model.stopping, planned)) : looping(network, trace);
+  const run = network.begin(row), trace = { problem, row, run, planned, rules, loops: [], states: [run.start], moved: [] };
+  const steps = model.decodes ? decoding(network, model, trace, limits[0], count) : looping(network, trace, limits);
   let since = performance.now();
   for (const share of steps) {
     if (performance.now() - since < SLICE) continue;
@@ -66,24 +68,45 @@ async function think(network, model, text, told = () => {}, stopped = () => fals
     if (stopped()) return null;
     since = performance.now();
   }
-  trace.loops = trace.states.slice(1).map((state) => spoken(network, model, trace, state));
+  trace.loops = trace.states.slice(1).map((state, k) => ({ ...spoken(network, model, trace, state), moved: trace.moved[k] }));
   trace.settled = settled(trace.loops);
   trace.stops = rules.map((rule) => ({ rule, loop: chosenLoop(rule, trace) }));
   return trace;
 }
 
-/** All positions, loop by loop. */
-function* looping(network, trace) {
-  const count = trace.states.length - 1;
-  for (let k = 0; k < count; k++) {
-    network.advance(trace.run, trace.states[k], 0, trace.run.length, trace.states[k + 1]);
+/** All positions, loop by loop, until every rule has stopped. */
+function* looping(network, trace, limits) {
+  const { run, rules, states, moved } = trace, count = Math.max(...limits);
+  const hasSettled = (rule) => rule.kind === "Settled" && moved.some((far) => isSettled(rule, far));
+  for (let k = 0; rules.some((rule, n) => k < limits[n] && !hasSettled(rule)); k++) {
+    states.push(new Float32Array(run.start.length));
+    network.advance(run, states[k], 0, run.length, states[k + 1]);
+    moved.push([1, 2].map((period) => movement(network, trace, k + 1, period)));
     yield (k + 1) / count;
   }
 }
 
+/** The change of the state from loop k − period to loop k, relative to its norm, at the position where it is largest. */
+function movement(network, { states, run }, k, period) {
+  const { width } = network.spec, now = states[k], before = states[k - period];
+  if (k <= period) return Infinity;
+  let most = 0;
+  for (let from = 0; from < run.length * width; from += width) {
+    let change = 0, size = 0;
+    for (let i = from; i < from + width; i++) {
+      change += (now[i] - before[i]) ** 2;
+      size += now[i] ** 2;
+    }
+    most = Math.max(most, Math.sqrt(change / Math.max(size, 1e-30)));
+  }
+  return most;
+}
+
 /** Symbol by symbol: each is predicted after `loops` loops and then read. */
-function* decoding(network, model, trace, loops) {
-  const { run, states, row } = trace, caches = states.map(() => ({})), [first] = row.slots;
+function* decoding(network, model, trace, loops, count) {
+  const { run, states, row } = trace;
+  for (let k = 0; k < count; k++) states.push(new Float32Array(run.start.length));
+  const caches = states.map(() => ({})), [first] = row.slots;
   let from = 0;
   for (let to = first + 1; to <= run.length; to++) {
     for (let k = 0; k + 1 < states.length; k++) network.advance(run, states[k], from, to, states[k + 1], caches[k]);
