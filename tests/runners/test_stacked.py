@@ -31,7 +31,7 @@ from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train
-from lengthwise.training.stacked import advance, train_stacked
+from lengthwise.training.stacked import RecordedSteps, advance, train_stacked
 from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -165,11 +165,14 @@ def test_each_seed_of_a_shipped_recipe_equals_its_own_run(name):
 
 
 def test_a_step_of_a_stack_reads_nothing_from_the_device():
+    """Nor does a recorded one."""
     together = [on_meta(recipe) for recipe in seeds(small_form("looped-parity"), 2)]
+    recorded = RecordedSteps(together)
     with Reads() as reads:
         advance(together)
-        advance(together)
-    assert not reads.found
+        for _ in range(3):
+            advance(together, recorded)
+    assert not reads.found and recorded.graphs.recordings
 
 
 # What is written
