@@ -34,11 +34,22 @@ class Query:
     at: Bool[Tensor, "b t"]
     no_grad_loops: int = 0
     each: bool = False  # after every loop, not after the last
+    depths: tuple[int, ...] = ()  # after so many loops at most, for each of these
 
     def equals(self, other: Query) -> bool:
         """Return whether both calls get the same answer, for equal inputs."""
-        ours, theirs = ((one.no_grad_loops, one.each, one.loops.tolist(), one.at.tolist()) for one in (self, other))
-        return ours == theirs
+        if (self.no_grad_loops, self.each, self.depths) != (other.no_grad_loops, other.each, other.depths):
+            return False
+        return torch.equal(self.loops, other.loops) and torch.equal(self.at, other.at)
+
+    @property
+    def kind(self) -> tuple[bool, int]:
+        """What the queries of all models have in common."""
+        return self.each, len(self.depths)
+
+    def at_depth(self, number: int) -> Query:
+        """Return the query for the logits at one of the depths."""
+        return Query(self.inputs, self.loops.clamp(max=self.depths[number]), self.at)
 
 
 class Recorder(Runner):
@@ -51,6 +62,10 @@ class Recorder(Runner):
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         self.asked.append(Query(inputs, loops, at, no_grad_loops))
         return torch.zeros(int(at.sum()), self.symbols)
+
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
+        self.asked.append(Query(inputs, loops, at, depths=tuple(depths)))
+        return [torch.zeros(int(at.sum()), self.symbols) for _ in depths]
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         self.asked.append(Query(inputs, loops, at, each=True))
@@ -76,6 +91,9 @@ class Replayer(Runner):
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         return self._answer(Query(inputs, loops, at, no_grad_loops))
 
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
+        return self._answer(Query(inputs, loops, at, depths=tuple(depths)))
+
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         yield from self._answer(Query(inputs, loops, at, each=True))
 
@@ -84,6 +102,9 @@ def compute_answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Ans
     """Compute each model's answer to its query, all models together, as the plain runner would. All models have one
     form, and all queries the same kind and number of rows. Raises RuntimeError, as torch.func does, for a model that
     draws random numbers or branches on its inputs, and UsageError for one that changes its buffers."""
+    if count := len(asked[0].depths):
+        found = [compute_answers(models, [one.at_depth(number) for one in asked]) for number in range(count)]
+        return [list(own) for own in zip(*found, strict=True)]
     plan, device = _Plan(asked), device_of(models[0])
     named = [dict([*one.named_parameters(), *one.named_buffers()]) for one in models]
     weights = {f"model.{name}": torch.stack([one[name] for one in named]) for name in named[0]}

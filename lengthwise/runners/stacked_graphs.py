@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -84,17 +84,23 @@ class StackedGraphs(Graphs):
         """Compute each model's answer to its query, as ``compute_answers`` does; None if that cannot be recorded."""
         if self.reason:
             return None
+        depths = torch.tensor([one.depths for one in asked]).repeat_interleave(len(asked[0].loops), 0)
         inputs, loops = _join_inputs(asked), torch.cat([one.loops for one in asked])
+        if depths.numel():
+            loops = loops.clamp(max=depths.amax(1))
         at = _join_rows([one.at for one in asked])
         loop, first = torch.arange(int(loops.max()))[:, None], [one.no_grad_loops for one in asked]
         tracked = None
         if len({*first}) > 1:
             tracked = loop >= torch.tensor(first).repeat_interleave(len(asked[0].loops))
-        logits = self.run(inputs, running := loops > loop, min(first), each=asked[0].each, tracked=tracked)
+        each, count = asked[0].each or depths.numel() > 0, len(asked)
+        logits = self.run(inputs, running := loops > loop, min(first), each=each, tracked=tracked)
         if logits is None:
             return None
-        count = len(asked)
-        return _pick_each(logits, running, at, count) if asked[0].each else _pick_last(logits, at, count)
+        if depths.numel():
+            found = [_pick_last(logits, at, count, loops.clamp(max=depth)) for depth in depths.T]
+            return [list(own) for own in zip(*found, strict=True)]
+        return _pick_each(logits, running, at, count) if each else _pick_last(logits, at, count)
 
     def publish(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -247,10 +253,13 @@ def _join_rows(parts: Sequence[Tensor]) -> Tensor:
     return joined.flatten(0, 1)
 
 
-def _pick_last(logits: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"], count: int) -> list[Answered]:
-    """Return the logits of each model at its selected positions."""
-    counts = at.unflatten(0, (count, -1)).sum((1, 2)).tolist()
-    return [*pick(logits, *at.nonzero(as_tuple=True)).split(counts)]
+def _pick_last(
+    logits: Float[Tensor, "*k b t v"], at: Bool[Tensor, "b t"], count: int, loops: Int[Tensor, " b"] | None = None
+) -> list[Answered]:
+    """Return the logits of each model at its selected positions; of those after each loop, after ``loops``."""
+    counts, (row, position) = at.unflatten(0, (count, -1)).sum((1, 2)).tolist(), at.nonzero(as_tuple=True)
+    after = () if loops is None else (loops[row] - 1,)
+    return [*pick(logits, *after, row, position).split(counts)]
 
 
 def _pick_each(

@@ -339,7 +339,7 @@ def _record_queries(
     if versions != [buffer._version for buffer in buffers]:
         raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
     asked = [one.asked for one in recorders]
-    if len({tuple(each.each for each in own) for own in asked}) > 1:
+    if len({tuple(one.kind for one in own) for own in asked}) > 1:
         raise UsageError("the objective calls the runners of two seeds differently")
     return asked
 

@@ -44,9 +44,10 @@ def built(spec, causal):
     return models
 
 
-def queries(no_grad_loops=(0, 0, 0), each=False, order=1):
-    return [Query(rows, torch.tensor(loops), rows.padding_mask, first, each)
-            for rows, loops, first in zip(ROWS[::order], LOOPS[::order], no_grad_loops, strict=True)]  # fmt: skip
+def queries(no_grad_loops=(0, 0, 0), each=False, depths=((), (), ()), order=1):
+    return [Query(rows, torch.tensor(loops), rows.padding_mask, first, each, depth)
+            for rows, loops, first, depth in zip(ROWS[::order], LOOPS[::order], no_grad_loops, depths, strict=True)
+            ]  # fmt: skip
 
 
 def gradients_by(models, answer, asked):
@@ -56,7 +57,9 @@ def gradients_by(models, answer, asked):
     read = []
     for model, query, reply in zip(models, asked, answer(asked), strict=True):
         runner = Replayer(model, [query], [reply])
-        own = every_loop(runner, query.inputs, query.loops.tolist(), query.at) if query.each else reply
+        own = torch.cat(reply) if query.depths else reply
+        if query.each:
+            own = every_loop(runner, query.inputs, query.loops.tolist(), query.at)
         read.append((own * torch.linspace(-1, 1, own.numel()).view_as(own)).sum() + own.square().sum())
     sum(read).backward()
     weights = [weight for model in models for weight in model.parameters()]
@@ -80,7 +83,8 @@ def test_a_recorded_stack_gives_what_the_stack_gives(spec, causal):
         with pytest.raises(RuntimeError):  # torch.func does not stack it either
             compute_answers(models, queries())
         return
-    for options in ({}, {"no_grad_loops": (0, 2, 1)}, {"no_grad_loops": (1, 1, 1)}, {"each": True}):
+    for options in ({}, {"no_grad_loops": (0, 2, 1)}, {"no_grad_loops": (1, 1, 1)}, {"each": True},
+                    {"depths": ((3, 2), (2, 1), (5, 1))}):  # fmt: skip
         gradients_by(models, partial(recorded, runner), queries(**options, order=-1))
         asked, count = queries(**options), len(runner.recordings)
         found = gradients_by(models, partial(recorded, runner), asked)
