@@ -125,13 +125,15 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     recipe = small("looped-parity")
     models = [one.build().train() for one in seeds(recipe, 2)]
     batches = [batch(one, 0) for one in seeds(recipe, 2)]
-    asked = [Query(rows.inputs, loops, rows.loss_mask, 1) for rows, loops in batches]
     runner = StackedGraphs(models, bf16=bf16)
     runner.compiles = True
-    found = gradients_by(models, partial(recorded, runner), asked)
-    assert runner.compiles and runner.reason is None
-    for one, exact in zip(found, gradients_by(models, partial(compute_answers, models), asked), strict=True):
-        torch.testing.assert_close(one, exact, rtol=0, atol=(0.05 if bf16 else 1e-5) * float(exact.abs().max()))
+    for skipped, each in (((1, 1), False), ((0, 2), False), ((0, 0), True)):
+        asked = [Query(rows.inputs, loops + 1, rows.loss_mask, first, each)
+                 for (rows, loops), first in zip(batches, skipped, strict=True)]  # fmt: skip
+        found = gradients_by(models, partial(recorded, runner), asked)
+        assert runner.compiles and runner.reason is None
+        for one, exact in zip(found, gradients_by(models, partial(compute_answers, models), asked), strict=True):
+            torch.testing.assert_close(one, exact, rtol=0, atol=(0.05 if bf16 else 1e-5) * float(exact.abs().max()))
     torch._dynamo.reset()
 
 
