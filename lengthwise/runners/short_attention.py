@@ -25,6 +25,7 @@ from lengthwise.runners.capture import capture, side_stream
 
 ON_CPU = 16  # positions: fixed, so that results do not depend on the machine
 WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # positions that are measured
+FUSED = (torch.float32, torch.bfloat16, torch.float16)  # types of numbers that fused kernels compute
 PAIRS = 4096  # rows · heads of what is measured
 
 
@@ -57,7 +58,7 @@ def attend_by_products() -> Iterator[None]:
 @cache
 def max_product_width(device: torch.device, kind: torch.dtype, head_width: int) -> int:
     """The width up to which two products are faster."""
-    if device.type != "cuda":
+    if device.type != "cuda" or kind not in FUSED:
         return ON_CPU
     name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {kind}, {head_width}"
     path = Path(os.environ.get("LENGTHWISE_CACHE") or Path.home() / ".cache" / "lengthwise") / "attention.json"

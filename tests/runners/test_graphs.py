@@ -30,6 +30,7 @@ from lengthwise.nn.position import ALiBi
 from lengthwise.runners import graphs
 from lengthwise.runners.graphs import Graphs, Recording
 from lengthwise.runners.plain import Plain
+from lengthwise.runners.short_attention import ON_CPU, max_product_width
 from lengthwise.training import loop
 from lengthwise.training.arithmetic import Bf16
 from lengthwise.training.compiling import prepare_steps
@@ -273,3 +274,8 @@ def test_memory_that_does_not_hold_a_step_is_freed(monkeypatch):
     monkeypatch.setattr(Recording, "fill", fill)
     trainer.advance()
     assert trainer.parts == 2 and not trainer.runners.graphs.recordings
+
+
+def test_attention_in_64_bits_is_not_timed():
+    """No fused kernel computes it."""
+    assert max_product_width(torch.device("cuda"), torch.float64, 8) == ON_CPU
