@@ -161,7 +161,7 @@ def answers() -> dict[str, dict[str, Any]]:
         for number in range(PROMPTS // 100):
             draw = lw.stream(0, "golden", name, number)
             size = task.smallest + number * (beyond - task.smallest) // (PROMPTS // 100 - 1)
-            sizes = torch.tensor([recipe.sizes(size)] * 100)
+            sizes = torch.tensor([[task.nearest_size(one) for one in recipe.sizes(size)]] * 100)
             problems = task.sample(sizes, draw)
             said = predicted_answers(weights, problems)
             hundreds.append(digest(problems.prompt, said.symbols, said.loops))
