@@ -76,6 +76,8 @@ class Rows:
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """Concatenate parts whose fields are tensors; narrower tensors are padded with zeros."""
+        if len(parts) == 1:
+            return parts[0]
 
         def stack(name: str) -> Tensor:
             tensors = [getattr(part, name) for part in parts]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,19 +54,32 @@ class Query:
 
 
 class Recorder(Runner):
-    """Records the calls of a runner, and returns zeros for each of ``symbols`` logits."""
+    """Records the calls of a runner, and returns zeros for each of ``symbols`` logits. With ``supervises``, it records
+    the targets that logits are supervised by too."""
 
-    def __init__(self, model: Model, symbols: int) -> None:
+    def __init__(self, model: Model, symbols: int, *, supervises: bool = False) -> None:
         super().__init__(model)
-        self.symbols, self.asked = symbols, list[Query]()
+        self.symbols, self.asked, self.supervises = symbols, list[Query](), supervises
+        self.targets: list[tuple[int, int, Tensor]] = []  # of which call, and of which of its depths
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         self.asked.append(Query(inputs, loops, at, no_grad_loops))
-        return torch.zeros(int(at.sum()), self.symbols)
+        return self._zeros(at, 0)
 
     def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
         self.asked.append(Query(inputs, loops, at, depths=tuple(depths)))
-        return [torch.zeros(int(at.sum()), self.symbols) for _ in depths]
+        return [self._zeros(at, number) for number in range(len(depths))]
+
+    def _zeros(self, at: Selected, number: int) -> Logits:
+        zeros, call = torch.zeros(int(at.sum()), self.symbols), len(self.asked) - 1
+        if self.supervises:
+
+            def note(targets: Tensor) -> tuple[Tensor, Tensor]:
+                self.targets.append((call, number, targets))
+                return torch.zeros(()), torch.zeros(())
+
+            zeros.supervision = note  # type: ignore[attr-defined]
+        return zeros
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         self.asked.append(Query(inputs, loops, at, each=True))
@@ -96,6 +110,44 @@ class Replayer(Runner):
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         yield from self._answer(Query(inputs, loops, at, each=True))
+
+
+def supervise_together(recorders: Sequence[Recorder], found: Sequence[Sequence[Answered]]) -> None:
+    """Compute what ``objectives.supervise`` will return for the logits that were found, of all models at once: by
+    itself, each would launch a dozen operations. ``found``: the answers to each call, by model."""
+    calls = [[(call, number) for call, number, _ in one.targets] for one in recorders]
+    if any(own != calls[0] for own in calls):
+        return
+    for index, (call, number) in enumerate(calls[0]):
+        logits = [own[number] if isinstance(own, list) else own for own in found[call]]
+        targets = [one.targets[index][2] for one in recorders]
+        if all(map(len, targets)):
+            results = zip(*_supervise_segments(logits, targets), strict=True)
+            for own, known, result in zip(logits, targets, results, strict=True):
+                own.supervision = partial(_recall, known, result, getattr(own, "supervision", None))
+
+
+def _recall(
+    known: Tensor, result: tuple[Tensor, Tensor], earlier: Any, targets: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Return the result if it is that of these targets; None if they were not known."""
+    if torch.equal(known, targets):
+        return result
+    return earlier(targets) if earlier else None  # type: ignore[no-any-return]
+
+
+def _supervise_segments(
+    logits: Sequence[Float[Tensor, "n v"]], targets: Sequence[Int[Tensor, " n"]]
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Return the mean cross-entropies and the fractions of correct tokens, of each model."""
+    counts = torch.tensor([len(own) for own in targets])[:, None]
+    device, rows = logits[0].device, torch.cat([*logits])
+    ends, known = to_device(counts.cumsum(0), device), to_device(torch.cat([*targets]), device)
+    number, counts = torch.arange(len(known), device=device), to_device(counts, device)
+    own = (number < ends) & (number >= ends - counts)  # s n
+    losses, right = F.cross_entropy(rows, known, reduction="none"), rows.detach().argmax(-1) == known
+    means = [torch.where(own, each, 0.0).sum(1) / counts[:, 0] for each in (losses, right.to(losses.dtype))]
+    return means[0].unbind(), means[1].unbind()
 
 
 def compute_answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Answered]:

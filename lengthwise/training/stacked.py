@@ -29,7 +29,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
 from lengthwise.runners.graphs import pays
-from lengthwise.runners.stacked import Answered, Query, Recorder, Replayer, compute_answers
+from lengthwise.runners.stacked import Answered, Query, Recorder, Replayer, compute_answers, supervise_together
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
@@ -285,6 +285,20 @@ class RecordedSteps:
                 average.n_averaged += 1
             yield loss.logs | logs
 
+    def count_step(self, logs: Sequence[dict[str, Tensor]]) -> None:
+        """Count a step of all trainers, and add the values to log, in one operation."""
+        sums, values = list[Tensor](), list[Tensor]()
+        for one, own in zip(self.trainers, logs, strict=True):
+            for name, value in own.items():
+                if name in one.sums:
+                    sums.append(one.sums[name])
+                    values.append(value.detach())
+                else:
+                    one.sums[name] = value.detach().clone()
+            one.step += 1
+        if sums:
+            torch._foreach_add_(sums, values)
+
 
 def advance(trainers: Sequence[Trainer], recorded: RecordedSteps | None = None) -> list[Trainer]:
     """Take a step with the trainers that have taken fewest, and return them.
@@ -308,19 +322,21 @@ def _advance_together(
             next(one.steps(step, runner, *batch)) for one, runner, batch in zip(trainers, runners, batches, strict=True)
         ]
 
-    asked = _record_queries(trainers, losses, recorded)
+    recorders = _record_queries(trainers, losses, recorded)
+    asked = [one.asked for one in recorders]
     if recorded:
         recorded.begin()
     with step_precision(trainers[0].matmul):
         found = [_answer(trainers, together, recorded) for together in zip(*asked, strict=True)]
+        if recorded:
+            supervise_together(recorders, found)
         # An objective may run the models itself, and call no runner.
         replies = zip(*found, strict=True) if found else [()] * len(models)
         replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]
         due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
         torch.stack([loss.value for _, loss in due]).sum().backward()
     if recorded and len(due) == len(trainers):
-        for (one, _), logs in zip(due, recorded.descend([loss for _, loss in due]), strict=True):
-            one.count_step([logs])
+        recorded.count_step([*recorded.descend([loss for _, loss in due])])
     else:
         for one, loss in due:
             one.count_step([one.descend(loss)])
@@ -329,19 +345,18 @@ def _advance_together(
 
 def _record_queries(
     trainers: Sequence[Trainer], losses: Callable[[Sequence[Runner]], list[Loss]], recorded: RecordedSteps | None
-) -> list[list[Query]]:
-    """Return the calls that each seed's objective makes of its runner."""
+) -> list[Recorder]:
+    """Record the calls that each seed's objective makes of its runner."""
     symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
-    recorders = [Recorder(one.model, symbols) for one in trainers]
+    recorders = [Recorder(one.model, symbols, supervises=recorded is not None) for one in trainers]
     buffers = recorded.graphs.own_buffers if recorded else [part for one in trainers for part in one.model.buffers()]
     versions = [buffer._version for buffer in buffers]
     losses(recorders)  # their values are meaningless; only the calls are recorded
     if versions != [buffer._version for buffer in buffers]:
         raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
-    asked = [one.asked for one in recorders]
-    if len({tuple(one.kind for one in own) for own in asked}) > 1:
+    if len({tuple(query.kind for query in one.asked) for one in recorders}) > 1:
         raise UsageError("the objective calls the runners of two seeds differently")
-    return asked
+    return recorders
 
 
 def _answer(trainers: Sequence[Trainer], asked: Sequence[Query], recorded: RecordedSteps | None) -> list[Answered]:

@@ -4,7 +4,7 @@ computes again from its fixed buffers, which is all but the replay."""
 import copy
 import itertools
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import forms
@@ -17,7 +17,13 @@ from runner_forms import FORMS
 from trainings import LARGE, MASTERED, PLAIN, RICH, outcome, seeds
 
 from lengthwise.base.progress import Progress
+from lengthwise.base.types import Loss
+from lengthwise.cli import train
 from lengthwise.experiment.data import batch
+from lengthwise.objectives import supervise
+from lengthwise.objectives.final import Final
+from lengthwise.objectives.progressive import Progressive
+from lengthwise.runners import stacked as runners
 from lengthwise.runners import stacked_graphs
 from lengthwise.runners.graphs import Recording
 from lengthwise.runners.stacked import Query, Replayer, compute_answers
@@ -137,6 +143,33 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     torch._dynamo.reset()
 
 
+@dataclass(frozen=True)
+class Trusting(Final):
+    """Supervises some logits by what they say, and others after a change: neither is known in advance."""
+
+    def __call__(self, runner, batch, loops, generator):
+        logits = runner.last(batch.inputs, loops, batch.loss_mask)
+        value, _ = supervise(logits, logits.detach().argmax(-1).cpu())
+        return Loss(value + supervise(2 * logits, batch.targets[batch.loss_mask])[0], {"loss": value.detach()})
+
+
+@pytest.mark.parametrize(("objective", "ahead"), [(Final(), 3), (Progressive(), 6), (Trusting(), 0)])
+def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch):
+    """Where they are those of the logits that were read and of targets that were known."""
+    recalled = []
+    monkeypatch.setattr(runners, "_recall", lambda *given, recall=runners._recall: (
+        recalled.append(recall(*given)), recalled[-1])[1])  # fmt: skip
+    stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, objective=objective), 3)] for _ in range(2)]
+    steps = RecordedSteps(stacks[0])
+    for _ in range(2):
+        advance(stacks[0], steps)
+        advance(stacks[1])
+    assert sum(one is not None for one in recalled) == 2 * ahead
+    for one, other in zip(*stacks, strict=True):
+        for name, value in one.sums.items():
+            torch.testing.assert_close(value, other.sums[name])
+
+
 def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     """A CPU stands for a GPU. A checkpoint holds the weights of one seed, not of all."""
     monkeypatch.setattr(stacked, "pays", lambda device: True)
@@ -205,6 +238,7 @@ def test_a_gpu_with_the_memory_stacks_seeds(options, memory, count, monkeypatch,
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     monkeypatch.setattr(stacked, "pays", lambda device: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))
+    monkeypatch.setattr(train, "jobs_of", lambda jobs: 1)  # in this process
     done = command(*WORDS, *options)
     assert (done.returncode, done.stderr) == (0, "")
     about = [Run.open(folder).about() for folder in tmp_path.iterdir()]
