@@ -56,7 +56,11 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            wrong = next((name for name in kwargs if name not in signature.parameters), "")
+            raise TypeError(f"{function.__name__}: {error}{suggest(wrong, signature.parameters)}") from None
         for name in held.keys() & bound.arguments.keys():
             bound.arguments[name] = validate(held[name], bound.arguments[name], name)
         return function(*bound.args, **bound.kwargs)

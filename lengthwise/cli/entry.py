@@ -60,6 +60,8 @@ def _describe_unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields
     rest = rest[rest.index(wrong[0]) :]
     message = f"unrecognized arguments: {' '.join(wrong)}"
     name, equals, value = rest[0].lstrip("-").partition("=")
+    if all(word.isdigit() for word in rest):
+        return f"{message}; numbers of a list are separated by commas, as in --lengths 20,40"
     if not rest[0].startswith("--"):
         return message
     if name in ELSEWHERE:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.base.fields import Config
+from lengthwise.base.fields import Config, kinds
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import length_mask, shift_right, windows, zero_after
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
@@ -62,7 +62,17 @@ class Layout(Config):
     def check(self, task: Task) -> None:
         """Raise UsageError unless the task is accepted."""
         if not self.accepts(task):
-            raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}")
+            fitting = [name for name, kind in kinds(Layout).items() if _accepts(kind, task)]
+            others = f"; these do: {', '.join(fitting)}" if fitting else ""
+            raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}{others}")
+
+
+def _accepts(kind: type[Layout], task: Task) -> bool:
+    """Return whether a layout with its defaults accepts a task; False if it needs arguments."""
+    try:
+        return kind().accepts(task)
+    except TypeError:
+        return False
 
 
 @dataclass(frozen=True)

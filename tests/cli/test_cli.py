@@ -191,6 +191,8 @@ WRONG = [  # commands, and what the one line has to say
     ("evaluate RUN --sample 3", "did you mean --samples?"),
     ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
     ("solve loped-pairs 1+1", "did you mean looped-pairs?"),
+    ("train zzz", "one of your own is known with --import MODULE"),
+    ("evaluate RUN --lengths 8 12", "numbers of a list are separated by commas"),
     ("show Transfomer", "did you mean Transformer?"),
     ("list nothing-has-this", "no name or description contains nothing-has-this"),
     ("solve RUN --stopping Oracle --stopping Oracle 1+1", "once"),

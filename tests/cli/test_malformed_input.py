@@ -224,6 +224,8 @@ def test_python_may_name_parts_as_the_command_line_does():
     assert twice(2, rule="Converged") == (2, lw.Converged())
     with pytest.raises(UsageError, match="number must be 1 or more, not 0"):
         twice(0)
+    with pytest.raises(TypeError, match=r"twice: .*'rul' \(did you mean rule\?\)"):
+        twice(2, rul="Converged")
 
 
 # Foreign text
