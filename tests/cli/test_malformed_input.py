@@ -79,6 +79,7 @@ BESIDE = {
     "ReTran": ["layout=NextToken", "stopping=Oracle"],
     "LSTM": ["layout=NextToken", "stopping=Oracle"],
     "Tagged": ["task=PrefixSum"],
+    "Restarts": ["model.noise=1"],
     "Grid": ["task=Maze", "lengths=Uniform(top=3,bottom=2)"],
     "Maze": ["layout=Grid", "lengths=Uniform(top=3,bottom=2)"],
     "Sudoku": ["layout=Grid", "lengths=OneOf(sizes=(4,))"],
