@@ -62,7 +62,8 @@ class Layout(Config):
     def check(self, task: Task) -> None:
         """Raise UsageError unless the task is accepted."""
         if not self.accepts(task):
-            fitting = [name for name, kind in kinds(Layout).items() if _accepts(kind, task)]
+            ours = {name: kind for name, kind in kinds(Layout).items() if kind.__module__.startswith("lengthwise.")}
+            fitting = [name for name, kind in ours.items() if _accepts(kind, task)]
             others = f"; these do: {', '.join(fitting)}" if fitting else ""
             raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}{others}")
 
