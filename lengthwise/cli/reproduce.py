@@ -209,13 +209,14 @@ def _other_columns(folder: Path, study: Study) -> list[RunFolder]:
 def _with_published(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
     """Return these runs and those that stay in a folder of results: other recipes, and other seeds of these recipes
     unless they have changed since. In the order of recipes there, new ones last; by seed."""
-    ids = {run.outline.id for run in runs}
+    seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed
     recipes = {run.outline.name: run.outline.seedless_id for run in runs}
     before = read_published(place) if is_published(place) else []
     together: list[RunFolder] = [*runs]
     for one in before:
         same = recipes.get(one.outline.name, one.outline.seedless_id) == one.outline.seedless_id
-        together += [one] if same and one.outline.id not in ids else []
+        again = (one.outline.seedless_id, one.outline.seed, one.outline.data_seed) in seeds
+        together += [one] if same and not again else []
     names = list(dict.fromkeys(one.outline.name for one in [*before, *runs]))
     return sorted(together, key=lambda one: (names.index(one.outline.name), one.outline.seed))
 

@@ -421,6 +421,11 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, capsys, 
     assert reproduce(["a", "b"], 1) == [("a-parity", 1), ("b-parity", 1)]
     assert reproduce(["b"], 0) == [("a-parity", 1), ("b-parity", 0), ("b-parity", 1)]
     assert reproduce(["c"], 1) == [("a-parity", 1), ("b-parity", 0), ("b-parity", 1), ("c-parity", 1)]
+    published = tmp_path / "out" / "parity" / "runs.json"
+    runs = json.loads(published.read_text())
+    runs[0]["id"] = runs[0]["outline"]["id"] = "0123456789"  # ids of another version
+    published.write_text(json.dumps(runs))
+    assert reproduce(["a"], 1)[0] == ("a-parity", 1)
     assert reproduce(["b"], 2, steps=small.steps + 1) == [("a-parity", 1), ("b-parity", 2), ("c-parity", 1)]
 
 
