@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 # A batch of several optimizer steps is not captured as one.
 NAMES = sorted(name for name in FORMS.values() if not catalog.recipe(name).objective.takes_several_steps)
 OTHERS = [pair for pair in EVERY if pair not in FORMS]
-ALL = [*FORMS, *(OTHERS if LONG else OTHERS[::4])]
+ALL = [*FORMS, *(OTHERS if LONG else OTHERS[::8])]
 
 
 def trained(spec, causal):
