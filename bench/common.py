@@ -25,7 +25,7 @@ def waited(device: torch.device) -> float:
 
 
 def step_time(step: Callable[[], object], device: torch.device, times: int) -> float:
-    """Return the milliseconds of a step, the mean of so many."""
+    """Return the mean milliseconds of a step, over ``times`` steps."""
     step()
     start = waited(device)
     for _ in range(times):

@@ -119,7 +119,7 @@ def _own_task(name: str) -> tuple[Task, Layout]:
 
 
 def _largest_size(task: Task, symbols: int) -> int:
-    """Return the largest size whose words have at most so many symbols; the smallest size if none has."""
+    """Return the largest size whose words have at most ``symbols`` symbols; the smallest size if none has."""
     largest, draw = task.smallest, stream(0, "symbols")
     for size in task.first_sizes(symbols):
         if task.sample(torch.full((1, len(task.axes)), size), draw).prompt_length > symbols:

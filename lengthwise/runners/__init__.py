@@ -46,8 +46,8 @@ class Runner(ABC):
         """Return the logits after each row's last loop. The first ``no_grad_loops`` loops run without gradients."""
 
     def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
-        """Return, for each of ``depths``, the logits after so many loops of each row, or after its last if it has
-        fewer."""
+        """Return, for each of ``depths``, the logits after that number of loops of each row; of a row with fewer loops,
+        after its last."""
         return [self.last(inputs, loops.clamp(max=depth), at) for depth in depths]
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:

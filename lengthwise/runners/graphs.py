@@ -346,8 +346,9 @@ class Unrolled(nn.Module):
     def _advance(self, state: Any, context: Any) -> Any:
         if not self.by_waves:
             return self.model.advance(state, context)
-        compiled = partial(waves.compile_step, backend=BACKEND)
-        return waves.advance(self.model, state, *[compiled] * self.compiles)  # type: ignore[arg-type]
+        if not self.compiles:
+            return waves.advance(self.model, state)  # type: ignore[arg-type]
+        return waves.advance(self.model, state, partial(waves.compile_step, backend=BACKEND))  # type: ignore[arg-type]
 
 
 def keep_finished_rows(runs: Bool[Tensor, " b"], new: Any, old: Any) -> Any:

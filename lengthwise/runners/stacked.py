@@ -35,7 +35,7 @@ class Query:
     at: Bool[Tensor, "b t"]
     no_grad_loops: int = 0
     each: bool = False  # after every loop, not after the last
-    depths: tuple[int, ...] = ()  # after so many loops at most, for each of these
+    depths: tuple[int, ...] = ()  # numbers of loops at most, each of which is answered
 
     def equals(self, other: Query) -> bool:
         """Return whether both calls get the same answer, for equal inputs."""

@@ -114,7 +114,8 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiled: Cal
     weights = {"gates": _stack_gates([layer.cell for layer in layers])}
     weights |= stack_maps(layers, heads) | stack_norms(layers)  # type: ignore[arg-type]
     states, memory = _start([layer.cell for layer in layers], x), _start_memory(layers, x)
-    active, places = _find_active(depth, positions, x), _places(model, positions, x)
+    active = _find_active(depth, positions, x)
+    places = _places(model, active, x)
     probability = layers[0].dropout if layers[0].training else 0.0
     seen = _draw(x, probability, len(active), (depth, depth + positions, rows, heads))
     sums = _draw(x, probability, len(active), (2, depth, rows, width))
@@ -202,21 +203,20 @@ def _start_memory(layers: Sequence[Layer], x: Float[Tensor, "r t d"]) -> Memory:
     return Memory(*(part.expand(-1, -1, rows, -1).contiguous() for part in first))
 
 
-def _find_active(depth: int, positions: int, x: Tensor) -> Sequence[Bool[Tensor, "l 1 1"]]:
+def _find_active(depth: int, positions: int, x: Tensor) -> Bool[Tensor, "w l 1 1"]:
     """Return, for each wave, the layers whose position is in the row."""
     wave, layer = (torch.arange(count, device=x.device) for count in (depth + positions - 1, depth))
     position = wave[:, None] - layer
-    return ((position >= 0) & (position < positions))[..., None, None].unbind()
+    return ((position >= 0) & (position < positions))[..., None, None]
 
 
-def _places(model: ReTranModel, positions: int, x: Tensor) -> list[Place]:
-    depth = len(model.layers)  # type: ignore[arg-type]
-    layer, slot = (torch.arange(count, device=x.device) for count in (depth, depth + positions))
-    wave = torch.arange(depth + positions - 1, device=x.device)[:, None]
+def _places(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor) -> list[Place]:
+    waves, depth = active.shape[:2]
+    layer, slot = (torch.arange(count, device=x.device) for count in (depth, waves + 1))
+    wave = torch.arange(waves, device=x.device)[:, None]
     # A layer always sees its first vector, also before its first position: a softmax over nothing is not a number.
     seen = (slot >= layer[:, None]) & (slot <= wave.maximum(layer)[..., None])
-    runs = torch.stack([*_find_active(depth, positions, x)])[..., 0]
-    written = runs & (slot == wave[..., None] + 1)
+    written = active[..., 0] & (slot == wave[..., None] + 1)
     angles = ((wave - layer + 1)[..., None, None] * model.rates.repeat(2 * model.spec.heads)).to(x.dtype)
     parts = seen[..., None, None], written[..., None, None], angles.cos(), angles.sin()
     return [Place(*one) for one in zip(*(part.unbind() for part in parts), strict=True)]
