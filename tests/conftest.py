@@ -62,6 +62,15 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _tree():
+    """Tests leave no file where they were started, in which a commit would take it along."""
+    before = set(os.listdir())
+    yield
+    left = sorted(name for name in set(os.listdir()) - before if not name.startswith("."))
+    assert not left, f"tests wrote {', '.join(left)} into {os.getcwd()}: use tmp_path"
+
+
 @pytest.fixture(autouse=True)
 def runs(tmp_path_factory, monkeypatch):
     """Where runs are kept during a test: a folder of its own, which is not there until something is kept."""

@@ -101,8 +101,8 @@ def test_no_prompt_is_in_two_parts():
         lw.problems("parity", 1, 5, split="validation") and lw.problems("parity", 1, 5, split="test")
 
 
-def test_texts_that_json_escapes_are_written_as_json_does():
-    task = File.of([{"prompt": 'a"\\', "answer": "é"}], "escapes.jsonl")
+def test_texts_that_json_escapes_are_written_as_json_does(tmp_path):
+    task = File.of([{"prompt": 'a"\\', "answer": "é"}], tmp_path / "escapes.jsonl")
     (line,) = json_lines(task, task.enumerate([3], 5))
     assert json.loads(line) == {"prompt": 'a"\\', "answer": "é", "size": 3, "rounds": 3}
 
