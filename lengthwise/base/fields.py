@@ -313,7 +313,8 @@ def _validate_part(base: Any, value: Any, path: str) -> Any:
         value = {"kind": value}
     known = kinds(base)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(known)}")
+        fields = f"; a field of it is set as {path}.FIELD={value}" if path and isinstance(value, int | float) else ""
+        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(known)}{fields}")
     name = value["kind"]
     if name not in known:
         raise UnknownPart(f"{where}: {quote_value(name)} is not one of: {', '.join(known)}{suggest(name, known)}")
@@ -325,9 +326,12 @@ def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     given = {}
     for name, value in values.items():
         if name not in field_types(cls):
+            own = vars(cls).get(name)
+            typed = f"; write its type in {cls.__name__}, {name}: {type(own).__name__} = {own!r}"
             raise UsageError(
                 f"{inside}{quote_value(name, quoted=False)}: there is no such field; {cls.__name__} has: "
                 f"{', '.join(field_types(cls)) or 'none'}{suggest(name, field_types(cls))}"
+                + (typed if isinstance(own, bool | int | float | str) else "")
             )
         given[name] = validate(field_types(cls)[name], value, f"{inside}{name}")
     fields = dataclasses.fields(cls)

@@ -30,8 +30,9 @@ def parse(text: str, name: str = "value") -> Any:
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        words = f"; several words need quotes: \"'{text}'\"" if re.fullmatch(rf"{WORD}( +{WORD})+", text) else ""
         raise UsageError(
-            f"{name}: {quote_value(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
+            f"{name}: {quote_value(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple{words}"
         ) from None
 
 
@@ -64,6 +65,8 @@ def _to_value(node: ast.expr) -> Any:
             return {"kind": kind} | _fields(kind, keywords)
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
             raise UsageError(f"name the field of {kind}, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
+        case ast.Call(func=ast.Constant(value=str(path))) if "." in path:
+            raise UsageError(f"{path}: a kind is given by its name, {path.rpartition('.')[2]}, and found by --import")
     raise ValueError
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.base import schemas
 from lengthwise.base.fields import (
+    Config,
     all_fit,
     changed_fields,
     decode,
@@ -217,6 +218,9 @@ WRONG = [
     ("task=Uniform(top=3)", "task: 'Uniform' is not one of: .*Addition.*Copy.*Parity"),
     ("layout=_Row", "layout: '_Row' is not one of: .*FullOutput, .*Labelled, NextToken, Pairs, .*Tagged"),
     ("lengths=Lengths", "lengths: 'Lengths' is not one of: .*Curriculum, LogUniform, Mastery, Natural, OneOf, Uniform"),
+    ("lengths=8", "lengths: 8 is not one of: .*; a field of it is set as lengths.FIELD=8"),
+    ("lengths=own.Uniform(top=8)", "lengths: own.Uniform: a kind is given by its name, Uniform, and found by --import"),
+    ("name=my run", """several words need quotes: "'my run'\""""),
     ("lengths=Curriculum(top=20)", "lengths: Curriculum needs every"),
     ("lengths=Curriculum", "lengths: Curriculum needs top, every"),
     ("task.order=middle", "task.order: 'middle' is not one of: least, most"),
@@ -292,6 +296,15 @@ def test_what_is_wrong_is_said_in_one_line(change, message):
     with pytest.raises(UsageError, match=message) as error:
         override(RECIPE, [change])
     assert "\n" not in str(error.value)
+
+
+def test_an_attribute_without_a_type_is_said_to_be_no_field():
+    @dataclasses.dataclass(frozen=True)
+    class Unwritten(Config):
+        reach = 2
+
+    with pytest.raises(UsageError, match="Unwritten has: none; write its type in Unwritten, reach: int = 2"):
+        decode(Unwritten, {"kind": "Unwritten", "reach": 3})
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, True, "1", None, [1.0], 10**400], ids=lambda v: str(v)[:5])
