@@ -294,4 +294,7 @@ def _differ(
 
 
 def _name(model: Model) -> str:
-    return type(model.module if isinstance(model, SinglePass) else model).__name__
+    """Return the model's name, or that of a user-defined part in one of the package's models, e.g. its mixer."""
+    whole = model.module if isinstance(model, SinglePass) else model
+    own = next((part for part in model.modules() if is_foreign(type(part))), whole)
+    return type(own).__name__ + ("" if is_foreign(type(whole)) or own is whole else f" in {type(whole).__name__}")

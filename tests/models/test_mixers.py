@@ -105,7 +105,7 @@ def test_what_is_no_mixer_is_refused_in_one_line():
         causality.check(own.build(), own)
 
     check(_Plain())
-    with pytest.raises(UsageError, match="looks ahead: other tokens after a position"):
+    with pytest.raises(UsageError, match=r"^Peeking in TransformerModel looks ahead: other tokens after a position"):
         check(_Plain("Peeking"))
     with pytest.raises(UsageError, match="but Pair gave a tuple"):
         check(_Plain("Pair"))
