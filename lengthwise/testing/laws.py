@@ -49,12 +49,18 @@ class Findings(list[Finding]):
         return [finding for finding in self if not finding.holds]
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Return (part, law, result): one row for a part that keeps all laws, else one row per broken law."""
+        """Return (part, law, result): one row for a part that keeps all laws, else one row for each cause, with the
+        first law that it breaks."""
         lines = []
         for part in dict.fromkeys(finding.part for finding in self):
             of_part = Findings(finding for finding in self if finding.part == part)
-            wrong = [(part, finding.law, finding.told) for finding in of_part.broken]
-            lines += wrong or [(part, f"all {len(of_part)}", "hold")]
+            causes: dict[str, list[str]] = {}
+            for finding in of_part.broken:
+                causes.setdefault(finding.told, []).append(finding.law)
+            for told, (law, *more) in causes.items():
+                lines.append((part, f"{law} And {len(more)} more." if more else law, told))
+            if not causes:
+                lines.append((part, f"all {len(of_part)}", "hold"))
         return lines
 
     @property

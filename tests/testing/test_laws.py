@@ -17,7 +17,7 @@ from lengthwise.experiment.loops import Constant
 from lengthwise.models.external import ExternalModule
 from lengthwise.nn.window import Local
 from lengthwise.testing import laws, laws_of_recipes
-from lengthwise.testing.laws import Findings, check_part, laws_of
+from lengthwise.testing.laws import Finding, Findings, check_part, laws_of
 from lengthwise.testing.laws_of_models import small_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -630,6 +630,13 @@ def test_a_module_is_checked_and_told(tmp_path):
     assert done.returncode == 1
     assert "Every answer is the one that" in done.stdout and "where reference says" in " ".join(done.stdout.split())
     assert done.stdout.rstrip().endswith("laws are broken")
+
+
+def test_laws_that_break_for_one_cause_are_told_once():
+    told = [("Own", "One.", ""), ("Own", "Two.", "no build"), ("Own", "Three.", "none"), ("Own", "Four.", "no build")]
+    found = Findings(Finding(part, law, not cause, cause) for part, law, cause in told)
+    assert found.lines() == [("Own", "Two. And 1 more.", "no build"), ("Own", "Three.", "none")]
+    assert found.summary == "3 of 4 laws are broken"
 
 
 def test_a_module_without_parts_or_that_is_none_is_refused_in_one_line():
