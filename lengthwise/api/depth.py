@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.base.fates import RULE, Fate
+from lengthwise.base.fates import RULE, Fate, by_recipe, name_of_seeds, verdict_of_seeds
 from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, share_text, size_text
@@ -38,19 +38,28 @@ class Fates(PrintedTable, list[Fate]):
         return fate_figure(self, title or "What more loops do")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """Return ``HEADS``, and a line of cells for each of the weights."""
+        """Return ``HEADS``, and a line of cells for each of the weights; for a recipe's seeds one, from the smallest to
+        the largest."""
         return HEADS, [
-            [fate.weights, size_text(fate.sizes), f"{fate.planned:.3g}",
-             *(share_text(fate.exact_after(k)) if k <= fate.after[-1] else "" for k in LATER),
-             share_text(fate.exact_after(fate.after[-1])),
-             *("–" if values[-1] is None else f"{values[-1]:.0e}" for values in (fate.moved, fate.moved_over_two)),
-             fate.verdict] for fate in self
+            [name_of_seeds(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
+             *(_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
+               for k in (*LATER, seeds[0].after[-1])),
+             *(_span([values[-1] for values in courses], "{:.0e}".format) for courses in
+               zip(*((fate.moved, fate.moved_over_two) for fate in seeds), strict=True)),
+             verdict_of_seeds(seeds)] for seeds in by_recipe(self)
         ]  # fmt: skip
 
     def title(self) -> str:
         """Return which loops the columns are of, and how fates are told apart."""
         last = sorted({fate.after[-1] for fate in self})
         return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {RULE}"
+
+
+def _span(values: Sequence[float | None], write: Callable[[float], str]) -> str:
+    """Return the smallest and largest number of several seeds, or the one that all have."""
+    known = sorted(value for value in values if value is not None)
+    ends = [write(known[0]), write(known[-1])] if known else ["–"]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def depth(
@@ -65,8 +74,9 @@ def depth(
     how the answer and the state change.
 
     ``weights`` are one or several, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest training size
-    unless given. The result prints as a table of fates; ``rows()`` has a row per loop, counted from each problem's own
-    T(n), ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is fed in.
+    unless given. The result prints as a table of fates, the seeds of a recipe in one line; ``rows()`` has a row per
+    loop, counted from each problem's own T(n), ``plot()`` draws them. Raises UsageError for a model that is not looped,
+    or whose answer is fed in.
     """
     several: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
     if not several:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lengthwise.base.score_rows import Row, size_text
@@ -19,9 +21,12 @@ RULE = (
 
 @dataclass(frozen=True)
 class Fate:
-    """The course of one set of weights, loop by loop; ``after`` counts loops from each problem's own T(n)."""
+    """The course of one set of weights, loop by loop; ``after`` counts loops from each problem's own T(n). ``seed`` is
+    that of the problems, ``trained_seed`` that of the weights."""
 
     weights: str
+    recipe: str
+    trained_seed: int
     task: str
     sizes: tuple[int, ...]
     count: int
@@ -52,7 +57,29 @@ class Fate:
 
     def rows(self) -> list[Row]:
         """A row per loop."""
-        about = {"weights": self.weights, "task": self.task, "size": size_text(self.sizes), "count": self.count}
+        about: Row = {
+            "weights": self.weights, "recipe": self.recipe, "seed": self.trained_seed,
+            "task": self.task, "size": size_text(self.sizes), "count": self.count,
+        }  # fmt: skip
         names = ("after", "exact", "moved", "moved_over_two", "cosine")
         return [about | dict(zip(names, values, strict=True)) for values in zip(
             self.after, self.exact, self.moved, self.moved_over_two, self.cosine, strict=True)]  # fmt: skip
+
+
+def by_recipe(fates: Iterable[Fate]) -> list[list[Fate]]:
+    """Return the fates of each recipe's seeds together, in the order of the first."""
+    groups: dict[tuple[str, str, tuple[int, ...]], list[Fate]] = {}
+    for fate in fates:
+        groups.setdefault((fate.recipe, fate.task, fate.sizes), []).append(fate)
+    return list(groups.values())
+
+
+def name_of_seeds(seeds: Sequence[Fate]) -> str:
+    """Return the name of one set of weights, or the recipe of several."""
+    return seeds[0].weights if len(seeds) == 1 else f"{seeds[0].recipe}, {len(seeds)} seeds"
+
+
+def verdict_of_seeds(seeds: Sequence[Fate]) -> str:
+    """Return the verdict of one, or how many seeds have which."""
+    verdicts = Counter(fate.verdict for fate in seeds)
+    return ", ".join(name if len(verdicts) == 1 else f"{name} {count}" for name, count in verdicts.most_common())

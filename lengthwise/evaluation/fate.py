@@ -52,6 +52,8 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
     names = {"exact": exact.float(), "moved": moved_one, "moved_over_two": moved_two, "cosine": cosine}
     return Fate(
         weights=weights.name,
+        recipe=recipe.name,
+        trained_seed=recipe.seed,
         task=recipe.task.name,
         sizes=tuple(sizes),
         count=samples,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fates import Fate
+from lengthwise.base.fates import Fate, by_recipe, name_of_seeds, verdict_of_seeds
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import LineStyle, legend
 from lengthwise.report.style import (
@@ -86,23 +86,24 @@ def _mark_rules(axes: Axes, row: Row) -> None:
 
 @style()
 def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
-    """Draw exact match and movement of the state against loops, a panel per weights; of up to three weights also a map
-    and a path of one problem. Raises UsageError without weights."""
+    """Draw exact match and movement of the state against loops, a panel per recipe with a line for each seed; of up to
+    three panels also a map and a path of one problem of the first seed. Raises UsageError without weights."""
     if not fates:
         raise UsageError("there is nothing to draw: no weights were measured")
-    detailed = len(fates) <= DETAILED
-    columns = len(fates) if detailed else ACROSS
-    rows = 3 if detailed else math.ceil(len(fates) / ACROSS)
+    panels = by_recipe(fates)
+    detailed = len(panels) <= DETAILED
+    columns = len(panels) if detailed else ACROSS
+    rows = 3 if detailed else math.ceil(len(panels) / ACROSS)
     figure = new_figure("page", 1.0 + (1.9 if detailed else 1.45) * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
-    for number, fate in enumerate(fates):
+    for number, seeds in enumerate(panels):
         column, row = (number, 0) if detailed else (number % ACROSS, number // ACROSS)
-        _draw_curves(grid[row, column], fate)
+        _draw_curves(grid[row, column], seeds)
         if detailed:
-            _draw_map(grid[1, column], fate)
-            _draw_path(grid[2, column], fate)
+            _draw_map(grid[1, column], seeds[0])
+            _draw_path(grid[2, column], seeds[0])
     if not detailed:
-        for axes in grid.flat[len(fates) :]:
+        for axes in grid.flat[len(panels) :]:
             axes.remove()
     add_heading(figure, title, "page")
     looks = [
@@ -114,19 +115,22 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
     return fix_layout(figure)
 
 
-def _draw_curves(axes: Axes, fate: Fate) -> None:
-    other = axes.twinx()
-    for values, colour, dash in ((fate.moved, COLOURS[1], "-"), (fate.moved_over_two, COLOURS[2], DASHED)):
-        shown = [math.nan if value is None else max(FLOOR, value) for value in values]
-        other.plot(fate.after, shown, color=colour, linestyle=dash, linewidth=1.0, label="_")
+def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
+    other, width = axes.twinx(), 1.0 if len(seeds) == 1 else 0.6
+    for fate in seeds:
+        for values, colour, dash in ((fate.moved, COLOURS[1], "-"), (fate.moved_over_two, COLOURS[2], DASHED)):
+            shown = [math.nan if value is None else max(FLOOR, value) for value in values]
+            other.plot(fate.after, shown, color=colour, linestyle=dash, linewidth=width, label="_")
+        exact = [fate.exact_after(k) for k in fate.after]
+        axes.plot(fate.after, exact, color=COLOURS[0], linewidth=1.6 * width, zorder=3, label="_")
     other.set_yscale("log")
     other.set_ylim(FLOOR, 5)
     other.grid(visible=False)
     other.tick_params(labelsize=6)
-    axes.plot(fate.after, [fate.exact_after(k) for k in fate.after], color=COLOURS[0], zorder=3, label="_")
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.set_ylim(-0.03, 1.03)
-    axes.set_title(f"{fate.weights}, {size_text(fate.sizes)}\n{fate.verdict}", fontsize=6.5)
+    title = f"{name_of_seeds(seeds)}, {size_text(seeds[0].sizes)}\n{verdict_of_seeds(seeds)}"
+    axes.set_title(title, fontsize=6.5)
     axes.set_xlabel("loops − T(n)", fontsize=6.5)
     axes.tick_params(color=FAINT, labelsize=6)
 

@@ -36,9 +36,10 @@ def test_problems_are_aligned_at_their_own_rounds():
     assert fate.exact_after(3) == pytest.approx(score.exact)
 
 
-def made(moved, over_two, exact=1.0):
-    return Fate("w", "parity", (4,), 8, 0, 4.0, [0, 1], [1.0, exact], [None, moved], [None, over_two], [1.0, 1.0],
-                [[1.0]] * 5, [[0.0, 1.0]] * 5, 4)  # fmt: skip
+def made(moved, over_two, exact=1.0, seed=0, recipe="r"):
+    weights = (f"w{seed}", recipe, seed, "parity", (4,), 8, 0, 4.0)
+    course = ([0, 1], [1.0, exact], [None, moved], [None, over_two], [1.0, 1.0])
+    return Fate(*weights, *course, [[1.0]] * 5, [[0.0, 1.0]] * 5, 4)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,18 @@ def test_the_verb_writes_a_row_per_loop_and_a_figure(tmp_path, capsys):
     assert {row["weights"] for row in rows} == {"looped-pairs", "looped-parity"}
     assert [row["after"] for row in rows][-1] == "5"
     assert (tmp_path / "depth.png").stat().st_size > 10_000
-    assert len(Fates([made(0.1, 0.1)] * 5).plot().axes) == 10
+    assert len(Fates([made(0.1, 0.1, recipe=str(k)) for k in range(5)]).plot().axes) == 10
+
+
+def test_seeds_of_a_recipe_stand_in_one_line_and_one_panel():
+    seeds = [made(1e-4, 1e-4, exact, seed) for seed, exact in enumerate((1.0, 0.5, 1.0))]
+    fates = Fates([*seeds, made(0.5, 0.4, recipe="other")])
+    several, one = fates.table()[1]
+    assert several == ["r, 3 seeds", "4", "4", "1.00", "0.50 to 1.00", "", "", "", "0.50 to 1.00", "1e-04", "1e-04",
+                       "settles right 2, settles wrong 1"]  # fmt: skip
+    assert one[0] == "w0" and one[-1] == "drifts"
+    assert len(fates.plot().axes) == 2 * 2 + 2 * 2  # curves with two scales, a map and a path of each
+    assert [row["seed"] for row in fates.rows()] == [0, 0, 1, 1, 2, 2, 0, 0]
 
 
 def looped_once():
