@@ -63,7 +63,7 @@ def test_the_other_rows_go_on_as_if_none_had_left(spec, causal, movement):
                     close(one.double(), two.double())
 
 
-def batch_of(recipe, sizes, each=6):
+def batch_of(recipe, sizes, each):
     draw = stream(3, "early")
     problems = [recipe.task.sample(torch.tensor([list(recipe.sizes(size))] * each), draw) for size in sizes]
     return recipe.layout.write(Problems.join(problems), recipe.task)
@@ -73,8 +73,8 @@ def batch_of(recipe, sizes, each=6):
 def test_answers_are_those_of_the_full_trace(name, monkeypatch):
     """Whether rows leave one by one or together."""
     model, recipe = (weights := load(name)).model.double(), weights.recipe
-    batch, end = batch_of(recipe, [2, 5, 9]), recipe.layout.end(recipe.task)
-    planned, row = recipe.loops.planned(batch.rounds), torch.arange(18)
+    batch, end = batch_of(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end(recipe.task)
+    planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
     limits = [limit_of(rule, planned) for rule in rules]
     traces = {str(limit): trace(model, batch, limit, end, movement=True) for limit in limits}
@@ -126,8 +126,8 @@ def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
 
     weights = load("looped-parity")
     with pytest.raises(UsageError, match="done stopped a row after loop 1, but its answer is 2 loops earlier"):
-        answers(weights.model, weights.recipe, batch_of(weights.recipe, [3]), [Hasty()])
+        answers(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])
     wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
     Hasty.done = lambda self, trace, planned: wrong
     with pytest.raises(UsageError, match=r"done gives a torch\.bool for each of 6 rows"):
-        answers(weights.model, weights.recipe, batch_of(weights.recipe, [3]), [Hasty()])
+        answers(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])

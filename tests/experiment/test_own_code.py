@@ -1,15 +1,17 @@
 """A run keeps names of parts: what a user's own part does may change between two calls, and its name may be taken."""
 
+import contextlib
 import importlib
+import io
 import json
-import subprocess
+import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import command, forked
+from conftest import command, forked, in_fork
 from torch import nn
 
 import lengthwise as lw
@@ -129,17 +131,22 @@ if __name__ == "__main__":
 """
 
 
+def as_script():
+    """What the module says when it is run as a script."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path("my_scaled.py", run_name="__main__")
+    return out.getvalue()
+
+
 def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path):
     """In either order; another file of the same name is not."""
     changes = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle",
         "layout=NextToken", "families=0", "name=own"]  # fmt: skip
     script = SOURCE + AS_SCRIPT.format(changes=changes)
     one = recipe(write(script))
-    words = [sys.executable, "my_scaled.py"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = in_fork(as_script, tmp_path)
     run = train(one)
-    assert str(run.folder) == done.stdout.strip()
+    assert str(run.folder) == said.strip()
     kept = json.loads((run.folder / "code.json").read_text())
     assert set(kept) == {"my_scaled.Scaled", "my_scaled.Net"} and not run.changed_code()
     # Of a run that an earlier version began as a script.
@@ -149,8 +156,7 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     (run.folder / "code.json").write_text(json.dumps(kept))
     assert run.changed_code(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
     write(script)
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert in_fork(as_script, tmp_path) == said
 
 
 def test_of_other_code_no_loops_are_kept_and_none_of_before_are_shown(write, tmp_path, capsys):

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import torch
+from forms import covering
 from runner_forms import FORMS, shrunk
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -87,16 +88,6 @@ def parts_of(name):
     return {*re.findall(r'"kind": "(\w+)"', text)}
 
 
-def covering(names):
-    """Few recipes that have all of their parts."""
-    left, chosen = {name: parts_of(name) for name in names}, []
-    while any(left.values()):
-        name = max(sorted(left), key=lambda name: len(left[name]))
-        chosen.append(name)
-        left = {other: parts - left[name] for other, parts in left.items()}
-    return chosen
-
-
 NAMES = sorted(FORMS.values())
 
 
@@ -107,7 +98,7 @@ ATTENDING = [
     for name in NAMES
     if isinstance(catalog.recipe(name).model, Transformer) and not re.search("formal|sudoku", name)
 ]
-FEW = covering(ATTENDING)
+FEW = covering({name: parts_of(name) for name in ATTENDING})
 
 
 def gradient_by(runner, recipe):

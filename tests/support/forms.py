@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from lengthwise.api import catalog
-from lengthwise.base.fields import text
+from lengthwise.base.fields import encode, text
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
 from lengthwise.models.lstm import LSTM
@@ -116,6 +116,28 @@ def short(spec):
 
 def names(pairs):
     return [f"{short(spec)}-{'causal' if causal else 'full'}" for spec, causal in pairs]
+
+
+def covering(kinds):
+    """Few of these, each given with a set of kinds, that have all of the kinds between them."""
+    left, chosen = dict(kinds), []
+    while any(left.values()):
+        chosen.append(max(left, key=lambda one: len(left[one])))
+        left = {other: known - left[chosen[-1]] for other, known in left.items()}
+    return chosen
+
+
+def choices(spec, causal):
+    """What another form may lack: the kinds of its parts, its words and its switches, but not its numbers."""
+
+    def leaves(tree, path):
+        if isinstance(tree, dict):
+            return [leaf for name, part in tree.items() for leaf in leaves(part, (path, name))]
+        if isinstance(tree, list):
+            return [leaf for part in tree for leaf in leaves(part, path)]
+        return [(path, tree)] if isinstance(tree, (str, bool)) else []
+
+    return {causal, *leaves(encode(spec), type(spec))}
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from functools import cache
 
 import torch
-from forms import WRITES, built, every_loop, some, with_gradients
+from forms import WRITES, built, choices, covering, every_loop, some, with_gradients
 
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
@@ -44,6 +44,7 @@ def shipped_forms():
 
 
 FORMS = shipped_forms()
+FEW = covering({pair: choices(*pair) for pair in FORMS})  # which have all kinds of parts, words and switches
 
 
 LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 4, 2]

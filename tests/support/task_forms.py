@@ -8,11 +8,14 @@ from lengthwise.base.rng import stream
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic
 from lengthwise.tasks.file import File
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.solve_equation import SolveEquation
 from lengthwise.tasks.strings import Copy
+from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.testing import laws_of_tasks
 
 ADDITIONS = [
@@ -35,15 +38,19 @@ import_parts()
 DECIMAL = Multiplication(10, "least", "least", False)
 MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most", False), Multiplication(7, "most")]
 NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS, *MULTIPLICATIONS]
+# Of sums and products some that have every pair of choices between them.
+FEW = [Parity(), Copy(), Copy(36), ADDITIONS[0], *ADDITIONS[7:], *MULTIPLICATIONS[:3]]
 TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in (*map(type, NAMED), File)]
+FORMS = TASKS if LONG else [task for task in TASKS if task in FEW or task not in NAMED]
 
 
 def shrink_sizes(task, monkeypatch):
-    """Laws try few sizes, and only small mazes: a large one takes a tenth of a second to draw."""
+    """Laws try few sizes; and small problems, and few of them, of tasks that draw by trying."""
     if LONG:
         monkeypatch.setattr(laws_of_tasks, "BETWEEN", 200)
-    elif isinstance(task, Maze):
-        monkeypatch.setattr(laws_of_tasks, "FURTHER", {1: 8})
+    elif isinstance(task, (Maze, BracketedArithmetic, SolveEquation, Sudoku)):
+        monkeypatch.setattr(laws_of_tasks, "FURTHER", {1: 8 if isinstance(task, Maze) else 20})
+        monkeypatch.setattr(laws_of_tasks, "POOL", 200)
 
 
 def sample(task, sizes, hard=False, seed=0):

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 
 import pytest
@@ -308,10 +309,12 @@ def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_p
         raise Diverged("the loss is not finite at step 10")
 
     monkeypatch.setattr(verification, "train", diverges)
+    # Two threads that share one processor would wait for each other.
+    monkeypatch.setattr(verbs_verify, "computation_settings", lambda threads: nullcontext(asked.update(of=threads)))
     out = tmp_path / "record.json"
     done = command("verify", trained.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
     assert done.returncode == 1 and "its recipe gives no weights" in " ".join(done.stdout.split())
-    assert (asked["device"], asked["threads"]) == ("cpu", 2)
+    assert (asked["device"], asked["threads"], asked["of"]) == ("cpu", 2, 2)
     assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
     monkeypatch.setattr(verification, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     out.unlink()
