@@ -71,6 +71,13 @@ def plainly(recipe: Recipe, **changes) -> Recipe:
     return replace(recipe, source=Fresh(), watch=Watch(), keep="last", **changes)
 
 
+def published(name: str, *, quick: bool, **changes) -> Recipe:
+    """A published recipe; for ``quick``, a small one of its form."""
+    recipe = plainly(catalog.recipe(name), **changes)
+    small = ["batch=2", "model.width=16", *["model.heads=2"] * hasattr(recipe.model, "heads")]
+    return recipe.change(small) if quick else recipe
+
+
 def one_of_each() -> list[Recipe]:
     """A recipe for every form of shipped model: those of shipped weights."""
     return [plainly(load(name).recipe, batch=16) for name in list_shipped()]
@@ -142,15 +149,15 @@ def exact(name: str, device: torch.device, count: int) -> float:
 def learned(device: torch.device, matmul: str, *, quick: bool) -> float:
     recipe = plainly(catalog.recipe("looped-parity", PARITY))
     if quick:
-        recipe = replace(recipe, steps=4)
+        recipe = replace(recipe, steps=2, batch=2)
     with TemporaryDirectory() as folder:
         run = train(recipe, folder, device=str(device), matmul=matmul)
-        return scores.exact_match(run.model, recipe, recipe.sizes(8), 1000)
+        return scores.exact_match(run.model, recipe, recipe.sizes(8), 10 if quick else 1000)
 
 
 def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Measure the compiled runner."""
-    recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
+    recipe = published(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul in ("fp32",) if quick else ("fp32", "bf16"):
         with computation_settings(1):
@@ -200,9 +207,8 @@ def of_largest(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
 def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Measure recorded steps of a published recipe. What reads a finite set reads a small one here, drawn once, as
     theirs, before any step."""
-    published = catalog.recipe(name)
-    recipe = plainly(published, **({"batch": 2} if quick else {"batch": BATCHES[name]} if name in BATCHES else {}))
-    if isinstance(published.source, Finite):
+    recipe = published(name, quick=quick, **({"batch": BATCHES[name]} if name in BATCHES else {}))
+    if isinstance(catalog.recipe(name).source, Finite):
         recipe = replace(recipe, source=Finite(64 if quick else 20_000))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 50), {}
     kinds = ("fp32", "bf16") if isinstance(recipe.model, Transformer) and not drops(recipe.build()) else ("tf32",)
@@ -225,7 +231,7 @@ def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float
 def peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
     """Measure a plain loop, compiled and not, and layers of other libraries of the same width and as many loops, with
     the input added in each: whole steps with AdamW, in fp32 and bf16."""
-    recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
+    recipe = published(name, quick=quick)
     batch, loops = data.batch(recipe, recipe.steps // 2)
     spec, most, model, found = recipe.model, int(loops.max()), recipe.build().to(device), {}
     rows = replace(batch, inputs=batch.inputs.to(device), targets=batch.targets.to(device),
@@ -285,7 +291,7 @@ def layers(recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
 def stacked(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Measure recorded steps of ``SEEDS`` stacked seeds: milliseconds, also of one seed and of the host alone, seconds
     of the first recording, and distance from the plain runner."""
-    recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
+    recipe = published(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul, count in ("fp32", 2), ("bf16", 2 if quick else SEEDS):
         seeds = [Trainer(recipe.with_seed(seed), device, matmul=matmul) for seed in range(count)]
@@ -353,10 +359,10 @@ def tried(what: str, name: str, measure: Callable[[], Measured]) -> Measured:
 
 
 def measured(device: torch.device, parts: Sequence[str], only: Sequence[str], *, quick: bool) -> dict:
-    start, recipes, count = time.perf_counter(), one_of_each(), 50 if quick else 1000
-    names = [name for name in list_shipped() if not quick or name == "looped-parity"]
-    recipes = [recipe for recipe in recipes if recipe.name in names] if quick else recipes
-    known, published = {recipe.name: recipe for recipe in recipes}, PUBLISHED[: 1 if quick else 2]
+    start, count = time.perf_counter(), 10 if quick else 1000
+    names = ["looped-parity"] if quick else list_shipped()
+    recipes = [published("looped-parity", quick=True).change(["lengths.top=4"])] if quick else one_of_each()
+    known, few = {recipe.name: recipe for recipe in recipes}, PUBLISHED[: 1 if quick else 2]
     ways: dict[str, tuple[Sequence[str], Callable[[str], Measured]]] = {
         "same": (list(known), lambda name: differs(known[name], device)),
         "no reads": (list(known), lambda name: reads_nothing(known[name], device)),
@@ -365,12 +371,12 @@ def measured(device: torch.device, parts: Sequence[str], only: Sequence[str], *,
         "learns": (("fp32", "bf16"), lambda matmul: learned(device, matmul, quick=quick)),
         "recorded": (list(known), lambda name: recorded(known[name], device, quick=quick)),
         "peers": (PUBLISHED[:1], lambda name: peers(name, device, quick=quick)),
-        "compiled": (published, lambda name: compiled(name, device, quick=quick)),
+        "compiled": (few, lambda name: compiled(name, device, quick=quick)),
         "captured": (
-            (*published, "paper-lstm-small") if quick else CAPTURED,
+            (*few, "paper-lstm-small") if quick else CAPTURED,
             lambda name: captured(name, device, quick=quick),
         ),
-        "stacked": (published[:1], lambda name: stacked(name, device, quick=quick)),
+        "stacked": (few[:1], lambda name: stacked(name, device, quick=quick)),
     }
     result: dict[str, dict[str, Measured]] = {}
     for what in parts:

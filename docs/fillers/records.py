@@ -10,11 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from fillers.rows import ROOT, WITHIN, exact_by_seed, numbers, table_of, unfitted
+from fillers.rows import ROOT, WITHIN, exact_by_seed, numbers, runs_of, table_of, unfitted
 
 from lengthwise.api import catalog
 from lengthwise.base.score_rows import size_text
-from lengthwise.report.published import read_published
 
 REQUIRED = {"group", "system", "paper", "trained_to", "tested_at", "score", "seeds", "told", "source", "standing"}
 OURS = {"folder", "recipe", "sizes", "told", "verdict", "reason"}
@@ -80,14 +79,9 @@ def validate_verdict(record: dict, ours: Ours) -> None:
         raise SystemExit(f"{title}, but ours is {ours.mean:.3f} and {bound:.3f} was published")
 
 
-@cache
-def _runs_of(folder: str) -> list:
-    return list(read_published(ROOT / folder))
-
-
 def ours_of(entry: dict[str, str]) -> Ours:
     """Return what the rows of a folder of results hold of a recipe at a size."""
-    runs = [run for run in _runs_of(entry["folder"]) if run.outline.name == entry["recipe"]]
+    runs = [run for run in runs_of(entry["folder"]) if run.outline.name == entry["recipe"]]
     seeds = exact_by_seed(entry["folder"], entry["recipe"], entry["sizes"])
     if not runs or not seeds:
         raise SystemExit(f"{entry['folder']} has no row of {entry['recipe']} at {entry['sizes']}")

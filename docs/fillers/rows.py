@@ -13,7 +13,7 @@ from lengthwise.base.results import RunOutline
 from lengthwise.base.score_rows import Row, fit_rows, latest, share_text, size_text
 from lengthwise.report import describe_misfit
 from lengthwise.report.publish import run_columns
-from lengthwise.report.published import read_published
+from lengthwise.report.published import PublishedRun, read_published
 
 ROOT = Path(__file__).parents[2]
 WITHIN = 1.3  # times the training length: a recipe may be chosen by looking so far
@@ -52,19 +52,21 @@ def recipes_of(folder: str) -> dict[str, dict]:
 @cache
 def outlines_of(folder: str) -> dict[str, RunOutline]:
     """The outlines of a folder's runs, by the names of their recipes."""
-    return {run.outline.name: run.outline for run in read_published(ROOT / folder)}
+    return {run.outline.name: run.outline for run in runs_of(folder)}
 
 
-def scores_of(folder: str) -> Sequence[Row]:
-    """The scores of a folder; of what was measured more than once, the one that counts."""
-    return _scores_in(ROOT / folder)
+@cache
+def runs_of(folder: str) -> Sequence[PublishedRun]:
+    """The published runs of a folder."""
+    return read_published(ROOT / folder)
 
 
 @cache  # pages ask for the same folders some hundred times
-def _scores_in(folder: Path) -> Sequence[Row]:
+def scores_of(folder: str) -> Sequence[Row]:
+    """The scores of a folder; of what was measured more than once, the one that counts."""
     return [
         run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
-        for run in read_published(folder)
+        for run in runs_of(folder)
         for row in latest(run.rows("scores"))
     ]
 
@@ -82,6 +84,7 @@ def problems_of_seeds(folder: str, count: str) -> str:
     return f"on the same {count} fresh problems" + (" (sealed ones differ)" if True in sealed else "")
 
 
+@cache
 def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:
     """Exact match of uniform problems by their sizes, of each recipe, rule and seed."""
     found: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
