@@ -18,14 +18,12 @@ from lengthwise.base.vocab import EQUALS
 from lengthwise.experiment.layout import FullOutput, Layout, NextToken, Pairs
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import BinarySum
-from lengthwise.tasks.bits import FlippedCopy
+from lengthwise.tasks.bits import BinarySum, FlippedCopy
 from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
-from lengthwise.tasks.strings import Copy
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import Copy, UniqueSet
 
 SIZE, REPEATS, TIMES, CLAIM = 20, 1 if QUICK else 7, 2 if QUICK else 10, 50
 SMALL, BATCH, POSITIONS = (2, 8, 1 << 10) if QUICK else (32, 1024, 1 << 20)

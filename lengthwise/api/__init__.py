@@ -80,12 +80,11 @@ from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain
 from lengthwise.runners.plain import detach, unroll
 from lengthwise.runs.run import Weights
-from lengthwise.tasks import SequenceTask, Task
+from lengthwise.tasks import SequenceTask, SquareGridTask, Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.file import File
 from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.square_grid import SquareGridTask
 from lengthwise.tasks.strings import Copy
 from lengthwise.training import loop, stacked
 from lengthwise.training.arithmetic import Matmul, computation_settings

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from lengthwise.base import fields
 from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
-from lengthwise.base.types import Kind, Problems, UsageError
+from lengthwise.base.types import Kind, UsageError
 from lengthwise.experiment.data import fresh_problems, natural_bottom
 from lengthwise.experiment.source import FRESH, Source
-from lengthwise.tasks import Task
+from lengthwise.tasks import Task, texts_of
 
 ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
 
@@ -62,7 +62,7 @@ class Inquiry(fields.Config):
         fields.validate(Whole, examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.first_sizes(examples)]
         # From another random stream than the questions; a short problem may still be one of them.
-        drawn = tuple(_problem_texts(task, fresh_problems(task, size, 1, seed=0, step=0))[0] for size in shortest)
+        drawn = tuple(next(texts_of(task, fresh_problems(task, size, 1, seed=0, step=0))) for size in shortest)
         instruction = f"{question or task.question} {ALONE}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
 
@@ -131,15 +131,5 @@ def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item
         bottom = natural_bottom(size, inquiry.bottom, inquiry.top)
         chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
         problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
-        found += [Item(size, prompt, answer) for prompt, answer in _problem_texts(inquiry.task, problems)]
+        found += [Item(size, prompt, answer) for prompt, answer in texts_of(inquiry.task, problems)]
     return found
-
-
-def _problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Return prompts and answers as text."""
-    pairs = []
-    for row in range(len(problems)):
-        prompt = problems.prompt[row, : int(problems.prompt_length[row])]
-        answer = problems.answer[row, : int(problems.answer_length[row])]
-        pairs.append((task.to_text(prompt), task.format(answer)))
-    return pairs

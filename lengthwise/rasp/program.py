@@ -1,9 +1,9 @@
-"""n-RASP-L programs (prepare, a step repeated T(n) times, finish), their execution and their checks."""
+"""n-RASP-L programs (prepare, a step repeated T(n) times, finish): execution, checks, and export as data."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,3 +173,36 @@ def answer(execution: Execution, task: Task) -> str:
     symbols = format_state(execution.said)
     start = int(execution.answer_slots[0].long().argmax())
     return task.format(task.vocab.encode(symbols[start:].split(END)[0]))
+
+
+def graph(program: Program) -> dict[str, Any]:
+    """Return the program as JSON-compatible values, so that it can run without Python, for any symbols and any length:
+
+        {"prepare": part, "steps": [part, …], "finish": part}
+
+    with part = {"nodes": [node, …], "out": {name: reference}}. A node has its operation's name, ``of`` (references to
+    its inputs) and further arguments. A reference is a node's index, the name of a part of the previous state, or
+    ``row``. The last step is the one to repeat: earlier ones differ only in tables, while the state's alphabets grow.
+    """
+    row = Row(alphabet(program.task), None)
+    with record() as calls:
+        state = program.prepare(row)
+    prepared, steps = _part(calls, {"row": row}, state), []
+    while len(steps) < 2 or steps[-1] != steps[-2]:
+        assert len(steps) <= GROWING + 1, "the state's alphabets do not stop growing: `check` rejects such a program"
+        with record() as calls:
+            following = program.step(state, row)
+        steps.append(_part(calls, {"row": row, **state}, following))
+        state = following
+    with record() as calls:
+        output = program.finish(state, row)
+    return {"prepare": prepared, "steps": steps[:-1], "finish": _part(calls, {"row": row, **state}, {"said": output})}
+
+
+def _part(calls: list[Call], known: Mapping[str, Any], out: State) -> dict[str, Any]:
+    references: dict[int, int | str] = {id(value): name for name, value in known.items()}
+    nodes = []
+    for call in calls:
+        nodes.append({"op": call.name, "of": [references[id(value)] for value in call.reads]} | call.facts)
+        references[id(call.result)] = len(nodes) - 1
+    return {"nodes": nodes, "out": {name: references[id(value)] for name, value in out.items()}}

@@ -14,27 +14,14 @@ from torch import Tensor
 from lengthwise.base.fields import kebab
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import END, EQUALS
-from lengthwise.rasp.language import (
-    Row,
-    aggregate,
-    both,
-    compare,
-    count,
-    each,
-    latest,
-    positions,
-    seen,
-    select,
-    shift,
-)
+from lengthwise.rasp.language import Row, aggregate, both, compare, count, each, latest, positions, seen, select, shift
 from lengthwise.rasp.program import Program, State
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.strings import Copy
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import Copy, UniqueSet
 
 
 class ParityProgram(Program):
@@ -202,10 +189,7 @@ class MultiplicationProgram(Program):
             "mark": shift(state["mark"], False),
             "carry": each(lambda column: column >= 2, columns),
             "product": each(
-                lambda mark, column, digit: str(column % 2) if mark else digit,
-                state["mark"],
-                columns,
-                state["product"],
+                lambda mark, column, digit: str(column % 2) if mark else digit, state["mark"], columns, state["product"]
             ),
         }
 

@@ -30,10 +30,8 @@ from lengthwise.nn.mixers.xlstm import SLSTM
 from lengthwise.nn.position import RoPE
 from lengthwise.objectives.final import Final
 from lengthwise.tasks import Task
-from lengthwise.tasks.automaton import CycleNavigation, EvenPairs
-from lengthwise.tasks.counted_blocks import CountedBlocks
-from lengthwise.tasks.dyck import Dyck
-from lengthwise.tasks.group_words import GroupWords
+from lengthwise.tasks.automaton import CycleNavigation, EvenPairs, GroupWords
+from lengthwise.tasks.languages import CountedBlocks, Dyck
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
 from lengthwise.tasks.parity import Parity
 
@@ -80,7 +78,8 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         problems, layout, symbols = TASKS[task]
         top, start = SYMBOLS // symbols, max(problems.smallest, START // symbols)
     else:
-        problems, layout = _own_task(task)
+        problems = _own_part(Task, task)
+        layout = next(one for one in (Tagged(), Labelled(), FullOutput()) if one.accepts(problems))
         top, start = (_largest_size(problems, symbols) for symbols in (SYMBOLS, START))
     return Recipe(
         name=f"formal-{fields.kebab(task)}-{fields.kebab(architecture)}{'-families' * (families > 0)}",
@@ -110,12 +109,6 @@ def _own_part(base: type[T], name: str) -> T:
             f"{fields.suggest(name, [*ours, *known])}; name the module of your own with --import"
         )
     return cast(T, fields.build(known[name], ()))
-
-
-def _own_task(name: str) -> tuple[Task, Layout]:
-    """Return a task by its class name, with the first layout that accepts it."""
-    task, layouts = _own_part(Task, name), (Tagged(), Labelled(), FullOutput())
-    return task, next(layout for layout in layouts if layout.accepts(task))
 
 
 def _largest_size(task: Task, symbols: int) -> int:

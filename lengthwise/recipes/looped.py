@@ -23,11 +23,10 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.strings import Copy
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import Copy, UniqueSet
 
 Scale = Literal["cpu", "half", "paper"]
 

@@ -26,13 +26,11 @@ from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.recipes.pairs import CARRIES
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import BinarySum
-from lengthwise.tasks.bits import FlippedCopy
+from lengthwise.tasks.bits import BinarySum, FlippedCopy
 from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.strings import Copy
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import Copy, UniqueSet
 
 SMALL = Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3)
 COLUMNS = (LocalHeads(count=2), CoupledHeads(count=2))  # of four heads

@@ -18,8 +18,7 @@ from lengthwise.base.quantities import format_ranges
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
-from lengthwise.tasks.family import Family
-from lengthwise.tasks.patterns import Pattern, every_row, suitable_patterns
+from lengthwise.tasks.family import Family, Pattern, every_row, suitable_patterns
 
 # Names of methods before 0.4, and their names now.
 FORMER_NAMES = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
@@ -219,6 +218,8 @@ class SequenceTask(Task):
             raise UsageError(
                 f"{self.name}: a prompt of {len(row)} symbols; sizes are {format_ranges(self.listed_sizes)}"
             )
+        if fault := self.find_fault(self.vocab.decode(row)):
+            raise UsageError(f"{self.name}: {fault}")
         return self.from_rows(torch.tensor([[len(row)]]), row[None])
 
     @property
@@ -231,7 +232,16 @@ class SequenceTask(Task):
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         row = every_row(len(self._read_symbols), size[0], most)
-        return None if row is None else self.from_rows(torch.full((len(row), 1), size[0]), self._to_ids(row))
+        if row is None:
+            return None
+        row = self._to_ids(row)
+        if type(self).find_fault is not SequenceTask.find_fault:
+            row = row[[not self.find_fault(self.vocab.decode(one)) for one in row]]
+        return self.from_rows(torch.full((len(row), 1), size[0]), row)
+
+    def find_fault(self, prompt: str) -> str:
+        """Return why a row of symbols is no problem of the task; empty, as by default, if it is one."""
+        return ""
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """By default, an answer has at most as many symbols as its prompt."""
@@ -242,23 +252,37 @@ class SequenceTask(Task):
         """Return these rows, padded with zeros, as problems with their answers."""
 
 
-class TwoOperandTask(Task):
-    """A task on two numbers that can be stacked digit by digit, least significant first."""
+class SquareGridTask(Task):
+    """A task whose prompts and answers are square grids, line after line, typed with ``/`` between lines."""
 
-    base: int
-
-    @abstractmethod
-    def stack(self, problems: Problems) -> tuple[Int[Tensor, "b n 2"], Int[Tensor, " b"]]:
-        """Return the operands' digits in columns, least significant first and padded with zeros, and each row's number
-        of columns."""
+    answers_each_symbol = True
 
     @abstractmethod
-    def digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
-        """Return the answers' lowest ``count`` digits, least significant first, padded with zeros."""
+    def side(self, size: Any) -> Any:
+        """Return the number of lines of a grid of this size, a number or a tensor."""
 
-    @abstractmethod
-    def answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
-        """Return an answer in the task's own order, from digits least significant first."""
+    def shape(self, size: Sequence[int]) -> tuple[int, int]:
+        return self.side(size[0]), self.side(size[0])
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return self.side(sizes[:, 0]) ** 2
+
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        text, side = self.vocab.decode(answer), round(len(answer) ** 0.5)
+        return "/".join(text[i : i + side] for i in range(0, len(text), side))
+
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
+        return self.format(prompt)
+
+    @staticmethod
+    def draw_by_size(sizes: Int[Tensor, "b 1"], draw: Callable[[int, int], Problems]) -> Problems:
+        """Return a problem per row of ``sizes``; ``draw`` takes a size and a count, and draws all problems of one
+        size."""
+        parts, places = [], []
+        for size in sizes[:, 0].unique().tolist():
+            places.append((sizes[:, 0] == size).nonzero()[:, 0])
+            parts.append(draw(size, len(places[-1])))
+        return Problems.join(parts).take(torch.cat(places).argsort())
 
 
 def parse_symbols(task: Task, text: str) -> Int[Tensor, " n"]:

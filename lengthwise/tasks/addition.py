@@ -11,21 +11,12 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks import TwoOperandTask
-from lengthwise.tasks.digits import (
-    Base,
-    Order,
-    carry,
-    join_numbers,
-    number_length,
-    reorder,
-    without_leading_zeros,
-)
+from lengthwise.tasks.digits import Base, Order, carry, join_numbers, number_length, reorder, without_leading_zeros
 from lengthwise.tasks.operands import SHARED, SUMS, ArithmeticTask, Digits, Pair, carry_chain
 
 
 @dataclass(frozen=True)
-class Addition(ArithmeticTask, TwoOperandTask):
+class Addition(ArithmeticTask):
     """Two numbers → their sum. T = the longer operand's digits: a carry travels one digit per round.
 
     With ``equal_lengths`` both operands have ``length`` digits; without, the axes are ``first`` and ``second``. With
@@ -92,6 +83,8 @@ class Addition(ArithmeticTask, TwoOperandTask):
         return Problems(sizes, prompt, lengths.sum(1) + 1, answer, answer_length, longest)
 
     def stack(self, problems: Problems) -> tuple[Int[Tensor, "b n 2"], Int[Tensor, " b"]]:
+        """Return the operands' digits in columns, least significant first and padded with zeros, and each row's number
+        of columns."""
         plus = (problems.prompt == self.base).long().argmax(1)
         lengths = torch.stack([plus, problems.prompt_length - plus - 1], 1)
         width = int(lengths.max())
@@ -102,18 +95,19 @@ class Addition(ArithmeticTask, TwoOperandTask):
         return torch.stack(operands, -1), lengths.max(1).values
 
     def digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
+        """Return the answers' lowest ``count`` digits, least significant first, padded with zeros."""
         lowest = reorder(problems.answer, problems.answer_length, self.order)[:, :count]
         return torch.nn.functional.pad(lowest, (0, count - lowest.shape[1]))
 
     def answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
+        """Return an answer in the task's own order, from digits least significant first."""
         row = digits[None]
         length = torch.tensor([len(digits)]) if self.leading_zeros else number_length(row)
         return reorder(row, length, self.order)[0, : int(length)]
 
     def reference(self, prompt: str) -> str:
-        turn = slice(None, None, -1 if self.order == "least" else 1)
         operands = prompt.split("+")
-        digits = np.base_repr(sum(int(operand[turn], self.base) for operand in operands), self.base)
+        digits = np.base_repr(sum(map(self.read_number, operands)), self.base)
         if self.leading_zeros:
             digits = digits.rjust(max(map(len, operands)) + 1, "0")
-        return digits[turn]
+        return digits if self.order == "most" else digits[::-1]

@@ -1,15 +1,20 @@
-"""Tasks on bits that answer each bit: prefix sums, and the flipped copy."""
+"""Tasks on bits: prefix sums, the flipped copy, the number of ones, the square root."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthwise.base.rows import zero_after
-from lengthwise.base.types import Problems
+from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import SequenceTask
+from lengthwise.tasks.family import Family
 
 
 @dataclass(frozen=True)
@@ -59,3 +64,138 @@ class FlippedCopy(SequenceTask):
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"parity": problems.prompt.sum(1) % 2}
+
+
+@dataclass(frozen=True)
+class SquareRoot(SequenceTask):
+    """A binary number of n bits → its square root, rounded down, with ⌈n/2⌉ bits; both least significant bit first
+    (Delétang et al. 2023). Every bit is uniform. T(n) = n²: long division, with a longer divisor for each bit."""
+
+    symbols = ("0", "1")
+    answers_numbers = True
+    question = "Write the square root of this binary number, rounded down, in binary, most significant bit first."
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return (
+            *super().families,
+            Family("squares", "Squares of whole numbers.", partial(self._near_square, 0)),
+            Family(
+                "below",
+                "One less than squares, so that the root is just below a whole number.",
+                partial(self._near_square, 1),
+            ),
+        )
+
+    def _near_square(self, less: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        uniform = self.sample(sizes, generator)
+        roots = [max(math.isqrt(number), 1) for number in _integers(uniform.prompt, sizes[:, 0])]
+        return self.from_rows(sizes, _bits([root**2 - less for root in roots], int(sizes.max())))
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        length, slots = sizes[:, 0], self.answer_slots(sizes)
+        roots = _bits([math.isqrt(number) for number in _integers(row, length)], int(slots.max()))
+        return Problems(sizes, row, length, roots, slots, length**2)
+
+    def parse(self, text: str) -> Problems:
+        """Read a number, most significant bit first."""
+        return super().parse(text.strip()[::-1])
+
+    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
+        """Most significant bit first."""
+        return self.vocab.decode(prompt.flip(0))
+
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        """Most significant bit first, without leading zeros."""
+        return self.vocab.decode(answer.flip(0)).lstrip("0") or "0"
+
+    def reference(self, prompt: str) -> str:
+        number, root = int(prompt[::-1], 2), 0
+        slots = (len(prompt) + 1) // 2
+        for bit in reversed(range(slots)):  # the largest root whose square is not larger, bit by bit
+            if (root | 1 << bit) ** 2 <= number:
+                root |= 1 << bit
+        return f"{root:0{slots}b}"[::-1]
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return (sizes[:, 0] + 1) // 2
+
+
+def _integers(row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> list[int]:
+    """Return rows of bits as numbers of any size."""
+    bits = zip(row.flip(1).tolist(), length.tolist(), strict=True)
+    return [int("".join(map(str, one[len(one) - count :])), 2) for one, count in bits]
+
+
+def _bits(numbers: Sequence[int], width: int) -> Int[Tensor, "b width"]:
+    return torch.tensor([[number >> place & 1 for place in range(width)] for number in numbers], dtype=SYMBOL)
+
+
+# Counts near which a model trained on short rows may fail: all bits are set, or one more bit is needed.
+COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
+
+
+@dataclass(frozen=True)
+class BinarySum(SequenceTask):
+    """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros; no ones:
+    ``0``. T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n: uniform bits
+    almost never have a sum near n, whose highest bits are set."""
+
+    symbols = ("0", "1")
+    harder = "uniform-count"
+    answers_numbers = True
+    question = "Count the ones in this sequence of bits. Write their number in binary, most significant bit first."
+
+    def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        ones = (torch.rand(len(sizes), 1, generator=generator) * (sizes[:, :1] + 1)).long()
+        return self._draw_rows_with_ones(sizes, ones, generator)
+
+    def _draw_rows_with_ones(
+        self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator
+    ) -> Problems:
+        """Draw rows with this number of ones, anywhere."""
+        length, width = sizes[:, :1], int(sizes.max())
+        draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
+        return self.from_rows(sizes, (draw.argsort(1).argsort(1) < ones).long())
+
+    @property
+    def families(self) -> Sequence[Family]:
+        counts = (
+            Family(f"{ones}-ones", f"Exactly {ones} ones, anywhere.", partial(self._draw_count, ones), smallest=ones)
+            for ones in COUNTS
+        )
+        return (*super().families, Family.of(self._near_power_of_two, self._near_power_of_two), *counts)
+
+    def _draw_count(self, ones: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self._draw_rows_with_ones(sizes, sizes[:, :1].clamp(max=ones), generator)
+
+    def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """The number of ones is a power of two, or one more or one less: 7, 8, 9."""
+        length = sizes[:, 0]
+        power = 2 ** (torch.rand(len(sizes), generator=generator) * _bit_length(length)).long()
+        ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
+        return self._draw_rows_with_ones(sizes, torch.minimum(ones, length)[:, None], generator)
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+        length, count = sizes[:, 0], bits.sum(1)
+        written = _bit_length(count)
+        answer = count[:, None] >> torch.arange(int(written.max())) & 1
+        return Problems(sizes, bits, length, answer, written, length)
+
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        """In binary, most significant bit first."""
+        return self.vocab.decode(answer.flip(0))
+
+    def reference(self, prompt: str) -> str:
+        return f"{prompt.count('1'):b}"[::-1]
+
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"ones": problems.prompt.sum(1)}
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return _bit_length(sizes[:, 0])
+
+
+def _bit_length(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """Return the number of bits of each number in binary; 1 for zero."""
+    return number.double().frexp().exponent.clamp(min=1).long()  # exact up to 2⁵³

@@ -1,4 +1,4 @@
-"""Modular arithmetic with brackets (Delétang et al. 2023): a context-free task."""
+"""Modular arithmetic with brackets, and equations with one unknown (Delétang et al. 2023): context-free tasks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,40 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import length_mask, zero_after
+from lengthwise.base.rows import length_mask, shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks import modular_arithmetic as flat
 
-Nesting = Callable[[Int[Tensor, "b 1"], int], Float[Tensor, "b n"]]
+# Families: in which order operations are computed; the largest number comes last.
+
+
+def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+    """All brackets open at the start: (((1+2)*3)-4)."""
+    return torch.arange(float(width)).expand(len(sizes), -1)
+
+
+def right_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+    """All brackets close at the end: (1+(2*(3-4)))."""
+    return -left_nested(sizes, width)
+
+
+def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+    """The outermost operations are at the two ends in turn, so the deepest is in the middle."""
+    place = torch.arange(float(width))
+    from_end = sizes - 2 - place
+    return torch.where(place <= from_end, -2 * place, -2 * from_end - 1)
+
+
+def balanced(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+    """Brackets are as shallow as can be: ((1+2)*(3-4))."""
+    place = torch.arange(1, width + 1)
+    power = place & -place  # the largest power of two that divides it
+    return (power + place / (2 * width)).expand(len(sizes), -1)
+
+
+NESTINGS = (left_nested, right_nested, nested_from_both_ends, balanced)
+NUMBERS = (flat.sums, flat.subtractions, flat.mostly_zeros, flat.mostly_ones, flat.largest, flat.one_number)
 
 
 class BracketedTask(Task):
@@ -49,12 +77,9 @@ class BracketedTask(Task):
         """Return problems on expressions whose numbers have these positions."""
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._draw(sizes, generator)
+        return self.draw_pattern(None, sizes, generator)
 
-    def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._draw(sizes, generator, pattern)
-
-    def _draw(self, sizes: Int[Tensor, "b axes"], generator: Generator, pattern: Callable | None = None) -> Problems:
+    def draw_pattern(self, pattern: Callable | None, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
         numbers = torch.randint(self.modulus, shape, generator=generator)
         operations = torch.randint(len(self.operations), shape, generator=generator)
@@ -144,9 +169,7 @@ class BracketedArithmetic(BracketedTask):
     def question(self) -> str:
         return f"Write the value of this expression modulo {self.modulus}."
 
-    @property
-    def patterns(self) -> tuple[Callable, ...]:  # type: ignore[override]
-        return (*NESTINGS, flat.one_product, *NUMBERS)
+    patterns = (*NESTINGS, flat.one_product, *NUMBERS)
 
     def from_expressions(
         self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
@@ -160,12 +183,10 @@ class BracketedArithmetic(BracketedTask):
         return Problems(sizes, row, length, answer, torch.ones_like(count), count)
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+        if size[0] > 1 or self.modulus > most:
+            return None
         numbers = torch.arange(self.modulus)[:, None]
-        return (
-            self.from_rows(torch.ones_like(numbers), numbers.to(SYMBOL))
-            if size[0] == 1 and self.modulus <= most
-            else None
-        )
+        return self.from_rows(torch.ones_like(numbers), numbers.to(SYMBOL))
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
@@ -177,32 +198,72 @@ class BracketedArithmetic(BracketedTask):
         return self.reduce(prompt)
 
 
-# Families: in which order operations are computed; the largest number comes last.
+EQUALS = ":"  # layouts write = before an answer
 
 
-def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
-    """All brackets open at the start: (((1+2)*3)-4)."""
-    return torch.arange(float(width)).expand(len(sizes), -1)
+@dataclass(frozen=True)
+class SolveEquation(BracketedTask):
+    """n numbers below ``modulus``, one of them written ``x``, with + or - between them, each operation in brackets, and
+    the value modulo ``modulus`` after a colon, as ``(2-(x+4)):1`` → x (Delétang et al. 2023).
 
+    There are no products, as in the paper's code, so there is always one solution. The size is the number of numbers.
+    T(n) = n.
+    """
 
-def right_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
-    """All brackets close at the end: (1+(2*(3-4)))."""
-    return -left_nested(sizes, width)
+    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
 
+    operations = "+-"
 
-def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
-    """The outermost operations are at the two ends in turn, so the deepest is in the middle."""
-    place = torch.arange(float(width))
-    from_end = sizes - 2 - place
-    return torch.where(place <= from_end, -2 * place, -2 * from_end - 1)
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.brackets, "x", EQUALS)
 
+    @property
+    def question(self) -> str:
+        return (
+            f"An expression with one unknown x, a colon, and its value modulo {self.modulus}: write the number below "
+            f"{self.modulus} that x stands for."
+        )
 
-def balanced(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
-    """Brackets are as shallow as can be: ((1+2)*(3-4))."""
-    place = torch.arange(1, width + 1)
-    power = place & -place  # the largest power of two that divides it
-    return (power + place / (2 * width)).expand(len(sizes), -1)
+    patterns = (*NESTINGS, *NUMBERS)
 
+    def from_expressions(
+        self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
+    ) -> Problems:
+        value = self.evaluate(row, 4 * sizes[:, 0] - 3)
+        chosen = (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
+        unknown = row.scatter(1, numbers.gather(1, chosen), self.symbols.index("x"))
+        end = torch.stack([torch.full_like(value, self.symbols.index(EQUALS)), value], 1).to(SYMBOL)
+        end = shift_right(torch.nn.functional.pad(end, (0, row.shape[1])), 4 * sizes[:, 0] - 3, row.shape[1] + 2)
+        return self.from_rows(sizes, torch.nn.functional.pad(unknown, (0, 2)) + end)
 
-NESTINGS = (left_nested, right_nested, nested_from_both_ends, balanced)
-NUMBERS = (flat.sums, flat.subtractions, flat.mostly_zeros, flat.mostly_ones, flat.largest, flat.one_number)
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        count = sizes[:, 0]
+        length, unknown = 4 * count - 1, row == self.symbols.index("x")
+        both = torch.cat([row.masked_fill(unknown, value) for value in (0, 1)])
+        zero, one = self.evaluate(both, (length - 2).repeat(2)).chunk(2)
+        value = row.gather(1, length[:, None] - 1)[:, 0]
+        answer = ((value - zero) * (one - zero) % self.modulus)[:, None].to(SYMBOL)  # x is added or subtracted once
+        return Problems(sizes, row, length, answer, torch.ones_like(count), count)
+
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+        if size[0] > 1 or self.modulus > most:
+            return None
+        values = torch.arange(self.modulus)
+        unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in ("x", EQUALS))
+        return self.from_rows(torch.ones(len(values), 1).long(), torch.stack([unknown, equals, values], 1).to(SYMBOL))
+
+    def parse(self, text: str) -> Problems:
+        row = parse_symbols(self, text)
+        equation = self.vocab.decode(row)
+        if equation.count("x") != 1 or not re.fullmatch(rf"\d{EQUALS}\d", self._insert(equation, 0)):
+            raise UsageError(f"{self.name}: {text!r} is not an equation with one x, such as (2-(x+4)):1")
+        return self.from_rows(torch.tensor([[(len(row) + 1) // 4]]), row[None])
+
+    def _insert(self, equation: str, value: int) -> str:
+        """Return the equation with this value for x, its left side computed."""
+        return self.reduce(equation.replace("x", str(value)))
+
+    def reference(self, prompt: str) -> str:
+        right = f"{prompt[-1]}{EQUALS}{prompt[-1]}"
+        return str(next(value for value in range(self.modulus) if self._insert(prompt, value) == right))

@@ -100,8 +100,3 @@ def split_numbers(
 def to_reading_order(text: str, order: Order) -> str:
     """Return a text in this order with each number's most significant digit first."""
     return text if order == "most" else re.sub(r"[0-9]+", lambda number: number[0][::-1], text)
-
-
-def strip_zeros(number: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Remove the leading zeros of a number, most significant digit first."""
-    return number[len(number) - int(number_length(number.flip(0)[None])) :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated
@@ -16,14 +16,169 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
-from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES
-from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
-from lengthwise.tasks.grammar.structured import WRITERS, Writer
-from lengthwise.tasks.grammar.values import value
+from lengthwise.tasks.grammar import CLOSE, LONGEST, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES, draw, tables, value
 from lengthwise.tasks.operands import arithmetic_question
 
 TRIES = 64  # draws of an expression of a family, until its value is short enough
 CHEAP = 512  # rows that take little longer than one
+
+# Families: each writes one random expression of ``size`` characters, 3 or more.
+
+Writer = Callable[[int, Random], str]
+
+
+def only_plus(size: int, draw: Random) -> str:
+    """Only plus signs: 3+8+4."""
+    return _write_chain(size, draw, "+")
+
+
+def only_minus(size: int, draw: Random) -> str:
+    """Only minus signs: 3-8-4."""
+    return _write_chain(size, draw, "-")
+
+
+def only_times(size: int, draw: Random) -> str:
+    """Only times signs, and mostly ones: 1*3*1."""
+    return _write_chain(size, draw, "*", lambda: draw.choice("1111111111123459"))
+
+
+def times_zero(size: int, draw: Random) -> str:
+    """A product with a zero in it, or a one in the same position: 3*0*4, 3*1*4."""
+    digit = draw.choice("01")
+    numbers = _write_chain(size, draw, "*", lambda: draw.choice("11112")).split("*")
+    numbers[draw.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
+    return "*".join(numbers)
+
+
+def plus_and_minus(size: int, draw: Random) -> str:
+    """Plus and minus signs in turn: 3+8-4."""
+    return _write_chain(size, draw, "+-")
+
+
+def sum_of_products(size: int, draw: Random) -> str:
+    """Plus and times signs in turn: 3+8*4."""
+    return _write_chain(size, draw, draw.choice(("+*", "*+", "-*")))
+
+
+def ones(size: int, draw: Random) -> str:
+    """Only ones, with any operators: 1-1*1."""
+    return _write_chain(size, draw, "", lambda: "1")
+
+
+def nearly_zeros(size: int, draw: Random) -> str:
+    """Zeros, with any operators; for even sizes, one number of two digits: 0*0+0."""
+    return _write_chain(size, draw, "", lambda: "0")
+
+
+def one_digit_throughout(size: int, draw: Random) -> str:
+    """One digit throughout, with plus and minus signs: 7+7-7."""
+    digit = draw.choice("123456789")
+    return _write_chain(size, draw, "+-", lambda: digit)
+
+
+def cancelling(size: int, draw: Random) -> str:
+    """A number minus itself: 372-372, -37+37."""
+    number = _draw_number(draw, (size - 1) // 2)
+    return f"{number}-{number}" if size % 2 else f"-{number}+{number}"
+
+
+def nearly_cancelling(size: int, draw: Random) -> str:
+    """A number minus another that differs in its last digit: 372-374, -37+39."""
+    number = _draw_number(draw, (size - 1) // 2)
+    other = number[:-1] + draw.choice("123456789".replace(number[-1], ""))
+    return f"{number}-{other}" if size % 2 else f"-{number}+{other}"
+
+
+def signs(size: int, draw: Random) -> str:
+    """Products of 1 and -1: 1*-1*1*-1."""
+    # k factors of one digit and k - 1 operators; the other characters are minus signs, at most one per factor.
+    count = draw.randint(-(-(size + 1) // 3), (size + 1) // 2)
+    minus = draw.sample(range(count), size + 1 - 2 * count)
+    return "*".join("-1" if number in minus else "1" for number in range(count))
+
+
+def nested_left(size: int, draw: Random) -> str:
+    """Parentheses of the largest possible depth, or one less, from the left: ((3+8)-4)+1."""
+
+    def core(depth: int) -> str:
+        ends = "".join(f"){_draw_sign(draw)}{_draw_digit(draw)}" for _ in range(depth))
+        return "(" * depth + f"{_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)}" + ends
+
+    return _fill_core(size, draw, core, 4)
+
+
+def nested_right(size: int, draw: Random) -> str:
+    """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
+
+    def core(depth: int) -> str:
+        starts = "".join(f"{_draw_digit(draw)}{_draw_sign(draw)}(" for _ in range(depth))
+        return starts + f"{_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)}" + ")" * depth
+
+    return _fill_core(size, draw, core, 4)
+
+
+def side_by_side(size: int, draw: Random) -> str:
+    """Parentheses side by side: (3+8)-(4-1)."""
+
+    def core(count: int) -> str:
+        groups = (f"({_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)})" for _ in range(count + 1))
+        return draw.choice("+-").join(groups)
+
+    return _fill_core(size, draw, core, 6)
+
+
+def long_numbers(size: int, draw: Random) -> str:
+    """Numbers of up to four digits, with plus and minus signs in turn: 4372-981."""
+    parts = [5] * ((size + 1) // 5) + [(size + 1) % 5] * ((size + 1) % 5 > 0)
+    if parts[-1] == 1:
+        parts[-2:] = [3, 3]
+    if len(parts) == 1:
+        parts = [parts[0] - 2, 2]
+    numbers = [_draw_number(draw, part - 1) for part in parts]
+    return numbers[0] + "".join("-+"[at % 2] + number for at, number in enumerate(numbers[1:]))
+
+
+WRITERS: tuple[Writer, ...] = (
+    only_plus, only_minus, only_times, times_zero, plus_and_minus, sum_of_products, ones, nearly_zeros,
+    one_digit_throughout, cancelling, nearly_cancelling, signs, nested_left, nested_right, side_by_side, long_numbers,
+)  # fmt: skip
+
+
+def _write_chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
+    """Write numbers of one digit with these operators in turn (empty: random); for even sizes, one has two digits."""
+    digit = digit or (lambda: _draw_digit(draw))
+    count = (size + 1) // 2
+    numbers = [digit() for _ in range(count)]
+    if size % 2 == 0:
+        at = draw.randrange(count)
+        numbers[at] = (numbers[at] if numbers[at] != "0" else "1") + digit()
+    between = [operators[at % len(operators)] if operators else draw.choice("+-*") for at in range(count - 1)]
+    return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
+
+
+def _fill_core(size: int, draw: Random, core: Callable[[int], str], unit: int) -> str:
+    """Write the largest core that leaves 0 or at least 2 characters, and fill these with terms."""
+    for count in range(size // unit, -1, -1):
+        text = core(count)
+        room = size - len(text)
+        if room == 0 or room > 1:
+            odd = f"{draw.choice('+-')}{_draw_number(draw, 2)}" if room % 2 else ""
+            return (
+                text + odd + "".join(f"{draw.choice('+-')}{_draw_digit(draw)}" for _ in range((room - len(odd)) // 2))
+            )
+    return _write_chain(size, draw, "+-")
+
+
+def _draw_number(draw: Random, digits: int) -> str:
+    return draw.choice("123456789") + "".join(_draw_digit(draw) for _ in range(digits - 1))
+
+
+def _draw_digit(draw: Random) -> str:
+    return draw.choice("0123456789")
+
+
+def _draw_sign(draw: Random) -> str:
+    return draw.choice("+-")
 
 
 @dataclass(frozen=True)
@@ -87,14 +242,21 @@ class Expression(Task):
     def _problems(self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]) -> Problems:
         answer, answer_length = _write_values(values, self.most)
         rows = rows[:, : int(lengths.max())]
-        return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, _operators(rows))
+        symbol = rows - PLUS  # all symbols before + wrap around to large numbers
+        # Operators follow a number or a parenthesis, unlike minus signs of numbers.
+        operators = ((symbol[:, 1:] <= TIMES - PLUS) & (symbol[:, :-1] > OPEN - PLUS)).sum(1)
+        return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, operators)
 
     patterns = WRITERS
 
     def draw_pattern(self, pattern: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Draw expressions of a family; from the grammar's distribution where no value is short enough."""
         draw = Random(int(torch.randint(2**62, (1,), generator=generator)))
-        texts = [self._write_short(pattern, size, draw) for size in sizes[:, 0].tolist()]
+        low, high = self._bounds
+        texts = []
+        for size in sizes[:, 0].tolist():
+            tries = (pattern(size, draw) for _ in range(TRIES))
+            texts.append(next((text for text in tries if low < value(text) < high), None))
         missing = torch.tensor([text is None for text in texts])
         parts = [self._from_texts([text for text in texts if text])] if not missing.all() else []
         if missing.any():
@@ -109,12 +271,6 @@ class Expression(Task):
         for row, text in enumerate(texts):
             rows[row, : len(text)] = self.vocab.encode(text)
         return self._problems(lengths, rows, torch.tensor([value(text) for text in texts]))
-
-    def _write_short(self, write: Writer, size: int, draw: Random) -> str | None:
-        """Write an expression whose value is short enough; None if ``TRIES`` draws find none."""
-        low, high = self._bounds
-        tries = (write(size, draw) for _ in range(TRIES))
-        return next((text for text in tries if low < value(text) < high), None)
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         if size[0] != self.smallest:
@@ -131,7 +287,12 @@ class Expression(Task):
         """Read an expression; ``--`` becomes ``+`` and ``+-`` becomes ``-``, leading zeros and the sign of ``-0`` are
         dropped. Raises UsageError for expressions outside the grammar (a single number, parentheses without an
         operator, a minus sign before a parenthesis) and for a value longer than ``most``."""
-        expression = _write_expression(self.vocab.decode(parse_symbols(self, text)))
+        expression = self.vocab.decode(parse_symbols(self, text))
+        _check(expression)
+        # As the grammar writes it.
+        expression = expression.replace("--", "+").replace("+-", "-")
+        expression = re.sub(r"(?<!\d)0+(?=\d)", "", expression)
+        expression = re.sub(r"(?<![\d)])-(?=0)", "", expression)
         result, (low, high) = value(expression), self._bounds
         if not low < result < high:
             raise UsageError(f"expression: a value has at most {self.most} characters, unlike that of {expression}")
@@ -151,12 +312,6 @@ class Expression(Task):
         return (sizes[:, 0] - 1).clamp(max=self.most)
 
 
-def _operators(rows: UInt8[Tensor, "b p"]) -> Int[Tensor, " b"]:
-    """Count operators: they follow a number or a parenthesis, unlike minus signs of numbers."""
-    symbol = rows - PLUS  # all symbols before + wrap around to large numbers
-    return ((symbol[:, 1:] <= TIMES - PLUS) & (symbol[:, :-1] > OPEN - PLUS)).sum(1)
-
-
 def _write_values(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b a"], Int[Tensor, " b"]]:
     """Return values of up to ``most`` characters as symbols, and their lengths."""
     left, negative, digits = values.abs().double(), values < 0, []
@@ -170,14 +325,6 @@ def _write_values(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b 
     signed = torch.cat([torch.full_like(row[:, :1], MINUS), row[:, :-1]], 1)
     length = length + negative
     return torch.where(negative[:, None], signed, row)[:, : int(length.max())].long(), length
-
-
-def _write_expression(text: str) -> str:
-    """Return a typed expression as the grammar writes it."""
-    _check(text)
-    text = text.replace("--", "+").replace("+-", "-")
-    text = re.sub(r"(?<!\d)0+(?=\d)", "", text)
-    return re.sub(r"(?<![\d)])-(?=0)", "", text)
 
 
 def _check(text: str) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -161,29 +161,22 @@ class File(Task):
     def parse(self, text: str) -> Problems:
         typed = to_symbols(text, self.words)
         row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
-        if row is None or not bool((self._rows() == row).any()):
-            raise self._unknown_prompt(parse_symbols(self, typed), text)
-        return self.collection.problems(torch.tensor([row]))
-
-    def _unknown_prompt(self, prompt: Int[Tensor, " p"], text: str) -> UsageError:
-        """Return the error for a prompt that is not in the file."""
+        if row is not None and bool((self._rows() == row).any()):
+            return self.collection.problems(torch.tensor([row]))
+        prompt, known = parse_symbols(self, typed), self.collection
         told = f"{self.name}: {text[:60]!r} is no prompt of the file, so its answer is not known"
-        known = self.collection
         if not torch.equal(known.size, known.length[:, 0]) or not torch.equal(known.size, known.rounds):
-            return UsageError(f"{told}; nor are its size and rounds, which the file gives in columns")
+            raise UsageError(f"{told}; nor are its size and rounds, which the file gives in columns")
         size = torch.tensor([len(prompt)])
         count = size if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
         answer = torch.zeros(1, int(count), dtype=torch.long)
-        return NoReference(told, Problems(size[:, None], prompt[None], size, answer, count, size))
-
-    def format(self, answer: Int[Tensor, " a"]) -> str:
-        return self._decode_text(answer)
+        raise NoReference(told, Problems(size[:, None], prompt[None], size, answer, count, size))
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        return self._decode_text(prompt)
+        return to_text((" " if self.words else "").join(self.symbols[i] for i in prompt.tolist()))
 
-    def _decode_text(self, ids: Int[Tensor, " n"]) -> str:
-        return to_text((" " if self.words else "").join(self.symbols[i] for i in ids.tolist()))
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        return self.to_text(answer)
 
     @property
     def question(self) -> str:
@@ -218,17 +211,13 @@ class _Part(File):
         return (self.collection.part == PARTS.index(self.purpose)).nonzero()[:, 0]
 
 
-_PARTS: dict[tuple[File, Purpose], _Part] = {}
-
-
+@cache
 def _part_of_file(task: File, purpose: Purpose) -> _Part:
     """Return a part of a file, built once per process. Raises UsageError if it has no problems."""
-    if (task, purpose) not in _PARTS:
-        part = _Part(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
-        if not len(part._rows()):
-            raise UsageError(f"{task.name}: it has no problem in its {purpose} part: give it more, or other shares")
-        _PARTS[task, purpose] = part
-    return _PARTS[task, purpose]
+    part = _Part(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
+    if not len(part._rows()):
+        raise UsageError(f"{task.name}: it has no problem in its {purpose} part: give it more, or other shares")
+    return part
 
 
 def _draw_in_turns(count: int, limit: int, generator: Generator) -> Int[Tensor, " count"]:

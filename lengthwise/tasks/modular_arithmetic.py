@@ -16,10 +16,56 @@ from lengthwise.base.ranges import Range
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
-from lengthwise.tasks.patterns import every_row
+from lengthwise.tasks.family import every_row
 
 OPERATIONS = "+-*"
 Pattern = Callable[[Tensor, Tensor, int, Generator], tuple[Tensor, Tensor]]
+
+
+# Families: changes of uniform numbers and operations.
+
+
+def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """One long product of numbers other than zero."""
+    return numbers.clamp(min=1), torch.full_like(operations, OPERATIONS.index("*"))
+
+
+def alternating_products(
+    numbers: Tensor, operations: Tensor, modulus: int, generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """Products of two numbers, added and subtracted."""
+    inside = torch.arange(numbers.shape[1]) % 2 == 0
+    return numbers, torch.where(inside, OPERATIONS.index("*"), operations % 2)
+
+
+def sums(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Only additions and subtractions."""
+    return numbers, operations % 2
+
+
+def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Only subtractions."""
+    return numbers, torch.full_like(operations, OPERATIONS.index("-"))
+
+
+def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """One in nine places of ten."""
+    return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
+
+
+def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Zero in nine places of ten."""
+    return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 0), operations
+
+
+def largest(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """The largest number throughout."""
+    return torch.full_like(numbers, modulus - 1), operations
+
+
+def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """One number throughout, not zero, and one operation."""
+    return numbers[:, :1].clamp(min=1).expand_as(numbers), operations[:, :1].expand_as(operations)
 
 
 @dataclass(frozen=True)
@@ -46,9 +92,7 @@ class ModularArithmetic(Task):
     def question(self) -> str:
         return f"Write the value of this expression modulo {self.modulus}, where * comes before + and -."
 
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
-        return (one_product, alternating_products, sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
+    patterns = (one_product, alternating_products, sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self.from_rows(sizes, *_draw_uniform(sizes, self.modulus, generator))
@@ -108,49 +152,3 @@ def _draw_uniform(sizes: Int[Tensor, "b axes"], modulus: int, generator: Generat
     shape = len(sizes), int(sizes.max())
     numbers = torch.randint(modulus, shape, generator=generator)
     return numbers, torch.randint(len(OPERATIONS), shape, generator=generator)
-
-
-# Patterns change uniform numbers and operations.
-
-
-def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """One long product of numbers other than zero."""
-    return numbers.clamp(min=1), torch.full_like(operations, OPERATIONS.index("*"))
-
-
-def alternating_products(
-    numbers: Tensor, operations: Tensor, modulus: int, generator: Generator
-) -> tuple[Tensor, Tensor]:
-    """Products of two numbers, added and subtracted."""
-    inside = torch.arange(numbers.shape[1]) % 2 == 0
-    return numbers, torch.where(inside, OPERATIONS.index("*"), operations % 2)
-
-
-def sums(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Only additions and subtractions."""
-    return numbers, operations % 2
-
-
-def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Only subtractions."""
-    return numbers, torch.full_like(operations, OPERATIONS.index("-"))
-
-
-def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """One in nine places of ten."""
-    return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
-
-
-def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Zero in nine places of ten."""
-    return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 0), operations
-
-
-def largest(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """The largest number throughout."""
-    return torch.full_like(numbers, modulus - 1), operations
-
-
-def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """One number throughout, not zero, and one operation."""
-    return numbers[:, :1].clamp(min=1).expand_as(numbers), operations[:, :1].expand_as(operations)

@@ -14,101 +14,12 @@ from torch.nn import functional as F
 
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
-from lengthwise.tasks import Task, parse_symbols
-from lengthwise.tasks.digits import Base, Order, carry, number_length, reorder, to_reading_order
-from lengthwise.tasks.operands import arithmetic_question
-from lengthwise.tasks.patterns import every_row
+from lengthwise.tasks import parse_symbols
+from lengthwise.tasks.digits import Base, Order, carry, number_length, reorder
+from lengthwise.tasks.family import every_row
+from lengthwise.tasks.operands import NumberTask
 
 Operands = Int[Tensor, "b m n"]
-
-
-@dataclass(frozen=True)
-class MultiOperandAddition(Task):
-    """m numbers of n digits each → their sum, without leading zeros (Cho et al. 2025). Every digit is uniform, so a
-    number may start with zeros. T = m · n."""
-
-    base: Base = 10  # of the numbers, 2 to 10
-    order: Order = "least"  # which digit is written first: the least or the most significant
-
-    axes = ("operands", "digits")
-    signs = ("+",)
-    answers_numbers = True
-
-    @property
-    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*"0123456789"[: self.base], *self.signs)
-
-    @property
-    def question(self) -> str:
-        return arithmetic_question(self.base)
-
-    @property
-    def patterns(self) -> tuple[Callable, ...]:  # type: ignore[override]
-        few = (one_counts, equal_operands, mostly_zeros, mostly_highest, one_digit)
-        return (all_highest, one_carry_throughout, no_column_carries, *few)
-
-    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_pattern(lambda digits, base, sizes, generator: digits, sizes, generator)
-
-    def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        shape = len(sizes), int(sizes[:, 0].max()), int(sizes[:, 1].max())
-        digits = torch.randint(self.base, shape, generator=generator)
-        return self.from_operands(sizes, pattern(digits, self.base, sizes, generator))
-
-    def from_operands(self, sizes: Int[Tensor, "b axes"], digits: Operands) -> Problems:
-        """Return the sums of these numbers, least significant digit first, as problems."""
-        (count, length), (_, most, width) = sizes.unbind(1), digits.shape
-        real = length_mask(count, most)[..., None] & length_mask(length, width)[:, None]
-        digits = digits.where(real, 0)
-        further = len(np.base_repr(most, self.base))
-        total = carry(F.pad(digits.sum(1), (0, further)), self.base, most * (self.base - 1))
-        answer_length = number_length(total)
-        # Position p of a prompt is digit p mod (n + 1) of number p // (n + 1), or the sign after it.
-        position, block = torch.arange(most * (width + 1) - 1), length[:, None] + 1
-        place = position % block
-        digit = place if self.order == "least" else length[:, None] - 1 - place
-        index = (position // block).clamp(max=most - 1) * width + digit.clamp(min=0, max=width - 1)
-        prompt = digits.flatten(1).gather(1, index).masked_fill(place == length[:, None], self.base)
-        prompt_length = count * (length + 1) - 1
-        answer = reorder(total, answer_length, self.order)[:, : int(answer_length.max())]
-        prompt = zero_after(prompt.to(SYMBOL), prompt_length)
-        return Problems(sizes, prompt, prompt_length, answer, answer_length, sizes.prod(1))
-
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        digits = every_row(self.base, size[0] * size[1], most)
-        if digits is None:
-            return None
-        return self.from_operands(torch.tensor([[*size]] * len(digits)), digits.view(-1, *size))
-
-    def parse(self, text: str) -> Problems:
-        """Read numbers, most significant digit first; shorter ones get leading zeros."""
-        numbers = self.vocab.decode(parse_symbols(self, text)).split("+")
-        if not all(numbers):
-            raise UsageError(f"{self.name}: a prompt is numbers with + between them, such as 12+34+56, not {text!r}")
-        width = max(map(len, numbers))
-        digits = torch.tensor([[[int(digit) for digit in number.zfill(width)[::-1]] for number in numbers]])
-        return self.from_operands(torch.tensor([[len(numbers), width]]), digits)
-
-    def format(self, answer: Int[Tensor, " a"]) -> str:
-        """Most significant digit first, without leading zeros."""
-        return self.vocab.decode(answer if self.order == "most" else answer.flip(0)).lstrip("0") or "0"
-
-    def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        """Most significant digit first."""
-        return to_reading_order(self.vocab.decode(prompt), self.order)
-
-    def reference(self, prompt: str) -> str:
-        turn = slice(None, None, -1 if self.order == "least" else 1)
-        return np.base_repr(sum(int(number[turn], self.base) for number in prompt.split("+")), self.base)[turn]
-
-    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        return torch.tensor([_most_digits(count, length, self.base) for count, length in sizes.tolist()])
-
-
-@cache
-def _most_digits(count: int, length: int, base: int) -> int:
-    """Return how many digits the largest sum has."""
-    return len(np.base_repr(count * (base**length - 1), base))
 
 
 # Families: changes of uniform digits, least significant first.
@@ -157,3 +68,75 @@ def mostly_highest(digits: Operands, base: int, sizes: Tensor, generator: Genera
 def one_digit(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
     """Numbers of one digit, with zeros before it."""
     return digits.where(torch.arange(digits.shape[2]) == 0, 0)
+
+
+@dataclass(frozen=True)
+class MultiOperandAddition(NumberTask):
+    """m numbers of n digits each → their sum, without leading zeros (Cho et al. 2025). Every digit is uniform, so a
+    number may start with zeros. T = m · n."""
+
+    base: Base = 10  # of the numbers, 2 to 10
+    order: Order = "least"  # which digit is written first: the least or the most significant
+
+    axes = ("operands", "digits")
+    signs = ("+",)
+
+    patterns = (
+        all_highest, one_carry_throughout, no_column_carries, one_counts, equal_operands, mostly_zeros, mostly_highest,
+        one_digit,
+    )  # fmt: skip
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self.draw_pattern(lambda digits, base, sizes, generator: digits, sizes, generator)
+
+    def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        shape = len(sizes), int(sizes[:, 0].max()), int(sizes[:, 1].max())
+        digits = torch.randint(self.base, shape, generator=generator)
+        return self.from_operands(sizes, pattern(digits, self.base, sizes, generator))
+
+    def from_operands(self, sizes: Int[Tensor, "b axes"], digits: Operands) -> Problems:
+        """Return the sums of these numbers, least significant digit first, as problems."""
+        (count, length), (_, most, width) = sizes.unbind(1), digits.shape
+        real = length_mask(count, most)[..., None] & length_mask(length, width)[:, None]
+        digits = digits.where(real, 0)
+        further = len(np.base_repr(most, self.base))
+        total = carry(F.pad(digits.sum(1), (0, further)), self.base, most * (self.base - 1))
+        answer_length = number_length(total)
+        # Position p of a prompt is digit p mod (n + 1) of number p // (n + 1), or the sign after it.
+        position, block = torch.arange(most * (width + 1) - 1), length[:, None] + 1
+        place = position % block
+        digit = place if self.order == "least" else length[:, None] - 1 - place
+        index = (position // block).clamp(max=most - 1) * width + digit.clamp(min=0, max=width - 1)
+        prompt = digits.flatten(1).gather(1, index).masked_fill(place == length[:, None], self.base)
+        prompt_length = count * (length + 1) - 1
+        answer = reorder(total, answer_length, self.order)[:, : int(answer_length.max())]
+        prompt = zero_after(prompt.to(SYMBOL), prompt_length)
+        return Problems(sizes, prompt, prompt_length, answer, answer_length, sizes.prod(1))
+
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+        digits = every_row(self.base, size[0] * size[1], most)
+        if digits is None:
+            return None
+        return self.from_operands(torch.tensor([[*size]] * len(digits)), digits.view(-1, *size))
+
+    def parse(self, text: str) -> Problems:
+        """Read numbers, most significant digit first; shorter ones get leading zeros."""
+        numbers = self.vocab.decode(parse_symbols(self, text)).split("+")
+        if not all(numbers):
+            raise UsageError(f"{self.name}: a prompt is numbers with + between them, such as 12+34+56, not {text!r}")
+        width = max(map(len, numbers))
+        digits = torch.tensor([[[int(digit) for digit in number.zfill(width)[::-1]] for number in numbers]])
+        return self.from_operands(torch.tensor([[len(numbers), width]]), digits)
+
+    def reference(self, prompt: str) -> str:
+        digits = np.base_repr(sum(map(self.read_number, prompt.split("+"))), self.base)
+        return digits if self.order == "most" else digits[::-1]
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return torch.tensor([_most_digits(count, length, self.base) for count, length in sizes.tolist()])
+
+
+@cache
+def _most_digits(count: int, length: int, base: int) -> int:
+    """Return how many digits the largest sum has."""
+    return len(np.base_repr(count * (base**length - 1), base))

@@ -12,15 +12,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks.digits import (
-    Base,
-    Order,
-    carry,
-    join_numbers,
-    number_length,
-    reorder,
-    without_leading_zeros,
-)
+from lengthwise.tasks.digits import Base, Order, carry, join_numbers, number_length, reorder, without_leading_zeros
 from lengthwise.tasks.operands import SHARED, ArithmeticTask, Digits
 
 
@@ -92,8 +84,7 @@ class Multiplication(ArithmeticTask):
         return Problems(sizes, prompt, sizes.sum(1) + 1, answer, length, sizes.prod(1))
 
     def reference(self, prompt: str) -> str:
-        turn = slice(None, None, -1 if self.order == "least" else 1)
-        first, second = (int(operand[turn], self.base) for operand in prompt.split("*"))
+        first, second = map(self.read_number, prompt.split("*"))
         digits = np.base_repr(first * second, self.base)
         if self.leading_zeros:
             digits = digits.rjust(len(prompt) - 1, "0")

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks import Task, patterns
-from lengthwise.tasks.digits import Order, split_numbers, strip_zeros, to_reading_order
+from lengthwise.tasks import Task, family
+from lengthwise.tasks.digits import Order, number_length, split_numbers, to_reading_order
 
 Digits = Int[Tensor, "b 2 n"]
 
@@ -199,7 +199,7 @@ def few_columns(pair: Pair) -> Digits:
     """One to three different columns, in runs of any length: 77733+22244."""
     rows = len(pair.lengths)
     columns = torch.randint(pair.base, (rows, 2, 3), generator=pair.generator)
-    return columns.gather(2, patterns.draw_run_ids(rows, pair.width, pair.generator)[:, None].expand(-1, 2, -1))
+    return columns.gather(2, family.draw_run_ids(rows, pair.width, pair.generator)[:, None].expand(-1, 2, -1))
 
 
 def rich_in_one_digit(pair: Pair) -> Digits:
@@ -211,7 +211,7 @@ def rich_in_one_digit(pair: Pair) -> Digits:
     return torch.where(chosen, fixed, torch.stack([pair.digits(), pair.digits()], 1))
 
 
-def _apply_to_each_number(pattern: patterns.Pattern) -> PairPattern:
+def _apply_to_each_number(pattern: family.Pattern) -> PairPattern:
     """Return a pattern of one row as a pattern of pairs, drawn for each number."""
 
     @wraps(pattern)
@@ -222,10 +222,10 @@ def _apply_to_each_number(pattern: patterns.Pattern) -> PairPattern:
     return draw
 
 
-OF_EACH: tuple[PairPattern, ...] = tuple(
-    _apply_to_each_number(getattr(patterns, name))
-    for name in ["one_symbol", "odd_one_out", "alternating", "palindrome", "runs", "mostly_lowest", "mostly_highest"]
-)
+OF_EACH: tuple[PairPattern, ...] = tuple(_apply_to_each_number(pattern) for pattern in (
+    family.one_symbol, family.odd_one_out, family.alternating, family.palindrome, family.runs, family.mostly_lowest,
+    family.mostly_highest,
+))  # fmt: skip
 SHARED: tuple[PairPattern, ...] = (
     *OF_EACH, all_highest, twice, mirrored, powers, zeros, one_and_any, small_and_large, few_columns, rich_in_one_digit
 )  # fmt: skip
@@ -250,16 +250,23 @@ class PairTask(Task):
         return self.from_operands(sizes, fit_pattern(pattern, pair))
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        operands = every_pair((size[0], size[-1]), self.base, self.leading_zeros, most)
-        if operands is None:
+        lengths = size[0], size[-1]
+        rows = family.every_row(self.base, sum(lengths), most)
+        if rows is None:
             return None
+        width = max(lengths)
+        operands = torch.stack([F.pad(row, (0, width - row.shape[1])) for row in rows.split(lengths, 1)], 1)
+        if not self.leading_zeros:
+            tops = [(operands[:, axis, length - 1] > 0) | (length == 1) for axis, length in enumerate(lengths)]
+            operands = operands[tops[0] & tops[1]]
         return self.from_operands(torch.tensor([list(size)]).repeat(len(operands), 1), operands.to(SYMBOL))
 
 
-class ArithmeticTask(PairTask):
-    """A sum or product of two numbers in any base from 2 to 10."""
+class NumberTask(Task):
+    """A task on numbers in any base from 2 to 10."""
 
-    order: Order
+    base: int
+    order: Order  # which digit of a number is written first
     answers_numbers = True
 
     @property
@@ -271,18 +278,6 @@ class ArithmeticTask(PairTask):
         """Which digit of an answer is written first."""
         return self.order
 
-    def parse(self, text: str) -> Problems:
-        """Read two numbers, most significant digit first. On a single axis, the shorter gets leading zeros."""
-        numbers = list(split_numbers(self, text, self.base))
-        if not self.leading_zeros:
-            numbers = [strip_zeros(number) for number in numbers]
-        width = max(map(len, numbers))
-        if len(self.axes) == 1:
-            numbers = [F.pad(number, (width - len(number), 0)) for number in numbers]
-        operands = torch.stack([F.pad(number.flip(0), (0, width - len(number))) for number in numbers])
-        sizes = [len(number) for number in numbers][: len(self.axes)]
-        return self.from_operands(torch.tensor([sizes]), operands[None].to(SYMBOL))
-
     def format(self, answer: Int[Tensor, " a"]) -> str:
         """Most significant digit first, without leading zeros."""
         return self.vocab.decode(answer if self.answer_order == "most" else answer.flip(0)).lstrip("0") or "0"
@@ -291,9 +286,29 @@ class ArithmeticTask(PairTask):
         """Most significant digit first."""
         return to_reading_order(self.vocab.decode(prompt), self.order)
 
+    def read_number(self, digits: str) -> int:
+        """Return the number that these digits of a prompt stand for."""
+        return int(digits if self.order == "most" else digits[::-1], self.base)
+
     @property
     def question(self) -> str:
         return arithmetic_question(self.base)
+
+
+class ArithmeticTask(PairTask, NumberTask):
+    """A sum or product of two numbers."""
+
+    def parse(self, text: str) -> Problems:
+        """Read two numbers, most significant digit first. On a single axis, the shorter gets leading zeros."""
+        numbers = list(split_numbers(self, text, self.base))
+        if not self.leading_zeros:
+            numbers = [number[len(number) - int(number_length(number.flip(0)[None])) :] for number in numbers]
+        width = max(map(len, numbers))
+        if len(self.axes) == 1:
+            numbers = [F.pad(number, (width - len(number), 0)) for number in numbers]
+        operands = torch.stack([F.pad(number.flip(0), (0, width - len(number))) for number in numbers])
+        sizes = [len(number) for number in numbers][: len(self.axes)]
+        return self.from_operands(torch.tensor([sizes]), operands[None].to(SYMBOL))
 
 
 def arithmetic_question(base: int) -> str:
@@ -320,17 +335,6 @@ def _leading_zeros(pair: Pair, digits: Digits) -> Bool[Tensor, "b 2 n"]:
     """Return where numbers of several digits have a zero as their top digit."""
     lengths = pair.lengths[..., None]
     return (pair.place == lengths - 1) & (digits == 0) & (lengths > 1)
-
-
-def every_pair(lengths: tuple[int, int], base: int, leading_zeros: bool, most: int) -> Digits | None:
-    """Return all pairs of numbers of these lengths; None if there are more than ``most`` ways to fill their digits."""
-    rows = patterns.every_row(base, sum(lengths), most)
-    if rows is None:
-        return None
-    width = max(lengths)
-    digits = torch.stack([F.pad(row, (0, width - row.shape[1])) for row in rows.split(lengths, 1)], 1)
-    tops = [(digits[:, axis, length - 1] > 0) | (length == 1) for axis, length in enumerate(lengths)]
-    return digits if leading_zeros else digits[tops[0] & tops[1]]
 
 
 def _passing_digits(pair: Pair) -> Int[Tensor, "b n"]:

@@ -84,7 +84,12 @@ def read_collection(path: Path, shares: tuple[int, int, int], words: bool = Fals
     """Read a file's problems and split them by a hash of the prompt, ``shares`` for training, validation and test.
     With ``words`` a symbol is a word, else a character. Raises UsageError, with the line's number, for the first
     fault."""
-    return _read_cached(path, _state(path), shares, words)
+    try:
+        files = sorted(path.rglob("*")) if is_folder(path) else [path]
+        state = tuple((file.name, (found := file.stat()).st_mtime_ns, found.st_size) for file in files)
+    except OSError as error:
+        raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
+    return _read_cached(path, state, shares, words)
 
 
 def list_faults(path: Path, words: bool = False) -> list[str]:
@@ -95,17 +100,9 @@ def list_faults(path: Path, words: bool = False) -> list[str]:
     return faults
 
 
-def _state(path: Path) -> tuple[Any, ...]:
-    """Return a cache key: names, times and sizes of the files."""
-    try:
-        files = sorted(path.rglob("*")) if is_folder(path) else [path]
-        return tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
-    except OSError as error:
-        raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
-
-
 @lru_cache(maxsize=8)
 def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], words: bool) -> Collection:
+    """Read a file's problems; ``state``, its names, times and sizes, only makes changed files be read again."""
     entries, digest = _read_entries(path, None, words)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]

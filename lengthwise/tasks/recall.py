@@ -20,96 +20,7 @@ from lengthwise.tasks import Task, parse_symbols
 LETTERS, DIGITS = string.ascii_lowercase, string.digits
 
 
-@dataclass(frozen=True)
-class Recall(Task):
-    """n pairs of a letter and a digit, then n letters among them: ``a3b1a7`` and ``bab`` → for each letter, the digit
-    of its last pair (multi-query associative recall, Arora et al. 2024, with rewritten keys).
-
-    The size is n, so a prompt has 3n symbols. T(n) = n.
-    """
-
-    keys: Annotated[int, Range(1, 26)] = 26  # letters that problems draw from
-
-    axes = ("pairs",)
-    writes = tuple(DIGITS)
-    question = (
-        "This is a list of pairs of a letter and a digit, followed by letters without digits; write, for each of "
-        "these, the digit that the letter was given last."
-    )
-
-    @property
-    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*LETTERS[: self.keys], *DIGITS)
-
-    @property
-    def patterns(self) -> tuple[Arrangement, ...]:  # type: ignore[override]
-        return ARRANGEMENTS
-
-    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_pattern(lambda keys, queried, sizes: (keys, queried), sizes, generator)
-
-    def draw_pattern(self, pattern: Arrangement, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        shape = len(sizes), int(sizes.max())
-        keys = torch.randint(self.keys, shape, generator=generator)
-        queried = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter is a query
-        keys, queried = pattern(keys, queried, sizes)
-        values = torch.randint(len(DIGITS), shape, generator=generator)
-        return self.from_rows(sizes, keys, values, keys.gather(1, queried.clamp(max=shape[1] - 1)))
-
-    def from_rows(
-        self, sizes: Int[Tensor, "b axes"], keys: Tensor, values: Tensor, queries: Int[Tensor, "b n"]
-    ) -> Problems:
-        """Return pairs of these letters and digits, followed by the queries, as problems with their answers."""
-        count, (rows, width) = sizes[:, 0], keys.shape
-        memory, real = torch.zeros(rows, self.keys, dtype=torch.long), torch.arange(width) < sizes
-        for place in range(width):
-            key = keys[:, place : place + 1]
-            value = torch.where(real[:, place : place + 1], values[:, place : place + 1], memory.gather(1, key))
-            memory = memory.scatter(1, key, value)
-        pairs = torch.stack([keys, values + self.keys], 2).flatten(1)
-        place = torch.arange(3 * width)
-        query = queries.gather(1, (place - 2 * sizes).clamp(min=0, max=width - 1))
-        prompt = torch.where(place < 2 * sizes, torch.nn.functional.pad(pairs, (0, width)), query)
-        answer = memory.gather(1, queries) + self.keys
-        return Problems(
-            sizes,
-            zero_after(prompt.to(torch.int8), 3 * count),
-            3 * count,
-            zero_after(answer.to(torch.int8), count),
-            count,
-            count,
-        )
-
-    def parse(self, text: str) -> Problems:
-        ids = parse_symbols(self, text)
-        word = self.vocab.decode(ids)
-        match = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
-        if not match or len(match[1]) != 2 * len(match[2]) or not {*match[2]} <= {*match[1]}:
-            raise UsageError(
-                f"{self.name}: {text!r} is not pairs followed by an equal number of their letters, such as a3b1ba"
-            )
-        count = len(match[2])
-        pairs = ids[: 2 * count].long().view(1, count, 2)
-        return self.from_rows(
-            torch.tensor([[count]]), pairs[..., 0], pairs[..., 1] - self.keys, ids[None, 2 * count :].long()
-        )
-
-    def reference(self, prompt: str) -> str:
-        count = len(prompt) // 3
-        last = dict(zip(prompt[: 2 * count : 2], prompt[1 : 2 * count : 2], strict=True))
-        return "".join(last[letter] for letter in prompt[2 * count :])
-
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        count = self.keys * len(DIGITS)
-        if size[0] > 1 or count > most:
-            return None
-        pair = torch.arange(count)[:, None]
-        key = pair // len(DIGITS)
-        return self.from_rows(torch.ones(count, 1, dtype=torch.long), key, pair % len(DIGITS), key)
-
-    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        return sizes[:, 0]
-
+# Families: the letters of the pairs, and which of the pairs are queried.
 
 Arrangement = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -156,6 +67,86 @@ def first_pair_alone(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tens
     return keys, torch.zeros_like(queried)
 
 
-ARRANGEMENTS = (
-    one_key, two_keys, alphabetical, rewritten, in_the_order_given, in_reverse_order, first_pair_alone, last_pair_alone
-)  # fmt: skip
+@dataclass(frozen=True)
+class Recall(Task):
+    """n pairs of a letter and a digit, then n letters among them: ``a3b1a7`` and ``bab`` → for each letter, the digit
+    of its last pair (multi-query associative recall, Arora et al. 2024, with rewritten keys).
+
+    The size is n, so a prompt has 3n symbols. T(n) = n.
+    """
+
+    keys: Annotated[int, Range(1, 26)] = 26  # letters that problems draw from
+
+    axes = ("pairs",)
+    writes = tuple(DIGITS)
+    question = (
+        "This is a list of pairs of a letter and a digit, followed by letters without digits; write, for each of "
+        "these, the digit that the letter was given last."
+    )
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*LETTERS[: self.keys], *DIGITS)
+
+    patterns = (
+        one_key, two_keys, alphabetical, rewritten, in_the_order_given, in_reverse_order, first_pair_alone,
+        last_pair_alone,
+    )  # fmt: skip
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self.draw_pattern(lambda keys, queried, sizes: (keys, queried), sizes, generator)
+
+    def draw_pattern(self, pattern: Arrangement, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        shape = len(sizes), int(sizes.max())
+        keys = torch.randint(self.keys, shape, generator=generator)
+        queried = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter is a query
+        keys, queried = pattern(keys, queried, sizes)
+        values = torch.randint(len(DIGITS), shape, generator=generator)
+        return self.from_rows(sizes, keys, values, keys.gather(1, queried.clamp(max=shape[1] - 1)))
+
+    def from_rows(
+        self, sizes: Int[Tensor, "b axes"], keys: Tensor, values: Tensor, queries: Int[Tensor, "b n"]
+    ) -> Problems:
+        """Return pairs of these letters and digits, followed by the queries, as problems with their answers."""
+        count, (rows, width) = sizes[:, 0], keys.shape
+        memory, real = torch.zeros(rows, self.keys, dtype=torch.long), torch.arange(width) < sizes
+        for place in range(width):
+            key = keys[:, place : place + 1]
+            value = torch.where(real[:, place : place + 1], values[:, place : place + 1], memory.gather(1, key))
+            memory = memory.scatter(1, key, value)
+        pairs = torch.stack([keys, values + self.keys], 2).flatten(1)
+        place = torch.arange(3 * width)
+        query = queries.gather(1, (place - 2 * sizes).clamp(min=0, max=width - 1))
+        prompt = torch.where(place < 2 * sizes, torch.nn.functional.pad(pairs, (0, width)), query)
+        prompt = zero_after(prompt.to(torch.int8), 3 * count)
+        answer = zero_after((memory.gather(1, queries) + self.keys).to(torch.int8), count)
+        return Problems(sizes, prompt, 3 * count, answer, count, count)
+
+    def parse(self, text: str) -> Problems:
+        ids = parse_symbols(self, text)
+        word = self.vocab.decode(ids)
+        match = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
+        if not match or len(match[1]) != 2 * len(match[2]) or not {*match[2]} <= {*match[1]}:
+            raise UsageError(
+                f"{self.name}: {text!r} is not pairs followed by an equal number of their letters, such as a3b1ba"
+            )
+        count = len(match[2])
+        pairs = ids[: 2 * count].long().view(1, count, 2)
+        queries = ids[None, 2 * count :].long()
+        return self.from_rows(torch.tensor([[count]]), pairs[..., 0], pairs[..., 1] - self.keys, queries)
+
+    def reference(self, prompt: str) -> str:
+        count = len(prompt) // 3
+        last = dict(zip(prompt[: 2 * count : 2], prompt[1 : 2 * count : 2], strict=True))
+        return "".join(last[letter] for letter in prompt[2 * count :])
+
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+        count = self.keys * len(DIGITS)
+        if size[0] > 1 or count > most:
+            return None
+        pair = torch.arange(count)[:, None]
+        key = pair // len(DIGITS)
+        return self.from_rows(torch.ones(count, 1, dtype=torch.long), key, pair % len(DIGITS), key)
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return sizes[:, 0]

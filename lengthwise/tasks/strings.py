@@ -1,21 +1,23 @@
-"""Strings written again, as they are or in another order: copied, reversed, twice, every second symbol first,
-sorted."""
+"""Tasks on strings: copied, reversed, written twice, every second symbol first, sorted; a hidden symbol of two copies;
+the set of symbols."""
 
 from __future__ import annotations
 
 import string
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, zero_after
-from lengthwise.base.types import Problems
-from lengthwise.tasks import SequenceTask
+from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.tasks import SequenceTask, Task, parse_symbols
+from lengthwise.tasks.family import Pattern, every_row, suitable_patterns
 
 _ALPHABET = string.digits + string.ascii_lowercase
 
@@ -129,3 +131,134 @@ class BucketSort(_RearrangementTask):
 
     def reference(self, prompt: str) -> str:
         return "".join(sorted(prompt))
+
+
+HIDDEN = "?"  # layouts pad with _
+
+
+@dataclass(frozen=True)
+class MissingDuplicate(Task):
+    """n symbols of an alphabet, twice, with ``?`` for one of them → the hidden symbol: ``01?010`` → ``0`` (Delétang et
+    al. 2023). The size is n, so a prompt has 2n symbols. T(n) = n."""
+
+    alphabet: Annotated[int, Range(2, 10)] = 2  # how many symbols, 2–10: from 0 up
+
+    question = f"This is a sequence of symbols, written twice. One of them is hidden, as {HIDDEN}; write it."
+
+    @property
+    def writes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(string.digits[: self.alphabet])
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.writes, HIDDEN)
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
+        return suitable_patterns(self.alphabet)
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        shape = len(sizes), int(sizes.max())
+        return self._hide(sizes, torch.randint(self.alphabet, shape, generator=generator), generator)
+
+    def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self._hide(sizes, pattern(sizes[:, 0], int(sizes.max()), self.alphabet, generator), generator)
+
+    def _hide(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], generator: Generator) -> Problems:
+        return self.from_rows(sizes, row, (2 * torch.rand(len(sizes), 1, generator=generator) * sizes).long())
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], place: Int[Tensor, "b 1"]) -> Problems:
+        """Return problems on these strings, each with the symbol hidden that stands at ``place`` of the prompt."""
+        position, length = torch.arange(2 * row.shape[1]), 2 * sizes[:, 0]
+        prompt = row.gather(1, position % sizes).where(position < 2 * sizes, 0)
+        answer = row.gather(1, place % sizes).to(SYMBOL)
+        prompt = prompt.masked_fill(position == place, self.alphabet).to(SYMBOL)
+        return Problems(sizes, prompt, length, answer, torch.ones_like(length), sizes[:, 0])
+
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+        count = 2 * size[0]
+        rows = every_row(self.alphabet, size[0], most // count)
+        if rows is None:
+            return None
+        places = torch.arange(count).repeat(len(rows))[:, None]
+        return self.from_rows(torch.full_like(places, size[0]), rows.repeat_interleave(count, 0), places)
+
+    def parse(self, text: str) -> Problems:
+        row = parse_symbols(self, text).long()
+        half, place = len(row) // 2, (row == self.alphabet).nonzero()
+        copies = row[: 2 * half].view(2, half)
+        if len(row) % 2 or len(place) != 1 or (copies[0] != copies[1]).sum() != 1:
+            raise UsageError(
+                f"{self.name}: {text!r} is not a sequence written twice with one {HIDDEN} in it, such as 01{HIDDEN}010"
+            )
+        return self.from_rows(torch.tensor([[half]]), copies.amin(0, keepdim=True), place)
+
+    def reference(self, prompt: str) -> str:
+        place, half = prompt.index(HIDDEN), len(prompt) // 2
+        return prompt[place - half]
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return torch.ones_like(sizes[:, 0])
+
+
+@dataclass(frozen=True)
+class UniqueSet(SequenceTask):
+    """n uniform symbols of an alphabet → each one at its first appearance. T(n) = n: one symbol per round. In the
+    harder set each row draws from its own subset of 1 to n symbols, of uniform size, so that most rows have repeats."""
+
+    harder = "few-symbols"
+    question = (
+        "Write each different symbol of this sequence once, in the order in which they first appear, "
+        "with nothing between them. Upper and lower case are different."
+    )
+
+    alphabet: Annotated[int, Range(2, 62)] = 50  # how many symbols, 2–62: a–z, A–Z, then 0–9
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple((string.ascii_letters + string.digits)[: self.alphabet])
+
+    def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        rows, width = len(sizes), int(sizes.max())
+        most = sizes.clamp(max=self.alphabet)
+        few = (torch.rand(rows, 1, generator=generator) * most).long() + 1
+        number = (torch.rand(rows, width, generator=generator) * few).long()  # in the row's subset
+        subset = torch.rand(rows, self.alphabet, generator=generator).argsort(1)
+        return self.from_rows(sizes, zero_after(subset.gather(1, number), sizes[:, 0]))
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
+        return (*super().patterns, all_different, first_comes_again)
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        length, width = sizes[:, 0], row.shape[1]
+        position = torch.arange(width).expand(len(row), -1)
+        first = torch.full((len(row), self.alphabet), width)  # the first position of each symbol
+        first.scatter_reduce_(1, symbols := row.long(), position, "amin")
+        is_first = (first.gather(1, symbols) == position) & length_mask(length, width)
+        place = is_first.cumsum(1)  # of a first symbol in the answer, from 1; repeats add 0 to the place before
+        answer = row.new_zeros(len(row), width + 1).scatter_add_(1, place, row * is_first)[:, 1:]
+        return Problems(sizes, row, length, answer[:, : int(place.max())], place[:, -1], length)
+
+    def reference(self, prompt: str) -> str:
+        return "".join(dict.fromkeys(prompt))
+
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"repeats": problems.prompt_length - problems.answer_length}
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return sizes[:, 0].clamp(max=self.alphabet)
+
+
+def all_different(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """All symbols differ; a row longer than the alphabet repeats it."""
+    order = torch.rand(len(length), count, generator=generator).argsort(1)
+    return order[:, torch.arange(width) % count]
+
+
+def first_comes_again(
+    length: Int[Tensor, " b"], width: int, count: int, generator: Generator
+) -> Int[Tensor, "b width"]:
+    """All symbols differ, except that the last is the first again."""
+    row = all_different(length, width, count, generator)
+    return torch.where(torch.arange(width) == length[:, None] - 1, row[:, :1], row)

@@ -21,19 +21,17 @@ from lengthwise.nn.attention import Attention
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import Learned, Mark, NoPE
 from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
-from lengthwise.rasp.graph import graph
+from lengthwise.rasp.program import graph
 from lengthwise.rasp.programs import program
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import BinarySum
-from lengthwise.tasks.bits import FlippedCopy
+from lengthwise.tasks.bits import BinarySum, FlippedCopy
 from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
-from lengthwise.tasks.strings import Copy
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import Copy, UniqueSet
 
 MOST = 1_000_000  # maximum number of parameters in a page
 

@@ -41,7 +41,7 @@ from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.runs.folder import Folder
 from lengthwise.runs.run import Run, Weights, save
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 

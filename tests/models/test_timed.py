@@ -16,7 +16,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.halting import Halting
 from lengthwise.runners.cpu import choose
 from lengthwise.runners.plain import Plain
-from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bits import BinarySum
 from lengthwise.testing.laws_of_models import READS, WRITES, logits_of
 
 SPEC = Timed(answers=replace(BASE, layers=2), clock=BASE)

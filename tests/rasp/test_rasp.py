@@ -36,11 +36,10 @@ from lengthwise.rasp.language import (
 from lengthwise.rasp.program import Program, alphabet, answer, check, execute, format_rounds, format_state
 from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.strings import Copy
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import Copy, UniqueSet
 
 RELATIONS = {
     "==": lambda a, b: a == b,

@@ -43,7 +43,7 @@ from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.run import Run, load
 from lengthwise.studies import looped as study
-from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy

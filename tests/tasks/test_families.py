@@ -15,11 +15,11 @@ from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.runs.run import Weights, load
+from lengthwise.tasks import expression
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import COUNTS, BinarySum
+from lengthwise.tasks.bits import COUNTS, BinarySum
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, choose_families, draw_mixture
-from lengthwise.tasks.grammar import structured
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
@@ -200,7 +200,7 @@ def test_expressions_of_families_are_structured():
 
 
 @pytest.mark.parametrize("size", range(7, 40))
-@pytest.mark.parametrize("write", [structured.nested_left, structured.nested_right])
+@pytest.mark.parametrize("write", [expression.nested_left, expression.nested_right])
 def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write, size):
     """One less where a single character would be left, as no term is so short."""
     depth = (size - 3) // 4 - ((size - 3) % 4 == 1)
@@ -245,10 +245,10 @@ def test_a_family_is_named_after_its_function():
 @pytest.mark.parametrize("size", [3, 4, 5, 6, 9, 12])
 def test_expressions_that_nearly_cancel_do_not_and_signs_are_signs(size):
     for seed in range(100):
-        text = structured.nearly_cancelling(size, Random(seed))
+        text = expression.nearly_cancelling(size, Random(seed))
         one, other = text.split("-") if size % 2 else text[1:].split("+")
         assert len(text) == size and one[:-1] == other[:-1] and one != other
-        text = structured.signs(size, Random(seed))
+        text = expression.signs(size, Random(seed))
         assert len(text) == size and {factor.strip("-") for factor in text.split("*")} == {"1"}
 
 

@@ -13,20 +13,16 @@ from task_forms import shrink_sizes
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Labelled, Tagged
-from lengthwise.tasks.automaton import CycleNavigation, EvenPairs
-from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic
-from lengthwise.tasks.counted_blocks import CountedBlocks
-from lengthwise.tasks.dyck import Dyck
+from lengthwise.tasks.automaton import CycleNavigation, EvenPairs, GroupWords
+from lengthwise.tasks.bits import SquareRoot
+from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic, SolveEquation
 from lengthwise.tasks.family import choose_families
-from lengthwise.tasks.group_words import GroupWords
-from lengthwise.tasks.missing_duplicate import MissingDuplicate
+from lengthwise.tasks.languages import CountedBlocks, Dyck, StackManipulation
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
 from lengthwise.tasks.multi_operand_addition import MultiOperandAddition
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.recall import Recall
-from lengthwise.tasks.solve_equation import SolveEquation
-from lengthwise.tasks.square_root import SquareRoot
-from lengthwise.tasks.stack_manipulation import StackManipulation
+from lengthwise.tasks.strings import MissingDuplicate
 from lengthwise.testing.laws import check_part
 from lengthwise.testing.laws_of_tasks import texts
 

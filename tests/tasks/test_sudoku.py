@@ -11,8 +11,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Grid
 from lengthwise.nn.window import GridHeadsEncoding
 from lengthwise.tasks import sudoku
-from lengthwise.tasks.sudoku import Sudoku, _shuffle_blocks
-from lengthwise.tasks.sudoku_bases import BOXES, purpose_of, read_bases, solve, units
+from lengthwise.tasks.sudoku import BOXES, Sudoku, _shuffle_blocks, purpose_of, read_bases, solve, units
 
 
 @pytest.mark.parametrize("side", BOXES)

@@ -12,13 +12,12 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import LABELS, Sorting
-from lengthwise.tasks.strings import Copy
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import Copy, UniqueSet
 from lengthwise.testing.laws import laws_of
 
 HARD = [task for task in TASKS if type(task).sample_hard is not Task.sample_hard]

@@ -20,15 +20,14 @@ from lengthwise.base.fields import encode
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.evaluation.sealed import digest
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
-from lengthwise.rasp.graph import graph
-from lengthwise.rasp.program import execute
+from lengthwise.rasp.program import execute, graph
 from lengthwise.rasp.programs import PUBLISHED, program
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import Sorting
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import UniqueSet
 from lengthwise.viewer import document, offered
 from lengthwise.viewer.models import MOST, TASKS, _task_facts, check, export_model
 from lengthwise.viewer.viewer import NETWORK

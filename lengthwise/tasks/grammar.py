@@ -1,4 +1,5 @@
-"""Sample expressions of given lengths from exactly the grammar's distribution.
+"""Sample arithmetic expressions of given lengths from exactly the distribution of ReTran's grammar (ACL 2025), and
+compute their values.
 
 An expression is a first operand (a number or a parenthesis) and n tails, each an operator with an operand. Several
 derivations give the same expression: `+3` is + and 3, or - and -3; and n tails are bracketed in C_n ways (Catalan's
@@ -10,31 +11,34 @@ A block is an operator, or the ( before the first operand, together with the ope
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 from functools import cache
 from math import comb
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
 from lengthwise.base.types import UsageError
-from lengthwise.tasks.grammar import (
-    CLOSE,
-    LONGER,
-    MINUS,
-    NEGATIVE,
-    NESTED,
-    OPEN,
-    OPERATORS,
-    PARENTHESES,
-    PLUS,
-    TIMES,
-    ZERO,
-)
-from lengthwise.tasks.grammar.values import ROWS, Step, evaluate_steps, nonzero
+
+# EQ → VAL OP VAL | ( VAL OP VAL ); VAL → EQ | NUM; NUM → 0 | NUMH NUMT; NUMH → d | -d, d from 1 to 9; NUMT → d NUMT |
+# nothing, d from 0 to 9; digits are uniform. Finally `--` is replaced by `+`, and `+-` by `-`.
+# The probabilities of the rules:
+PARENTHESES = 0.5  # EQ → ( VAL OP VAL )
+NESTED = 0.46  # VAL → EQ
+OPERATORS = {"+": 0.35, "-": 0.35, "*": 0.3}  # OP
+ZERO = 0.05  # NUM → 0
+NEGATIVE = 0.5  # NUMH → -d
+LONGER = 0.2  # NUMT → d NUMT
+
+SYMBOLS = (*string.digits, *OPERATORS, "(", ")")
+PLUS, MINUS, TIMES, OPEN, CLOSE = range(10, 15)  # ids
 
 LONGEST = 128  # characters of a sampled expression, at most: tables for longer ones would be large
+ROWS = 32768  # rows drawn at once; more are not faster
+EXACT = 2.0**53  # float64 represents all integers up to here
 DIGIT = 9  # in ``_Blocks.follows``: any digit from 1 to 9
 
 
@@ -90,19 +94,16 @@ class _Ways:
         tail, first = (~opens).nonzero().flatten(), opens.nonzero().flatten()
         alone = first[self.blocks.inside[first] > 0]  # an expression may be a single pair of parentheses
         tails = torch.arange(1, self.most + 1).repeat_interleave(len(first))
-        first, spine = first.repeat(self.most), self._spine()[tails]
+        # The weight of joining k tails: the number of ways to bracket them times the probability of each.
+        bare = NESTED * (1 - PARENTHESES)
+        ways = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, self.most + 1)]
+        first, spine = first.repeat(self.most), torch.tensor([0, *ways], dtype=torch.float64)[tails]
         whole = torch.cat([(1 - PARENTHESES) * spine, torch.full_like(spine[:1], 1 / NESTED).expand(len(alone))])
         for symbols in range(2, top + 1):
             for k in range(1, min(self.most, symbols // 2) + 1):
                 self._add(k, symbols, tail, torch.tensor(k - 1))
             self._add(self.inner, symbols, first, tails, spine)
             self._add(self.whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), whole)
-
-    def _spine(self) -> Float[Tensor, " k"]:
-        """Return the weight of joining k tails: the number of ways to bracket them times the probability of each."""
-        bare = NESTED * (1 - PARENTHESES)
-        ways = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, self.most + 1)]
-        return torch.tensor([0, *ways], dtype=torch.float64)
 
     def _add(self, row: int, symbols: int, chosen: Tensor, tails: Tensor, shape: Tensor | float = 1.0) -> None:
         """Add the transitions from a state by the ``chosen`` blocks, each followed by ``tails`` tails."""
@@ -215,7 +216,12 @@ def _write(known: _Tables, lengths: Int[Tensor, " b"], generator: Generator) -> 
     text, leads, ends = columns.view(-1), known.lead * rows, known.length * rows
     state, start, steps = (known.whole + lengths).int(), torch.arange(rows), []
     while len(state):
-        entry = _entries(known, state, generator)
+        # Draw a transition from each state.
+        drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * known.count.index_select(0, state)
+        index = drawn.int()
+        entry = known.first.index_select(0, state) + index
+        keeps = drawn - index < known.keep.index_select(0, entry)
+        entry = torch.where(keeps, entry, known.other.index_select(0, entry))
         block, state = known.block.index_select(0, entry), known.state.index_select(0, entry)
         follows = known.follows.index_select(0, block)
         digit = torch.randint(1, 10, follows.shape, generator=generator, dtype=torch.uint8)
@@ -250,10 +256,87 @@ def _lengthen(
     return number.mul_(known.signed.index_select(0, block))
 
 
-def _entries(known: _Tables, state: Int[Tensor, " n"], generator: Generator) -> Int[Tensor, " n"]:
-    """Draw a transition from each state."""
-    drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * known.count.index_select(0, state)
-    index = drawn.int()
-    entry = known.first.index_select(0, state) + index
-    keeps = drawn - index < known.keep.index_select(0, entry)
-    return torch.where(keeps, entry, known.other.index_select(0, entry))
+# Values
+
+
+def value(expression: str) -> int:
+    """Return the value of an expression of the grammar, of any size, in one pass over its symbols.
+
+    The value of the symbols read so far is total + term · number; a stack holds total and term before each open
+    parenthesis.
+    """
+    total, term, number, before = 0, 1, 0, ""
+    stack: list[tuple[int, int]] = []
+    for symbol in expression:
+        if symbol.isdigit():
+            number = 10 * number + int(symbol)
+        elif symbol == "(":
+            stack.append((total, term))
+            total, term = 0, 1
+        elif symbol == ")":
+            number = total + term * number
+            total, term = stack.pop()
+        elif symbol == "*":
+            term, number = term * number, 0
+        elif before == "*":  # a minus sign
+            term = -term
+        else:
+            total, term, number = total + term * number, 1 if symbol == "+" else -1, 0
+        before = symbol
+    return total + term * number
+
+
+@dataclass(frozen=True)
+class Step:
+    """Blocks of many expressions at once.
+
+    A block is an operator, or the ( before the first operand, together with the operand (a number or a parenthesis)
+    that follows it. Complete expressions are in parentheses too. The next step has first the blocks that follow these,
+    then the first blocks inside their parentheses.
+    """
+
+    start: Int[Tensor, " n"]  # index of the block's first symbol in a flattened text
+    number: Float[Tensor, " n"]  # the signed number; undefined for a parenthesis
+    goes_on: Int[Tensor, " m"]  # the blocks that another block follows
+    nests: Int[Tensor, " i"]  # the blocks with a parenthesis
+
+
+# By a block's first symbol: the sign with which the product that begins there is added to the total (0 for *: not at
+# all), and 1 if the product continues the one before.
+ADDS = torch.tensor([0.0] * 10 + [1.0, -1.0, 0.0, 1.0], dtype=torch.float64)
+JOINS = torch.tensor([0.0] * 10 + [0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+
+
+def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """Return the values of a text's rows, in float64 where that is exact, else with Python's integers, clamped to 64
+    bits."""
+    totals, exact = _evaluate_all(columns, steps)
+    values = torch.where(exact, totals, 0).long()
+    for row in (~exact).nonzero().flatten().tolist():
+        expression = "".join(SYMBOLS[i] for i in columns[1 : int(lengths[row]) + 1, row].tolist())
+        values[row] = max(-(2**63), min(value(expression), 2**63 - 1))
+    return values
+
+
+def _evaluate_all(columns: UInt8[Tensor, "p b"], steps: list[Step]) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    """Evaluate from the last step to the first: for each block, the product at the beginning of the text from it to the
+    end of its parenthesis, and the total of the rest. Also True for rows in which all numbers were exact."""
+    text, exact = columns.view(-1), torch.ones(columns.shape[1], dtype=torch.bool)
+    product = total = torch.zeros(0, dtype=torch.float64)
+    for step in reversed(steps):
+        sign, behind = text.index_select(0, step.start).int(), len(step.goes_on)
+        number = step.number.index_copy(0, step.nests, total[behind:])
+        product = torch.ones_like(number).index_copy_(0, step.goes_on, product[:behind]).mul_(number)
+        total = torch.zeros_like(number).index_copy_(0, step.goes_on, total[:behind])
+        total.addcmul_(product, ADDS.index_select(0, sign))
+        fits = torch.maximum(product.abs(), total.abs()) < EXACT  # False for NaN too
+        if not fits.all():
+            exact[step.start[~fits] % len(exact)] = False
+        joins = JOINS.index_select(0, sign)
+        product = torch.addcmul(1 - joins, product, joins)
+    return total, exact
+
+
+def nonzero(flags: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
+    """Return the indices of True. For irregular flags, NumPy is several times as fast as torch."""
+    return torch.from_numpy(np.flatnonzero(flags.numpy()))

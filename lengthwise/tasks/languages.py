@@ -1,0 +1,370 @@
+"""Formal languages that take counters or a stack: counted blocks, Dyck words (Hewitt et al. 2020), and pushing and
+popping (Delétang et al. 2023)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import torch
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+
+from lengthwise.base.ranges import Range
+from lengthwise.base.rows import length_mask, zero_after
+from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.tasks import SequenceTask, Task, parse_symbols
+from lengthwise.tasks.family import Family, every_row
+
+Rows = Int[Tensor, "b p"]
+Sizes = Int[Tensor, "b 1"]
+
+
+@dataclass(frozen=True)
+class CountedBlocks(Task):
+    """Is a word aⁿbⁿcⁿ (with ``letters=2``: aⁿbⁿ)? → 1 if so, else 0. The size is n, and every prompt has ``letters``
+    · n symbols, so its length says nothing. T(n) = n.
+
+    Half of uniform problems are in the language. The others are blocks in the right order with other counts, or, one in
+    four, the right counts in any order.
+    """
+
+    letters: Annotated[int, Range(2, 5)] = 3  # blocks of a word
+
+    axes = ("count",)
+    writes = ("0", "1")
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple("abcde"[: self.letters])
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.reads, *self.writes)
+
+    @property
+    def question(self) -> str:
+        blocks = ", then ".join(self.reads)
+        return f"Write 1 if this word is one block each of {blocks}, all of the same length, and 0 if it is not."
+
+    def sample(self, sizes: Sizes, generator: Generator) -> Problems:
+        kind = torch.rand(len(sizes), 1, generator=generator)
+        blocks = torch.where(kind < 0.5, self._members(sizes), self._other_counts(sizes, generator))
+        return self.from_rows(sizes, torch.where(kind < 0.875, blocks, self._shuffled(sizes, generator)))
+
+    def draw_pattern(self, pattern: Callable[..., Rows], sizes: Sizes, generator: Generator) -> Problems:
+        return self.from_rows(sizes, pattern(self, sizes, generator))
+
+    # Families
+
+    def _members(self, sizes: Sizes, generator: Generator | None = None) -> Rows:
+        """Only words of the language."""
+        return (self._position(sizes) // sizes).clamp(max=self.letters - 1)
+
+    def _one_moved(self, sizes: Sizes, generator: Generator) -> Rows:
+        """One letter too many in a block, and one too few in another."""
+        which = torch.randint(self.letters - 1, (len(sizes), 1), generator=generator)
+        step = 2 * torch.randint(2, (len(sizes), 1), generator=generator) - 1
+        ends = sizes * torch.arange(1, self.letters)
+        return self._blocks(sizes, ends + step * (torch.arange(self.letters - 1) == which))
+
+    def _two_swapped(self, sizes: Sizes, generator: Generator) -> Rows:
+        """A word of the language with two neighbouring blocks' ends swapped."""
+        which = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
+        row, position, end = self._members(sizes), self._position(sizes), which * sizes
+        return torch.where(position == end - 1, which, torch.where(position == end, which - 1, row))
+
+    def _one_changed(self, sizes: Sizes, generator: Generator) -> Rows:
+        """A word of the language with one letter changed."""
+        place = (torch.rand(len(sizes), 1, generator=generator) * self.letters * sizes).long()
+        other = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
+        return (self._members(sizes) + other * (self._position(sizes) == place)) % self.letters
+
+    def _one_letter(self, sizes: Sizes, generator: Generator) -> Rows:
+        """One letter throughout."""
+        letter = torch.randint(self.letters, (len(sizes), 1), generator=generator)
+        return letter.expand(-1, self.letters * int(sizes.max()))
+
+    def _other_counts(self, sizes: Sizes, generator: Generator) -> Rows:
+        """Blocks in the right order, with any counts."""
+        shape = len(sizes), self.letters - 1
+        ends = (torch.rand(shape, generator=generator) * (self.letters * sizes + 1)).long().sort(1).values
+        return self._blocks(sizes, ends)
+
+    def _shuffled(self, sizes: Sizes, generator: Generator) -> Rows:
+        """The right counts of letters, in any order."""
+        row = self._members(sizes)
+        order = torch.rand(row.shape, generator=generator)
+        return row.gather(1, order.masked_fill(self._position(sizes) >= self.letters * sizes, 2.0).argsort(1))
+
+    def _repeated(self, sizes: Sizes, generator: Generator) -> Rows:
+        """Single letters in their order, again and again."""
+        return (self._position(sizes) % self.letters).expand(len(sizes), -1)
+
+    patterns = (
+        _members, _one_moved, _two_swapped, _one_changed, _one_letter, _other_counts, _shuffled, _repeated
+    )  # fmt: skip
+
+    def _position(self, sizes: Sizes) -> Int[Tensor, " p"]:
+        return torch.arange(self.letters * int(sizes.max()))
+
+    def _blocks(self, sizes: Sizes, ends: Int[Tensor, "b cuts"]) -> Rows:
+        """Return blocks that end at these positions, the last at the row's end."""
+        return (self._position(sizes) >= ends[..., None]).sum(1)
+
+    def from_rows(self, sizes: Sizes, row: Rows) -> Problems:
+        """Return these rows of letters as problems with their answers."""
+        length = self.letters * sizes[:, 0]
+        real = torch.arange(row.shape[1]) < length[:, None]
+        row = row.masked_fill(~real, 0).to(torch.int8)
+        right = ((row == self._members(sizes)) | ~real).all(1)
+        answer = (right.to(torch.int8) + self.letters)[:, None]
+        return Problems(sizes, row, length, answer, torch.ones_like(length), sizes[:, 0])
+
+    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+        rows = every_row(self.letters, self.letters * size[0], most)
+        return None if rows is None else self.from_rows(torch.full((len(rows), 1), size[0]), rows.long())
+
+    def parse(self, text: str) -> Problems:
+        row = parse_symbols(self, text)
+        if len(row) % self.letters:
+            raise UsageError(
+                f"{self.name}: a word has a multiple of {self.letters} letters, and {text!r} has {len(row)}"
+            )
+        return self.from_rows(torch.tensor([[len(row) // self.letters]]), row[None])
+
+    def reference(self, prompt: str) -> str:
+        blocks = re.fullmatch("".join(f"({letter}*)" for letter in self.reads), prompt)
+        return str(int(blocks is not None and len({len(block) for block in blocks.groups()}) == 1))
+
+    def answer_slots(self, sizes: Sizes) -> Int[Tensor, " b"]:
+        return torch.ones_like(sizes[:, 0])
+
+
+OPENING, CLOSING = "([{<", ")]}>"
+NONE = "."  # the answer's symbol where no bracket is open
+
+
+@dataclass(frozen=True)
+class Dyck(SequenceTask):
+    """A prefix of a Dyck word, n brackets of ``kinds`` kinds → for each of them, the bracket that would close the
+    innermost open one, or ``.`` if none is open: the top of a stack, at every position.
+
+    In uniform problems each bracket opens or closes with probability 1/2, where both are possible. T(n) = n.
+    """
+
+    kinds: Annotated[int, Range(1, 4)] = 2  # of brackets
+
+    answers_each_symbol = True
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*OPENING[: self.kinds], *CLOSING[: self.kinds])
+
+    @property
+    def writes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*CLOSING[: self.kinds], NONE)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.reads, NONE)
+
+    @property
+    def question(self) -> str:
+        return (
+            "Write, for each of these brackets, the bracket that would close the innermost one that is open after it, "
+            f"and {NONE} where none is open."
+        )
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self._walk(0.5, sizes, generator)
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return (
+            Family("deep", "Nine brackets of ten open.", partial(self._walk, 0.9)),
+            Family("shallow", "Three brackets of ten open, so few are open at a time.", partial(self._walk, 0.3)),
+            Family("flat", "Each bracket is closed at once.", self._flat),
+            Family("one-mountain", "Brackets open up to the middle, and close after it.", self._mountain),
+            Family("sawtooth", "Several open, then as many close, again and again.", self._sawtooth),
+            Family("deep-then-flat", "Brackets open up to the middle; then each is closed at once.", self._deep_flat),
+            Family("one-kind", "Brackets of one kind.", partial(self._walk, 0.5, one_kind=True)),
+            Family("deep-of-one-kind", "Nine of ten open, all of one kind.", partial(self._walk, 0.9, one_kind=True)),
+        )
+
+    def _walk(
+        self, opens: float, sizes: Int[Tensor, "b axes"], generator: Generator, *, one_kind: bool = False
+    ) -> Problems:
+        chance = torch.rand(len(sizes), int(sizes.max()), generator=generator)
+        return self._nest(chance < opens, sizes, generator, one_kind=one_kind)
+
+    def _deep_flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        position = torch.arange(int(sizes.max()))
+        return self._nest((position < sizes // 2) | (position % 2 == 0), sizes, generator)
+
+    def _flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        opens = torch.arange(int(sizes.max())) % 2 == 0
+        return self._nest(opens.expand(len(sizes), -1), sizes, generator)
+
+    def _mountain(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self._nest(torch.arange(int(sizes.max())) < (sizes + 1) // 2, sizes, generator)
+
+    def _sawtooth(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        tooth = torch.randint(2, 6, (len(sizes), 1), generator=generator)
+        return self._nest(torch.arange(int(sizes.max())) % (2 * tooth) < tooth, sizes, generator)
+
+    def _nest(
+        self, opens: Tensor, sizes: Int[Tensor, "b axes"], generator: Generator, *, one_kind: bool = False
+    ) -> Problems:
+        """Draw brackets of uniform kinds that open where ``opens`` is True, or where no bracket is open."""
+        rows, width = opens.shape
+        kind = torch.randint(self.kinds, (rows, 1 if one_kind else width), generator=generator).expand(-1, width)
+        stack, depth, row = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1, dtype=torch.long), []
+        for place in range(width):
+            opening = opens[:, place : place + 1] | (depth == 0)
+            top = stack.gather(1, (depth - 1).clamp(min=0))
+            opened = kind[:, place : place + 1]
+            stack = torch.where(opening, stack.scatter(1, depth, opened), stack)
+            row.append(torch.where(opening, opened, self.kinds + top))
+            depth = depth + torch.where(opening, 1, -1)
+        return self.from_rows(sizes, zero_after(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        """Return these rows of brackets as problems with their answers."""
+        rows, width = row.shape
+        stack, depth, answer = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1).long(), []
+        for place in range(width):
+            symbol = row[:, place : place + 1].long()
+            opening = symbol < self.kinds
+            stack = torch.where(opening, stack.scatter(1, depth, symbol % self.kinds), stack)
+            depth = (depth + torch.where(opening, 1, -1)).clamp(min=0)  # after a row's end it does not matter
+            top = stack.gather(1, (depth - 1).clamp(min=0)) + self.kinds
+            answer.append(torch.where(depth > 0, top, 2 * self.kinds))
+        length = sizes[:, 0]
+        return Problems(sizes, row, length, zero_after(torch.cat(answer, 1).to(row.dtype), length), length, length)
+
+    def find_fault(self, prompt: str) -> str:
+        expected: list[str] = []
+        for bracket in prompt:
+            if bracket in OPENING:
+                expected.append(CLOSING[OPENING.index(bracket)])
+            elif not expected or expected.pop() != bracket:
+                return f"in {prompt!r} a bracket closes one that is not open, or of another kind"
+        return ""
+
+    def reference(self, prompt: str) -> str:
+        stack, answer = "", ""
+        for bracket in prompt:
+            stack = stack + CLOSING[OPENING.index(bracket)] if bracket in OPENING else stack[:-1]
+            answer += stack[-1:] or NONE
+        return answer
+
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        steps: Float[Tensor, "b p"] = torch.where(problems.prompt < self.kinds, 1, -1).float()
+        real = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
+        return {"depth": (steps * real).cumsum(1).amax(1).long()}
+
+
+POP, EMPTY = 4, 5  # ids: 0 and 1 are letters on the stack, 2 and 3 push them
+Parts = tuple[Int[Tensor, "b 1"], Int[Tensor, "b p"]]
+
+
+# Families: the number of letters at the start, and the actions after them.
+
+
+def no_actions(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+    """Only letters: the answer is their reverse."""
+    return sizes, actions
+
+
+def pushes(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+    """Nothing is popped."""
+    return letters, 2 + actions % 2
+
+
+def pops(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+    """Everything after the letters pops, in half of the rows from an empty stack."""
+    return letters, torch.full_like(actions, POP)
+
+
+def refilled(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+    """A third letters, a third pops, so that the stack is empty, a third pushes."""
+    third = (sizes + 2) // 3
+    return third, torch.where(torch.arange(actions.shape[1]) < 2 * third, POP, 2 + actions % 2)
+
+
+def alternating_push_pop(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+    """One letter, then a push and a pop in turn."""
+    return torch.ones_like(letters), torch.where(torch.arange(actions.shape[1]) % 2 == 0, POP, 2 + actions % 2)
+
+
+def deep_at_once(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+    """Pushes up to three quarters, then pops."""
+    return torch.ones_like(letters), torch.where(4 * torch.arange(actions.shape[1]) < 3 * sizes, 2 + actions % 2, POP)
+
+
+def top_replaced(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+    """Half letters, then a pop and a push in turn, so that only the top changes."""
+    half = (sizes + 1) // 2
+    return half, torch.where((torch.arange(actions.shape[1]) - half) % 2 == 0, POP, 2 + actions % 2)
+
+
+def few_left(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
+    """Letters, then pops until one or two are left."""
+    return sizes // 2 + 1, torch.full_like(actions, POP)
+
+
+@dataclass(frozen=True)
+class StackManipulation(SequenceTask):
+    """A stack's letters, a or b, from its bottom, then actions: ``A`` and ``B`` push a letter, ``-`` pops one, unless
+    the stack is empty → the letters that are left, from the top, or ``.`` for none: ``abb-A`` → ``aba`` (Delétang et
+    al. 2023).
+
+    The size is the number n of letters and actions, of which uniformly many, at least one, are letters. T(n) = n.
+    """
+
+    symbols = ("a", "b", "A", "B", "-", ".")
+    reads, writes = symbols[:EMPTY], ("a", "b", ".")
+    question = (
+        "These are the letters on a stack, from its bottom, followed by actions: A and B push a and b, - pops. Write "
+        "the stack afterwards, from its top, and . if it is empty."
+    )
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self.draw_pattern(lambda letters, actions, sizes: (letters, actions), sizes, generator)
+
+    def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        shape = len(sizes), int(sizes.max())
+        row = torch.randint(2, shape, generator=generator)
+        actions = torch.randint(2, EMPTY, shape, generator=generator)
+        letters = 1 + (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
+        letters, actions = pattern(letters, actions, sizes)
+        row = torch.where(torch.arange(shape[1]) < letters, row, actions)
+        return self.from_rows(sizes, zero_after(row.to(SYMBOL), sizes[:, 0]))
+
+    patterns = (no_actions, pushes, pops, refilled, alternating_push_pop, deep_at_once, top_replaced, few_left)
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        length, width = sizes[:, 0], row.shape[1]
+        stack, depth = torch.zeros(len(row), width + 1, dtype=torch.long), torch.zeros(len(row), 1, dtype=torch.long)
+        for symbol, real in zip(row.long().split(1, 1), length_mask(length, width).split(1, 1), strict=True):
+            pushes = real & (symbol != POP)
+            stack = torch.where(pushes, stack.scatter(1, depth, symbol % 2), stack)
+            depth = (depth + pushes.long() - (real & (symbol == POP)).long()).clamp(min=0)
+        left = depth[:, 0].clamp(min=1)
+        place = torch.arange(int(left.max()))
+        answer = stack.gather(1, (depth - 1 - place).clamp(min=0)).masked_fill(depth == 0, EMPTY)
+        return Problems(sizes, row, length, zero_after(answer.to(SYMBOL), left), left, length)
+
+    def find_fault(self, prompt: str) -> str:
+        is_problem = re.fullmatch("[ab]+[AB-]*", prompt)
+        return "" if is_problem else f"{prompt!r} is not letters a and b, then actions A, B and -, such as abb-A"
+
+    def reference(self, prompt: str) -> str:
+        stack = ""
+        for symbol in prompt:
+            stack = stack[:-1] if symbol == "-" else stack + symbol.lower()
+        return stack[::-1] or "."
