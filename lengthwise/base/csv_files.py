@@ -47,21 +47,20 @@ def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf
 def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
     """Return the columns in the order in which rows first name them, and the rows flattened for CSV (see
     ``write_csv``)."""
-    flat = [_flatten(row) for row in rows]
+    flat: list[Row] = []
+    for row in rows:
+        if NESTED.isdisjoint(map(type, row.values())):
+            flat.append(row)  # fast path: most rows are flat, and there may be 100,000 of them
+            continue
+        cells: dict[str, Any] = {}
+        for name, value in row.items():
+            if type(value) is dict:
+                for key, part in value.items():
+                    cells[f"{name}.{key}"] = size_text(part) if type(part) in (list, tuple) else part
+            else:
+                cells[name] = size_text(value) if type(value) in NESTED else value
+        flat.append(cells)
     return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
-
-
-def _flatten(row: Row) -> dict[str, Any]:
-    if NESTED.isdisjoint(map(type, row.values())):
-        return row  # fast path: most rows are flat, and there may be 100,000 of them
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        kind = type(value)
-        if kind is dict:
-            flat |= {f"{name}.{key}": size_text(x) if type(x) in (list, tuple) else x for key, x in value.items()}
-        else:
-            flat[name] = size_text(value) if kind in NESTED else value
-    return flat
 
 
 def read_csv(path: Path) -> list[Row]:
@@ -78,7 +77,11 @@ def read_csv(path: Path) -> list[Row]:
                 target, at = (row.setdefault(head, {}), key) if key else (row, head)
                 if not isinstance(target, dict):
                     raise UsageError(f"{path}: has both a column {head} and a column {name}")
-                target[at] = _parse_sizes(cell, f"{path}: row {number}") if at == "sizes" else _parse_cell(at, cell)
+                if at == "sizes":
+                    fields.validate(SizeText, cell, f"{path}: row {number}: sizes")
+                    target[at] = [int(size) for size in cell.split("x")]
+                else:
+                    target[at] = _parse_cell(at, cell)
         found.append(row)
     return found
 
@@ -98,11 +101,6 @@ def _read_lines(path: Path) -> list[str]:
     if len(content) > MAX_TEXT:
         raise UsageError(f"{packed}: unpacks to more than {MAX_TEXT:,} bytes")
     return text.splitlines()
-
-
-def _parse_sizes(cell: str, where: str) -> list[int]:
-    fields.validate(SizeText, cell, f"{where}: sizes")
-    return [int(size) for size in cell.split("x")]
 
 
 def _parse_cell(name: str, cell: str) -> Any:

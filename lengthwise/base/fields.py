@@ -90,26 +90,20 @@ def field_types(kind: type) -> Mapping[str, Any]:
     }
 
 
-def encode(value: Any) -> Any:
-    """Convert a dataclass, recursively, to values that JSON can hold."""
+def encode(value: Any, choose: Callable[[Any], Iterable[dataclasses.Field[Any]]] = dataclasses.fields) -> Any:
+    """Convert a dataclass, recursively, with the fields that ``choose`` returns, to values that JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"kind": recorded_name(type(value))} | {
-            f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)
-        }
+        tree = {f.name: encode(getattr(value, f.name), choose) for f in choose(value)}
+        return {"kind": recorded_name(type(value))} | tree
     if isinstance(value, tuple):
-        return [encode(part) for part in value]
+        return [encode(part, choose) for part in value]
     return value
 
 
 def identity_fields(value: Any) -> Any:
     """Like ``encode``, without fields at their default values and without fields whose metadata say ``identity=False``,
     which do not change the results."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = [f for f in _non_default_fields(value) if f.metadata.get("identity", True)]
-        return {"kind": recorded_name(type(value))} | {f.name: identity_fields(getattr(value, f.name)) for f in shown}
-    if isinstance(value, tuple):
-        return [identity_fields(part) for part in value]
-    return value
+    return encode(value, lambda part: [f for f in _non_default_fields(part) if f.metadata.get("identity", True)])
 
 
 def _non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
@@ -205,7 +199,11 @@ def validate(kind: Any, value: Any, path: str) -> Any:
     of one. Raises UsageError, with the field's path, if it does not fit."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _check_range(validate(options[0], value, path), options[1:], path)
+        value = validate(options[0], value, path)
+        for rule in options[1:]:
+            if demand := rule.demand(value):
+                raise UsageError(f"{path} must be {demand}, not {quote_value(value)}")
+        return value
     if origin is Literal:
         value = "none" if value is None and "none" in options else value  # `parse` reads the word none as None
         if any(type(value) is type(option) and value == option for option in options):
@@ -215,38 +213,21 @@ def validate(kind: Any, value: Any, path: str) -> Any:
         (some,) = [option for option in options if option is not type(None)]
         return None if value is None and type(None) in options else validate(some, value, path)
     if origin is tuple:
-        return _validate_tuple(options, value, path)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        kinds = (options[0],) * len(values) if len(options) == 2 and options[1] is Ellipsis else options
+        if len(kinds) != len(values):
+            raise UsageError(f"{path}: needs {len(kinds)} values, not {len(values)}")
+        return tuple(validate(k, v, f"{path}.{i}") for i, (k, v) in enumerate(zip(kinds, values, strict=True)))
     if kind in (bool, int, float, str):
-        return _validate_plain(kind, value, path)
+        if kind is float and type(value) is int and abs(value) < 2**53:  # larger integers are not exact as floats
+            value = float(value)
+        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+            names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+            raise UsageError(f"{path}: {quote_value(value)} is not {names[kind]}")
+        return value
     if origin is dict or typing.is_typeddict(kind):
         return _validate_row(kind, options, value, path)
     return _validate_part(kind, value, path)
-
-
-def _check_range(value: Any, rules: tuple[Any, ...], path: str) -> Any:
-    for rule in rules:
-        if demand := rule.demand(value):
-            raise UsageError(f"{path} must be {demand}, not {quote_value(value)}")
-    return value
-
-
-def _validate_plain(kind: type, value: Any, path: str) -> Any:
-    if kind is float and type(value) is int and abs(value) < 2**53:  # larger integers are not exact as floats
-        value = float(value)
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-        raise UsageError(f"{path}: {quote_value(value)} is not {names[kind]}")
-    return value
-
-
-def _validate_tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        value = [value]
-    if len(options) == 2 and options[1] is Ellipsis:
-        options = (options[0],) * len(value)
-    if len(options) != len(value):
-        raise UsageError(f"{path}: needs {len(options)} values, not {len(value)}")
-    return tuple(validate(o, v, f"{path}.{i}") for i, (o, v) in enumerate(zip(options, value, strict=True)))
 
 
 def _validate_row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -290,14 +271,12 @@ def _column_fits(kind: Any, values: Sequence[Any]) -> bool:
         return _column_fits(options[0], [*names]) and _column_fits(options[1], [*parts])
     if origin is tuple and options[1:] == (Ellipsis,):
         inside = _column_fits(options[0], [*chain.from_iterable(values)])
-        return inside and _in_range(rules, {*map(tuple, values)} if rules else ())
-    if kind is int or (kind is float and all(map(math.isfinite, values))):
-        return _in_range(rules, (min(values), max(values)))  # if both ends are in the range, all values are
-    return kind is str and _in_range(rules, {*values})
-
-
-def _in_range(rules: Sequence[Any], values: Iterable[Any]) -> bool:
-    return not any(rule.demand(value) for rule in rules for value in values)
+        return inside and not any(rule.demand(value) for rule in rules for value in {*map(tuple, values)})
+    if kind is float and not all(map(math.isfinite, values)):
+        return False
+    # If both ends are in a range of numbers, all values are.
+    tried = (min(values), max(values)) if kind in (int, float) else {*values}
+    return kind in (int, float, str) and not any(rule.demand(value) for rule in rules for value in tried)
 
 
 def _validate_part(base: Any, value: Any, path: str) -> Any:

@@ -8,33 +8,27 @@ package writes files; a test checks that.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
-import platform
 import re
 import secrets
 import stat
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, message_of, quote_value, remove_controls
 from lengthwise.base.quantities import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # of a JSON or JSON Lines file: about a hundred thousand rows
-TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned, on whatever machine its writer ran
-# A temporary file's name: the final name, the machine (`_place`), the process and a random number.
-_TEMPORARY = re.compile(
-    r"\.(?P<name>.+)\.lengthwise-(?P<place>[0-9a-f]{12})-(?P<process>\d{1,10})-[0-9a-f]{16}", re.DOTALL
-)
+TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned
+# A temporary file's name: the final name and a random number, in earlier versions with a machine and a process.
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.lengthwise-([0-9a-f]{12}-\d{1,10}-)?[0-9a-f]{16}", re.DOTALL)
 # Flags that the system lacks count as 0. Without O_NONBLOCK, opening a pipe put in a file's place could block.
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
@@ -47,7 +41,8 @@ def write(path: Path, content: bytes, *, make: bool = True) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         check_no_link(path)
         remove_temporary_files(path.parent, path.name)
-        part = path.with_name(_temporary_name(path.name))
+        # An unpredictable name, so that no one can place a link there first.
+        part = path.with_name(f".{_shorten_name(path.name)}.lengthwise-{secrets.token_hex(8)}")
         try:
             with open(part, "xb", opener=_open) as file:
                 file.write(content)
@@ -66,10 +61,18 @@ def append(path: Path, text: bytes) -> int:
         state = os.fstat(file.fileno())
         _refuse_link(path, state)  # the file may have been replaced since the check
         _check_size(path, state.st_size + len(text), MAX_TEXT_BYTES)
-        if ends_incomplete(file):
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read() not in (b"", b"\n"):
             file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-        return append_text(file, text)
+            size = file.truncate(file.read().rfind(b"\n") + 1)
+        try:
+            if file.write(text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:  # e.g. the disk is full: remove the part that was written
+            file.truncate(size)
+            raise
+        return size + len(text)
 
 
 def remove(path: Path) -> None:
@@ -121,20 +124,16 @@ def _open(name: str, flags: int) -> int:
     return os.open(name, flags | _FLAGS, 0o666)
 
 
-def check_writable(folder: Path) -> None:
-    """Raise UsageError if a folder, created if needed, is not writable. Called before long work."""
-    with translate_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-
-
 def check_file(option: str, path: Path) -> None:
-    """Raise UsageError if the file named by an option cannot be written. Called before long work."""
+    """Raise UsageError if the file named by an option cannot be written; create its folder if needed. Called before
+    long work."""
     if is_folder(path):
         raise UsageError(f"{option} {path}: that is a folder; name a file in it")
     check_no_link(path)
-    check_writable(path.parent)
+    with translate_disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
 
 
 def write_json(path: Path, tree: Any) -> None:
@@ -242,30 +241,9 @@ def one_line(error: BaseException) -> str:
     return remove_controls(message_of(error))[:200]
 
 
-def ends_incomplete(file: BinaryIO) -> bool:
-    """Return whether a file's last line is incomplete."""
-    if file.seek(0, os.SEEK_END) == 0:
-        return False
-    file.seek(-1, os.SEEK_END)
-    return file.read() != b"\n"
-
-
-def append_text(file: BinaryIO, text: bytes) -> int:
-    """Append to a file, all or nothing: if the disk fills up, remove the part that was written. Return the file's
-    size."""
-    size = file.seek(0, os.SEEK_END)
-    try:
-        if file.write(text) < len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError:
-        file.truncate(size)
-        raise
-    return size + len(text)
-
-
 def remove_temporary_files(folder: Path, name: str | None = None) -> None:
     """Remove temporary files that killed processes left, of all files or of one. A file is removed only if its name is
-    one of ``write``'s, and its process is known to have ended or the file is a day old."""
+    one of ``write``'s, and it is a day old."""
     try:
         entries = [*os.scandir(folder)]
     except PermissionError:  # such a folder may still be writable
@@ -275,43 +253,13 @@ def remove_temporary_files(folder: Path, name: str | None = None) -> None:
         if match and (name is None or match["name"] == _shorten_name(name)):
             with suppress(FileNotFoundError):
                 state = entry.stat(follow_symlinks=False)
-                ended = match["place"] == _process_scope() and not _is_alive(int(match["process"]))
-                if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE):
+                if stat.S_ISREG(state.st_mode) and state.st_mtime < time.time() - TEMPORARY_AGE:
                     os.unlink(entry.path)
-
-
-def _temporary_name(name: str) -> str:
-    """Return an unpredictable name, so that no one can place a link there first."""
-    return f".{_shorten_name(name)}.lengthwise-{_process_scope()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def _shorten_name(name: str) -> str:
     """Shorten a name to 150 bytes: file systems allow 255, and a temporary name is longer."""
     return name.encode(errors="surrogateescape")[:150].decode(errors="ignore")
-
-
-@cache
-def _process_scope() -> str:
-    """Return an id of the scope in which process numbers are unique: this machine since its boot, and this container.
-    Machines and containers may share a disk and a name."""
-    facts = [platform.node()]
-    try:
-        facts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"), os.readlink("/proc/self/ns/pid")]
-    except OSError:  # not Linux
-        facts.append(str(uuid.getnode()))
-    return hashlib.blake2b("\n".join(facts).encode(errors="replace"), digest_size=6).hexdigest()
-
-
-def _is_alive(process: int) -> bool:
-    if os.name == "nt":  # where signal 0 is Ctrl-C
-        return True
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
 
 
 @contextmanager

@@ -11,8 +11,9 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -52,34 +53,19 @@ class Line:
         """The fraction done, 0 to 1."""
         return min(1.0, self.done / self.total) if self.total else 0.0
 
-    def seconds_left(self) -> float | None:
-        """Return the estimated remaining seconds; None if there is no basis for an estimate yet."""
-        gone = self.done - self.first
-        if not self.total or gone < TELLING * self.total:
-            return None
-        return self.seconds * (self.total - self.done) / gone
-
     def describe_time(self) -> str:
-        """Return the fraction done and the remaining time as text."""
-        left = self.seconds_left()
-        share = [f"{self.fraction:.0%}"] if self.total else []
+        """Return the fraction done and, once it can be estimated, the remaining time as text."""
+        seconds, gone = self.seconds, self.done - self.first
         if self.end < math.inf:
-            return f"done in {duration(self.seconds)}"
-        return "  ".join([*share, f"{duration(self.seconds)} so far" if left is None else f"{duration(left)} left"])
+            return f"done in {duration(seconds)}"
+        time_text = f"{duration(seconds)} so far"
+        if self.total and gone >= TELLING * self.total:
+            time_text = f"{duration(seconds * (self.total - self.done) / gone)} left"
+        return f"{self.fraction:.0%}  {time_text}" if self.total else time_text
 
     def describe(self) -> str:
         """Return the progress and the note on one line."""
         return "  ".join(filter(None, [self.describe_time(), self.note]))
-
-
-class View(Protocol):
-    """A display of progress lines."""
-
-    def add(self, line: Line) -> None:
-        """Add a line."""
-
-    def close(self) -> None:
-        """End the display."""
 
 
 class Progress:
@@ -87,18 +73,21 @@ class Progress:
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.quiet, self.console = quiet, console or Terminal(stderr=True)
-        self.view: View | None = None
+        self.lines: list[Line] = []
+        self.page: Any = None  # the handle of a notebook's output
+        self.display: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Self:
-        if not self.quiet:
-            moving = _TerminalView if self.console.is_terminal else _LogView
-            self.view = _NotebookView() if _in_notebook() else moving(self.console)
+        self.display = self._show()
+        self.display.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.view:
-            self.view.close()
-            self.view = None
+    def __exit__(self, *error: Any) -> None:
+        if self.display:
+            self.display.__exit__(*error)
+            if self.page is not None:
+                self._replace_page()
+        self.display, self.lines = None, []
 
     def note(self, text: str) -> None:
         """Print a message, even if ``quiet``."""
@@ -107,95 +96,64 @@ class Progress:
     def line(self, what: str, total: float | None = None, done: float = 0.0) -> Line:
         """Add a piece of work, ``done`` of which an earlier call has completed; without ``total``, no remaining time is
         shown."""
-        line = Line(what, total, done)
-        if self.view:
-            self.view.add(line)
-        return line
+        self.lines.append(Line(what, total, done))
+        return self.lines[-1]
 
-
-class _TerminalView:
-    """Progress in a terminal, redrawn four times a second so that the clock advances between reports."""
-
-    def __init__(self, console: Console) -> None:
-        self.lines: list[Line] = []
-        self.live = Live(console=console, get_renderable=self._draw, transient=True, refresh_per_second=4)
-        self.live.start()
-
-    def add(self, line: Line) -> None:
-        self.lines.append(line)
-
-    def close(self) -> None:
-        self.live.stop()
+    @contextmanager
+    def _show(self) -> Iterator[None]:
+        if self.quiet:
+            yield
+        elif _in_notebook():
+            with _repeat(self._replace_page, SOON):
+                yield
+        elif self.console.is_terminal:  # redrawn four times a second, so that the clock advances between reports
+            with Live(console=self.console, get_renderable=self._draw, transient=True, refresh_per_second=4):
+                yield
+        else:
+            with _repeat(self._log, EVERY):
+                yield
 
     def _draw(self) -> RenderableType:
-        return Group(*(part for line in self.lines for part in _as_text(line)))
+        """Return a line with name, bar and time for each piece of work, and the note below it."""
+        parts: list[RenderableType] = []
+        for line in self.lines:
+            full = round(line.fraction * BAR)
+            bar = [Text.assemble(("━" * full, "green"), ("━" * (BAR - full), "dim"))] if line.total else []
+            parts.append(Text(" ").join([Text(line.what), *bar, Text(line.describe_time(), "cyan")]))
+            if line.note and line.end == math.inf:
+                parts.append(Padding(Text(line.note), (0, 0, 0, 2)))
+        return Group(*parts)
 
-
-def _as_text(line: Line) -> Iterator[RenderableType]:
-    """Yield a line with name, bar and time, and the note below it."""
-    full = round(line.fraction * BAR)
-    bar = [("━" * full, "green"), ("━" * (BAR - full), "dim")] if line.total else []
-    yield Text(" ").join([Text(line.what), *([Text.assemble(*bar)] if bar else []), Text(line.describe_time(), "cyan")])
-    if line.note and line.end == math.inf:
-        yield Padding(Text(line.note), (0, 0, 0, 2))
-
-
-class _PeriodicView:
-    """Base of displays that a thread updates every ``every`` seconds."""
-
-    def __init__(self, every: float) -> None:
-        self.lines: list[Line] = []
-        self.every, self.over = every, threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def add(self, line: Line) -> None:
-        self.lines.append(line)
-
-    def close(self) -> None:
-        self.over.set()
-        self.thread.join()
-
-    def _run(self) -> None:
-        while not self.over.wait(self.every):
-            self.tick()
-
-    def tick(self) -> None:
-        raise NotImplementedError
-
-
-class _LogView(_PeriodicView):
-    """Progress in a pipe or a log file."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        super().__init__(EVERY)
-
-    def tick(self) -> None:
+    def _log(self) -> None:
         for line in self.lines[-1:]:  # the lines before it are done
             self.console.print(f"{line.what}: {line.describe()}", highlight=False, markup=False, soft_wrap=True)
 
-
-class _NotebookView(_PeriodicView):
-    """Progress in a notebook: one output, which is replaced."""
-
-    def __init__(self) -> None:
-        self.handle: Any = None
-        super().__init__(SOON)
-
-    def tick(self) -> None:
+    def _replace_page(self) -> None:
         from IPython.display import HTML, display  # type: ignore[import-not-found] (a notebook has it)
 
-        rows = "".join(as_bar(line) for line in self.lines)
-        if self.handle is None:
-            self.handle = display(HTML(rows), display_id=True)
+        rows = HTML("".join(as_bar(line) for line in self.lines))
+        if self.page is None:
+            self.page = display(rows, display_id=True)
         else:
-            self.handle.update(HTML(rows))
+            self.page.update(rows)
 
-    def close(self) -> None:
-        super().close()
-        if self.handle is not None:
-            self.tick()
+
+@contextmanager
+def _repeat(show: Callable[[], None], seconds: float) -> Iterator[None]:
+    """A context in which a thread calls a function every so many seconds."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(seconds):
+            show()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def as_bar(line: Line) -> str:

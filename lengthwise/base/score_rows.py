@@ -70,13 +70,8 @@ def latest(rows: Iterable[Row]) -> list[Row]:
     found: dict[tuple[Sizes, str, str], Row] = {}
     for row in rows:
         key = tuple(row["sizes"]), row["problems"], row["stopping"]
-        if key not in found or _priority(row) >= _priority(found[key]):
-            found[key] = row
+        found[key] = max(row, found.get(key, row), key=lambda one: ("sealed" in one, one["count"]))
     return list(found.values())
-
-
-def _priority(row: Row) -> tuple[bool, int]:
-    return "sealed" in row, row["count"]
 
 
 def interval_notes(rows: Iterable[Row]) -> list[str]:

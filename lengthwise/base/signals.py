@@ -45,27 +45,20 @@ def install_handlers() -> None:
     parent."""
     for number in STOPS:
         if _may_catch(number):
-            signal.signal(number, _interrupt)
+            signal.signal(number, signal.default_int_handler)
     if os.environ.pop(_VARIABLE, None):
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _is_ignored(number: int) -> bool:
-    """Return whether the signal is SIGHUP and is ignored, as under ``nohup``."""
-    return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
-
-
 def _may_catch(number: int) -> bool:
-    return threading.current_thread() is threading.main_thread() and not _is_ignored(number)
+    """Return whether this thread may catch a signal. Under ``nohup``, SIGHUP is ignored."""
+    ignored = number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
+    return threading.current_thread() is threading.main_thread() and not ignored
 
 
 def _exit(number: int, frame: object) -> NoReturn:
     os.write(2, b"lengthwise: interrupted before any work\n")
     os._exit(130)
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _end_with_parent() -> None:
