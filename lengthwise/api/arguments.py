@@ -20,8 +20,7 @@ from lengthwise.experiment.layout import Layout, NextToken
 from lengthwise.experiment.lengths import Lengths, Uniform
 from lengthwise.experiment.loops import Constant, Loops
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.outline import outline
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, ModelSpec, SinglePass
 from lengthwise.models.external import ExternalModule

@@ -30,10 +30,13 @@ class NoProblemsLeft(UsageError):
 
 def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
     """Return training batch ``step`` with its rows' loops. ``passed`` counts exams passed (``Mastery``); None: all."""
-    fixed = isinstance(recipe.source, Finite)
-    problems = (
-        _batch_from_set(recipe, step) if fixed else _batch_of_step(recipe, step, recipe.lengths.clock(step, passed))
-    )
+    if isinstance(recipe.source, Finite):
+        whole, rows = fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
+        epoch, number = divmod(step, rows // recipe.batch)
+        order = _epoch_order(rows, recipe.data_seed, epoch)
+        problems = whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
+    else:
+        problems = _batch_of_step(recipe, step, recipe.lengths.clock(step, passed))
     written = recipe.layout.write_training(problems, recipe.task)
     if recipe.layout.causal:
         written = written.trimmed()
@@ -53,24 +56,14 @@ def _draw_problems(
     """Draw ``count`` problems: the recipe's fraction of families with ``structured``, all others with ``draw``."""
     of_families, task = round(recipe.families * count), recipe.task.part(purpose)
     rows, hard = count - of_families, round(recipe.hard * count)
-    parts = [_draw_structured(recipe, clock, of_families, structured)] if of_families else []
+    parts: list[Problems] = []
     if rows:
-        parts.insert(0, recipe.lengths.problems(task, clock, rows, draw, hard=min(hard, rows)))
+        parts.append(recipe.lengths.problems(task, clock, rows, draw, hard=min(hard, rows)))
+    if of_families:  # their sizes are distributed as those of the others
+        sizes = recipe.lengths.problems(recipe.task, clock, of_families, structured).sizes
+        families = choose_families(recipe.task.families, recipe.family_names, recipe.task.name)
+        parts.append(draw_mixture(families, sizes, structured))
     return Problems.join(parts)
-
-
-def _draw_structured(recipe: Recipe, clock: int, rows: int, draw: Generator) -> Problems:
-    """Draw the rows of a batch that belong to the task's families, with sizes distributed as in the others."""
-    sizes = recipe.lengths.problems(recipe.task, clock, rows, draw).sizes
-    return draw_mixture(choose_families(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
-
-
-def _batch_from_set(recipe: Recipe, step: int) -> Problems:
-    assert isinstance(recipe.source, Finite)
-    whole = fixed_set(recipe.task, recipe.lengths, recipe.source)
-    epoch, number = divmod(step, recipe.source.rows // recipe.batch)
-    order = _epoch_order(recipe.source.rows, recipe.data_seed, epoch)
-    return whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
 
 
 # The order of each set and seed in its latest epoch, with that epoch; millions of rows take 20 MB.

@@ -31,7 +31,12 @@ def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     module and name. They change with the class's code and what it uses from its file; not with comments, docstrings,
     formatting, or other modules."""
     used = {type(part) for part in parts_in(recipe)} | {type(module) for module in model.modules()}
-    return {f"{_module(cls)}.{cls.__qualname__}": _hash_class(cls) for cls in _user_classes(used)}
+    found = {}
+    for cls in _user_classes(used):
+        path = source_file(cls) if cls.__module__ == "__main__" else None
+        module = path.stem if path else cls.__module__  # for a script, the name under which its file is imported
+        found[f"{module}.{cls.__qualname__}"] = _hash_class(cls)
+    return found
 
 
 def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -81,12 +86,6 @@ def is_packaged(path: Path) -> bool:
     """Return whether a file belongs to this package, to Python or to an installed library."""
     ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
     return ours or "site-packages" in path.parts or not path.is_file()
-
-
-def _module(cls: type) -> str:
-    """Return the module of a class; for a script, the name under which its file is imported."""
-    path = source_file(cls) if cls.__module__ == "__main__" else None
-    return path.stem if path else cls.__module__
 
 
 def _user_classes(used: Iterable[type]) -> list[type]:

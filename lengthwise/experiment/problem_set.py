@@ -103,16 +103,15 @@ def json_lines(task: Task, problems: Problems) -> Iterator[str]:
     plain = all(json.dumps(symbol, ensure_ascii=False) == f'"{symbol}"' for symbol in task.symbols)
     for (prompt, answer), size, count in zip(problem_texts(task, problems), sizes, rounds, strict=True):
         sizes_text = f'"size": {size[0]}' if len(size) == 1 else f'"sizes": {size}'
-        texts = (f'"{prompt}"', f'"{answer}"') if plain else map(_quote_json, (prompt, answer))
-        first, second = texts
+        first, second = (f'"{text}"' if plain else json.dumps(text, ensure_ascii=False) for text in (prompt, answer))
         yield f'{{"prompt": {first}, "answer": {second}, {sizes_text}, "rounds": {count}}}\n'
 
 
 def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
     """Return prompt and answer of each problem, in the task's own symbols and order; the lines of grids are separated
     by /."""
-    prompts = _texts(task, problems.prompt, problems.prompt_length)
-    answers = _texts(task, problems.answer, problems.answer_length)
+    prompts = symbol_texts(task, problems.prompt, problems.prompt_length)
+    answers = symbol_texts(task, problems.answer, problems.answer_length)
     if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:
         columns = [shape[1] for size in problems.sizes.tolist() if (shape := task.shape(size))]
         prompts, answers = ([*map(_lines, texts, columns)] for texts in (prompts, answers))
@@ -123,11 +122,7 @@ def _lines(text: str, columns: int) -> str:
     return "/".join(text[i : i + columns] for i in range(0, len(text), columns))
 
 
-def _quote_json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
+def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
     """Convert rows of symbols to texts, a million in seconds."""
     symbols, lengths = task.symbols, length.tolist()
     if between := task.vocab.separator:

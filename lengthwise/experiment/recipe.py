@@ -15,7 +15,7 @@ from lengthwise.base import fields, rng
 from lengthwise.base.errors import NotImported, UnknownPart
 from lengthwise.base.formatting import as_html, as_text
 from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, OneLine, Pattern, Positive, Seed, Size, Whole
-from lengthwise.base.results import AnySize
+from lengthwise.base.results import AnySize, RunOutline
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.lengths import Growing, Lengths, Natural
@@ -233,12 +233,8 @@ class Recipe(fields.Config):
             if name not in known:
                 raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, known)}")
         changed = replace(fields.override(self, changes), **values)
-        return changed if changed.chosen_on != self.chosen_on else changed._reset_chosen_on(self)
-
-    def _reset_chosen_on(self, before: Recipe) -> Recipe:
-        """Clear ``chosen_on`` if the task, the model or the lengths have changed."""
-        same = (self.task, self.model, self.lengths) == (before.task, before.model, before.lengths)
-        return self if same else replace(self, chosen_on=ChosenOn())
+        same = (changed.task, changed.model, changed.lengths) == (self.task, self.model, self.lengths)
+        return changed if same or changed.chosen_on != self.chosen_on else replace(changed, chosen_on=ChosenOn())
 
     @property
     def tops(self) -> tuple[int, ...]:
@@ -296,3 +292,23 @@ def _check_end(layout: Layout, part: Objective | Stopping) -> None:
     if part.needs_end and not layout.ends:
         kind, rows = type(part).__name__, type(layout).__name__
         raise UsageError(f"{kind} needs an end symbol, which {rows} does not write: use FullOutput")
+
+
+def outline(recipe: Recipe) -> RunOutline:
+    """Collect the facts that follow from a recipe's classes, so that a report needs no torch."""
+    axes = tuple(recipe.task.axes)
+    return RunOutline(
+        id=recipe.id,
+        seedless_id=recipe.seedless_id,
+        name=recipe.name,
+        seed=recipe.seed,
+        data_seed=recipe.data_seed,
+        task=recipe.task.name,
+        axes=axes,
+        top=recipe.lengths.top,
+        tops=recipe.tops,
+        steps=recipe.steps,
+        stopping=recipe.stopping.name,
+        model=type(recipe.model).__name__,
+        looked_at=recipe.looked_at,
+    )

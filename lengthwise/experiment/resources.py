@@ -102,7 +102,9 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
     problems = samples * positions * 20
     weights = parameters(recipe)
     together = max(positions, 32_768)
-    seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * _attends_everywhere(recipe)
+    parts = (getattr(recipe.model, "mixer", None), *getattr(recipe.model, "positions", ()))
+    attends_everywhere = not any(getattr(part, "sees_neighbours_only", False) for part in parts)
+    seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * attends_everywhere
     # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
     kept = loops if any(rule.reads_output and not rule.stops for rule in rules) else max(rule.window for rule in rules)
     traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
@@ -132,12 +134,6 @@ def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
         return 3.0 * max(size), float(max(size))
     batch = recipe.layout.write(problems, recipe.task)
     return float(batch.targets.shape[1]), float(batch.rounds[0])
-
-
-def _attends_everywhere(recipe: Recipe) -> bool:
-    """Return whether the model computes with every pair of positions."""
-    parts = (getattr(recipe.model, "mixer", None), *getattr(recipe.model, "positions", ()))
-    return not any(getattr(part, "sees_neighbours_only", False) for part in parts)
 
 
 def _numbers_per_position(recipe: Recipe) -> float:

@@ -216,30 +216,10 @@ class Restarts(Stopping):
         super().__post_init__()
         if isinstance(self.rule, Restarts):
             raise UsageError("Restarts takes another rule than Restarts: for more first states, raise count")
-
-    @property
-    def starts(self) -> int:  # type: ignore[override]
-        return self.count
-
-    @property
-    def needs_end(self) -> bool:  # type: ignore[override]
-        return self.rule.needs_end
-
-    @property
-    def needs_movement(self) -> bool:  # type: ignore[override]
-        return self.pick == "residual" or self.rule.needs_movement
-
-    @property
-    def together(self) -> int:  # type: ignore[override]
-        return self.rule.together
-
-    @property
-    def window(self) -> int:  # type: ignore[override]
-        return self.rule.window
-
-    @property
-    def back(self) -> int:  # type: ignore[override]
-        return self.rule.back
+        for name in ("needs_end", "together", "window", "back"):
+            object.__setattr__(self, name, getattr(self.rule, name))
+        object.__setattr__(self, "starts", self.count)
+        object.__setattr__(self, "needs_movement", self.pick == "residual" or self.rule.needs_movement)
 
     @property
     def stops(self) -> bool:

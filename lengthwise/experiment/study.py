@@ -59,14 +59,6 @@ class Panel:
         return (recipe.stopping, *(After(count) for count in self.loops if planned > 1))
 
 
-def _folder_name(panel: Panel) -> str:
-    """Return the name of a panel's folder. Raises UsageError if it is not valid."""
-    name = panel.name or "-".join(re.findall(r"\w+", panel.title.lower()))
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UsageError(f"panel {panel.title!r}: name={name!r} is not a folder name; use letters, digits and dashes")
-    return name
-
-
 @dataclass(frozen=True)
 class Study:
     """One or more panels; each of several has its own folder. Raises UsageError if two share a title or a name, which
@@ -81,7 +73,15 @@ class Study:
 
     def __post_init__(self) -> None:
         if len(self.panels) > 1:
-            object.__setattr__(self, "panels", tuple(replace(panel, name=_folder_name(panel)) for panel in self.panels))
+            named = []
+            for panel in self.panels:
+                name = panel.name or "-".join(re.findall(r"\w+", panel.title.lower()))
+                if not re.fullmatch(r"\w[\w.-]*", name):
+                    raise UsageError(
+                        f"panel {panel.title!r}: name={name!r} is not a folder name; use letters, digits and dashes"
+                    )
+                named.append(replace(panel, name=name))
+            object.__setattr__(self, "panels", tuple(named))
         for what in ("title", "name"):
             found = [getattr(panel, what).casefold() for panel in self.panels]
             if twice := [text for text in found if found.count(text) > 1]:

@@ -8,7 +8,7 @@ recipes, for a GPU.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.lengths import LogUniform, Uniform
@@ -32,36 +32,28 @@ PROBES = ("1+1", "57+24", "999999+8888", f"{'789' * 50}+{'12' * 20}")
 DEPTH = 16  # effective layers as published
 
 
-class Split(NamedTuple):
-    """A split of ``DEPTH`` effective layers into layers and loops, and the form of input injection."""
-
-    layers: int
-    injection: Injection = "add"
-
-    @property
-    def loops(self) -> int:
-        return DEPTH // self.layers
-
-
-SPLITS = {
-    "16x1": Split(16, "once"),
-    "16x1-injection": Split(16, "layers"),
-    "8x2": Split(8),
-    "4x4": Split(4),
-    "1x16": Split(1),
+# Splits of ``DEPTH`` effective layers into layers and loops: the layers, and the form of input injection.
+SPLITS: dict[str, tuple[int, Injection]] = {
+    "16x1": (16, "once"),
+    "16x1-injection": (16, "layers"),
+    "8x2": (8, "add"),
+    "4x4": (4, "add"),
+    "1x16": (1, "add"),
 }
 
 
 def paper() -> dict[str, Recipe]:
     """A decoder of McLeish et al. 2024 as published: width 1024, 20 million sums of up to 20 digits; for a GPU."""
-    return by_name(_published_recipe(name, split) for name, split in SPLITS.items())
+    return by_name(map(_published_recipe, SPLITS))
 
 
-def _published_recipe(name: str, split: Split) -> Recipe:
+def _published_recipe(name: str) -> Recipe:
+    layers, injection = SPLITS[name]
+    loops = DEPTH // layers
     # The batch size is constant: the published one grows to 8,192 over the first 60 % of the run.
     model = Transformer(
         width=1024,
-        layers=split.layers,
+        layers=layers,
         heads=16,
         mlp=1,
         gated=True,
@@ -72,17 +64,17 @@ def _published_recipe(name: str, split: Split) -> Recipe:
         biases=False,
         readout="mlp",
         positions=(Abacus(size=511, offset=101),),
-        injection=split.injection,
-        noise=0.02 if split.loops > 1 else 0.0,
+        injection=injection,
+        noise=0.02 if loops > 1 else 0.0,
     )
     return Recipe(
         name=f"paper-abacus-{name}",
         task=Addition(order="least"),
         layout=NextToken(),
         lengths=Uniform(20),
-        loops=Constant(split.loops),
+        loops=Constant(loops),
         model=model,
-        objective=Progressive(weight=1.0, truncated=True) if split.loops > 1 else Final(),
+        objective=Progressive(weight=1.0, truncated=True) if loops > 1 else Final(),
         steps=2440,
         batch=8192,
         optimizer=AdamW(rate=1e-4, betas=(0.9, 0.98)),
@@ -106,7 +98,7 @@ def blog_abacus_addition() -> Recipe:
         injection="reads",
     )
     return replace(
-        _published_recipe("1x16", SPLITS["1x16"]),
+        _published_recipe("1x16"),
         name="blog-abacus-addition",
         model=model,
         objective=Progressive(),
@@ -200,11 +192,12 @@ def splits() -> dict[str, Recipe]:
     """Sixteen effective layers in the published splits, at width 64, on sums of up to 6 digits. ``-once`` adds the
     input only before the first loop, ``-progressive`` the loss after a random number of loops. See results/abacus."""
     recipes = []
-    for name, split in SPLITS.items():
-        model = replace(SMALL, width=64, layers=split.layers, injection=split.injection, positions=(_PLACES,))
-        recipe = _comparison_recipe(f"abacus-split-{name}", 6, steps=3000, model=model, loops=Constant(split.loops))
+    for name, (layers, injection) in SPLITS.items():
+        loops = DEPTH // layers
+        model = replace(SMALL, width=64, layers=layers, injection=injection, positions=(_PLACES,))
+        recipe = _comparison_recipe(f"abacus-split-{name}", 6, steps=3000, model=model, loops=Constant(loops))
         recipes.append(recipe)
-        if split.loops > 1:
+        if loops > 1:
             recipes.append(replace(recipe, name=f"{recipe.name}-once", model=replace(model, injection="once")))
             recipes.append(replace(recipe, name=f"{recipe.name}-progressive", objective=Progressive()))
     return by_name(recipes)

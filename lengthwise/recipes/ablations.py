@@ -28,27 +28,24 @@ PARITY_ONLY = ("no-ema", "alibi", "learned")  # addition takes longer
 
 def ablations() -> dict[str, Recipe]:
     """Our looped system, or our form of Abacus, with one part changed. See results/ablations."""
-    addition = [recipe for recipe in _variations("addition", _addition()) if not recipe.name.endswith(PARITY_ONLY)]
-    return by_name(
-        [
-            *_variations("parity", _parity()),
-            *addition,
-            *_two_loops(),
-            *_abacus(),
-            *_published_recipes(),
-            *_own_length_recipes(),
-        ]
+    parity = replace(WINDOWED, name="ablation-parity-ours", watch=Watch())
+    addition = replace(
+        columns_addition(),
+        name="ablation-addition-ours",
+        lengths=Curriculum(top=10, every=60),  # up to 10 bits: four minutes instead of sixteen
+        schedule=Schedule("cosine", cooldown=0.4),
+        steps=1200,
+        watch=Watch(),
     )
-
-
-def _parity() -> Recipe:
-    return replace(WINDOWED, name="ablation-parity-ours", watch=Watch())
-
-
-def _addition() -> Recipe:
-    """Return the reference for addition, trained on up to 10 bits: four minutes instead of sixteen."""
-    recipe = replace(columns_addition(), name="ablation-addition-ours", watch=Watch(), steps=1200)
-    return replace(recipe, lengths=Curriculum(top=10, every=60), schedule=Schedule("cosine", cooldown=0.4))
+    of_addition = [recipe for recipe in _variations("addition", addition) if not recipe.name.endswith(PARITY_ONLY)]
+    # The published recipes on half the range, without filling rows up to their batch's longest.
+    halves = {task: variation(task, "fop-loop-adaptive", "half") for task in SETTINGS["half"]}
+    own_rows = [
+        replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in halves.items()
+    ]
+    return by_name(
+        [*_variations("parity", parity), *of_addition, *_two_loops(), *_abacus(), *_published_recipes(), *own_rows]
+    )
 
 
 def _variations(task: str, ours: Recipe) -> list[Recipe]:
@@ -114,12 +111,6 @@ def _published_recipes() -> list[Recipe]:
         for task, form in forms.items()
         for what, more in rounds.items()
     ]
-
-
-def _own_length_recipes() -> list[Recipe]:
-    """Return the published recipes on half the range, without filling rows up to their batch's longest."""
-    forms = {task: variation(task, "fop-loop-adaptive", "half") for task in SETTINGS["half"]}
-    return [replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in forms.items()]
 
 
 def _model(recipe: Recipe, **changes: Any) -> Transformer:

@@ -27,21 +27,17 @@ LAYERS = 20  # applied once instead of in a loop
 
 def controls() -> dict[str, Recipe]:
     """Ours without the loop, without the window, or without both. See docs/controls.md."""
-    return by_name([*_pairs(), *(recipe for task in FORMS for recipe in _task_controls(task))])
-
-
-def _pairs() -> list[Recipe]:
-    """Return the controls for pairs. Without a window, columns have learned positions; with one, a mark at the first.
-    ``standard-pairs`` has neither loop nor window."""
-    looped, standard = looped_pairs(), standard_pairs()
+    looped, standard = looped_pairs(), standard_pairs()  # which has neither loop nor window
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)
+    # Pairs have learned positions of columns or, with a window, a mark at the first.
     window = replace(standard.model, positions=(Local(reach=1), Mark()))
     whole = replace(looped.model, positions=(Learned(size=512),))
-    return [
+    pairs = (
         replace(standard, name="control-pairs-window", model=window),
         replace(looped, name="control-pairs-loops", model=whole),
-    ]
+    )
+    return by_name([*pairs, *(recipe for task in FORMS for recipe in _task_controls(task))])
 
 
 def _task_controls(task: str) -> list[Recipe]:

@@ -6,7 +6,7 @@ model on a CPU budget.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.lengths import Natural
@@ -77,35 +77,22 @@ def _published_recipe(name: str, size: str) -> Recipe:
     )
 
 
-@dataclass(frozen=True)
-class Budget:
-    """The CPU budget of a size: the number of expressions and, for each model, the batch size and AdamW's peak rate
-    with the lowest validation loss after a short run (docs/lab)."""
-
-    expressions: int
-    steps: dict[str, tuple[int, float]]
-
-
+# The CPU budget of a size: the number of expressions and, for each model, the batch size and AdamW's peak rate with the
+# lowest validation loss after a short run (docs/lab).
 BUDGETS = {
-    "small": Budget(1_280_000, {"retran": (256, 0.01), "gpt": (256, 0.01), "lstm": (256, 0.01)}),
-    "medium": Budget(512_000, {"retran": (256, 0.003), "gpt": (256, 0.003), "lstm": (256, 0.003)}),
-    "large": Budget(512_000, {"retran": (128, 0.003), "gpt": (128, 0.001), "lstm": (32, 0.0005)}),
+    "small": (1_280_000, {"retran": (256, 0.01), "gpt": (256, 0.01), "lstm": (256, 0.01)}),
+    "medium": (512_000, {"retran": (256, 0.003), "gpt": (256, 0.003), "lstm": (256, 0.003)}),
+    "large": (512_000, {"retran": (128, 0.003), "gpt": (128, 0.001), "lstm": (32, 0.0005)}),
 }
 
 
 def cpu() -> dict[str, Recipe]:
     """A model of the ReTran paper on a budget for a CPU: fewer expressions, in smaller batches."""
-    return by_name(_cpu_recipe(name, size) for size in SIZES for name in models(size))
-
-
-def _cpu_recipe(name: str, size: str) -> Recipe:
-    batch, rate = BUDGETS[size].steps[name]
-    steps = BUDGETS[size].expressions // batch
-    return replace(
-        _published_recipe(name, size),
-        name=f"{name}-{size}",
-        steps=steps,
-        batch=batch,
-        optimizer=AdamW(rate=rate),
-        watch=Watch(every=steps // 10, validation=8192),
-    )
+    recipes = []
+    for size, (expressions, settings) in BUDGETS.items():
+        for name, (batch, rate) in settings.items():
+            steps = expressions // batch
+            recipe = replace(_published_recipe(name, size), name=f"{name}-{size}", steps=steps, batch=batch)
+            watch = Watch(every=steps // 10, validation=8192)
+            recipes.append(replace(recipe, optimizer=AdamW(rate=rate), watch=watch))
+    return by_name(recipes)

@@ -117,8 +117,14 @@ def add(path: Path) -> None:
 def _register(path: Path, found: dict[str, list[Declared]]) -> None:
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.ClassDef):
-            known = _read_class(node, path)
-            found.setdefault(known.name, []).append(known)
+            name = node.name
+            for part in node.body:  # a class that was renamed has its name in files as ``recorded_name``
+                if isinstance(part, ast.AnnAssign) and ast.unparse(part.target) == "recorded_name" and part.value:
+                    name = str(ast.literal_eval(part.value))
+            bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
+            is_dataclass = any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
+            one = Declared(name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
+            found.setdefault(name, []).append(one)
 
 
 @cache
@@ -168,20 +174,6 @@ def ancestors(one: Declared, *below: Declared) -> list[Declared]:
     return found
 
 
-def _read_class(node: ast.ClassDef, path: Path) -> Declared:
-    bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
-    is_dataclass = any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
-    return Declared(_recorded_name(node), path, node, bases, ast.get_docstring(node) or "", is_dataclass)
-
-
-def _recorded_name(node: ast.ClassDef) -> str:
-    """Return the name of a class in files: its ``recorded_name``, if it was renamed."""
-    for part in node.body:
-        if isinstance(part, ast.AnnAssign) and ast.unparse(part.target) == "recorded_name" and part.value:
-            return str(ast.literal_eval(part.value))
-    return node.name
-
-
 def declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
     """Return the fields that a class in this file declares itself."""
     comments = _comments(path, node.lineno, node.end_lineno or node.lineno)
@@ -192,35 +184,27 @@ def _read_field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -
     default = node.value
     if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
         default = next((word.value for word in default.keywords if word.arg in ("default", "default_factory")), None)
-    about = comments.get(node.end_lineno or node.lineno, ("", False))[0] or _comment_above(node.lineno, comments)
+    about = comments.get(node.end_lineno or node.lineno, ("", False))[0]
+    if not about:
+        above: list[str] = []  # comment lines directly above the field
+        while (found := comments.get(node.lineno - 1 - len(above))) and found[1]:
+            above.insert(0, found[0])
+        about = " ".join(above)
     given = ast.unparse(default) if default else None
     return Field(ast.unparse(node.target), ast.unparse(node.annotation), given, about)
-
-
-def _comment_above(line: int, comments: Mapping[int, tuple[str, bool]]) -> str:
-    """Return the comment lines directly above a line, joined."""
-    lines: list[str] = []
-    while (found := comments.get(line - 1 - len(lines))) and found[1]:
-        lines.insert(0, found[0])
-    return " ".join(lines)
 
 
 @cache
 def _comments(path: Path, first: int, last: int) -> dict[int, tuple[str, bool]]:
     """Return the comments from the first to the last line by line number, and whether each fills its line."""
     found = {}
-    lines = iter(_lines(path)[first - 1 : last])
+    with tokenize.open(path) as source:
+        lines = iter(source.readlines()[first - 1 : last])
     for token in tokenize.generate_tokens(lambda: next(lines, "")):
         if token.type == tokenize.COMMENT:
             alone = not token.line[: token.start[1]].strip()
             found[first - 1 + token.start[0]] = token.string.lstrip("# ").strip(), alone
     return found
-
-
-@cache
-def _lines(path: Path) -> list[str]:
-    with tokenize.open(path) as source:
-        return source.readlines()
 
 
 # Fields by common other names
@@ -293,14 +277,16 @@ def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> lis
 
     ``members``: the names of the recipes of families, by file and function; by default those in ``MEMBERS``.
     """
-    kept = _read_members() if members is None else members
+    if members is None:
+        tree = json.loads(MEMBERS.read_text(encoding="utf-8")) if MEMBERS.exists() else {}
+        members = tree["families"] if tree.get("files") == fingerprints() else None
     found = []
     for path in _files("recipes"):
-        if kept is None or path.stem not in kept:
+        if members is None or path.stem not in members:
             return None
         recipes = {name.replace("_", "-"): about for name, about in _functions_returning(path, "Recipe")}
         for name, about in _functions_returning(path, "dict[str, Recipe]"):
-            recipes |= dict.fromkeys(kept[path.stem].get(name, []), about)
+            recipes |= dict.fromkeys(members[path.stem].get(name, []), about)
         found.append(System(path.stem, first_sentence(ast.get_docstring(ast.parse(path.read_bytes())) or ""), recipes))
     return found
 
@@ -313,28 +299,17 @@ def studies() -> dict[str, str]:
 
 def fingerprints() -> dict[str, str]:
     """Return a hash of each recipe file's code, without docstrings and full-line comments."""
-    return {
-        path.stem: hashlib.blake2b(_code_without_docs(path).encode(), digest_size=8).hexdigest()
-        for path in _files("recipes")
-    }
-
-
-def _code_without_docs(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    doc_lines: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            doc_lines |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    lines = [line.strip() for number, line in enumerate(text.splitlines(), 1) if number not in doc_lines]
-    return "\n".join(line for line in lines if line and not line.startswith("#"))
-
-
-def _read_members() -> dict[str, dict[str, list[str]]] | None:
-    try:
-        tree = json.loads(MEMBERS.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return tree["families"] if tree.get("files") == fingerprints() else None
+    found = {}
+    for path in _files("recipes"):
+        text = path.read_text(encoding="utf-8")
+        doc_lines: set[int] = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                doc_lines |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        lines = [line.strip() for number, line in enumerate(text.splitlines(), 1) if number not in doc_lines]
+        code = "\n".join(line for line in lines if line and not line.startswith("#"))
+        found[path.stem] = hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
+    return found
 
 
 def _files(folder: str) -> list[Path]:

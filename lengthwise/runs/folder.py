@@ -291,8 +291,7 @@ class RunFolder(Folder):
         if kept := self._about().get("outline"):
             return self._validate(RunOutline, kept, "outline")
         # For unfinished runs and earlier versions' folders, compute it from the recipe, which imports torch.
-        from lengthwise.experiment.outline import outline
-        from lengthwise.experiment.recipe import Recipe
+        from lengthwise.experiment.recipe import Recipe, outline
 
         return outline(Recipe.read(read_text(self.folder / "config.json")))
 

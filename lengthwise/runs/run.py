@@ -37,9 +37,8 @@ from lengthwise.base.files import (
 )
 from lengthwise.base.results import RunOutline
 from lengthwise.base.streams import suppress_warnings
-from lengthwise.experiment.outline import outline
 from lengthwise.experiment.own_code import changed_classes, hash_user_code
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, device_of
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder

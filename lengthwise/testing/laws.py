@@ -1,7 +1,8 @@
 """Laws: properties of every part of a kind. ``lengthwise check`` checks a user's own parts, the tests the package's.
 
 A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of that
-argument determines the kind, and the docstring states the property. A law raises ``Broken`` if the property fails.
+argument determines the kind; a law of runners is one of the models that they run. The docstring states the property. A
+law raises ``Broken`` if the property fails.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.registry.sources import first_sentence
+from lengthwise.runners import Runner
 from lengthwise.testing import laws_of_layouts, laws_of_models, laws_of_parts, laws_of_rules, laws_of_tasks
 from lengthwise.testing.laws_of_parts import Broken
 
@@ -87,8 +89,12 @@ def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
                 continue
             hints = typing.get_type_hints(function)
             (takes, *more) = [hint for argument, hint in hints.items() if argument != "return"] or [None]
-            if not more and hints.get("return") is type(None) and isinstance(takes, type) and issubclass(kind, takes):
+            if more or hints.get("return") is not type(None) or not isinstance(takes, type):
+                continue
+            if issubclass(kind, takes):
                 laws.append(function)
+            elif takes is Runner and issubclass(kind, ModelSpec):
+                laws.append(laws_of_models.on_each_model(function))
     return tuple(laws)
 
 
@@ -104,28 +110,23 @@ def _check_law(part: Any, name: str, law: Law) -> Finding:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a SystemExit of the part's code counts as broken too
-        return Finding(name, statement, holds=False, told=_describe_error(error))
+        # Other errors than of broken laws come from the part's own code: they are told with file and line.
+        told = one_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
+        return Finding(name, statement, holds=False, told=told)
     return Finding(name, statement, holds=True, told="")
-
-
-def _describe_error(error: BaseException) -> str:
-    """Return the message of a broken law; for other errors in the part's own code, with file and line."""
-    return one_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
 
 
 def check_kinds(kinds: Iterable[type[Config]]) -> Findings:
     """Check each class, created without arguments, against the laws of its kind."""
+
+    def it_can_be_made(kind: type[Config]) -> None:
+        """It can be made without arguments."""
+        kind()
+
     findings = Findings()
     for kind in kinds:
-        try:
-            part = kind()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            law = "It can be made without arguments."
-            findings.append(Finding(kind.__name__, law, holds=False, told=_describe_error(error)))
-        else:
-            findings += check_part(part, kind.__name__)
+        made = _check_law(kind, kind.__name__, it_can_be_made)
+        findings += check_part(kind(), kind.__name__) if made.holds else [made]
     return findings
 
 

@@ -21,7 +21,7 @@ from lengthwise.tasks.bits import FlippedCopy
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.tasks.strings import UniqueSet
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.testing.laws_of_tasks import texts
 
@@ -136,15 +136,13 @@ def rounds_and_sizes_are_kept(layout: Layout) -> None:
 
 def _accepted_tasks(layout: Layout) -> list[Task]:
     """Return the ``TASKS`` that a layout accepts or, if there are none, the user's own tasks that it accepts."""
-    return [task for task in TASKS if layout.accepts(task)] or [task for task in _own_tasks() if layout.accepts(task)]
-
-
-def _own_tasks() -> Iterator[Task]:
-    """Yield every imported task outside the package that can be created without arguments."""
-    for kind in kinds(Task).values():
-        if is_foreign(kind):
-            with suppress(TypeError, UsageError):
-                yield kind()
+    if shipped := [task for task in TASKS if layout.accepts(task)]:
+        return shipped
+    own: list[Task] = []
+    for kind in filter(is_foreign, kinds(Task).values()):
+        with suppress(TypeError, UsageError):  # it cannot be created without arguments
+            own.append(kind())
+    return [task for task in own if layout.accepts(task)]
 
 
 def _write_batches(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:

@@ -6,8 +6,10 @@ Rows are random symbols or, if a part's class sets ``checked_on = (task, layout)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
 
 import torch
 from jaxtyping import Bool, Float
@@ -40,30 +42,39 @@ SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # difference of logits that 
 
 
 # Checked first, since a random model also breaks most other laws.
-def at_test_nothing_is_random(spec: ModelSpec) -> None:
+def at_test_nothing_is_random(runner: Runner) -> None:
     """In evaluation the same row gets the same logits again."""
-    for runner in _runners(spec):
-        inputs = runner.rows()
-        if not torch.equal(logits_of(runner, inputs), logits_of(runner, inputs)):
-            raise Broken("the same rows got other logits in evaluation: use random numbers in training only")
+    inputs = _rows_of(runner)
+    if not torch.equal(logits_of(runner, inputs), logits_of(runner, inputs)):
+        raise Broken("the same rows got other logits in evaluation: use random numbers in training only")
 
 
-def a_row_is_what_it_is_alone(spec: ModelSpec) -> None:
+def a_row_is_what_it_is_alone(runner: Runner) -> None:
     """A row gets the same logits alone and beside longer rows with other numbers of loops."""
-    for runner in _runners(spec):
-        check_independence(runner)
+    inputs = _rows_of(runner, width=10)
+    together = logits_of(runner, inputs)
+    for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
+        row = inputs.take(slice(i, i + 1)).columns(0, length)
+        if differ(together[i, :length], logits_of(runner, row, [LOOPS[i]])[0]):
+            raise Broken(f"a row of {length} tokens gets other logits beside longer rows than alone")
 
 
-def padding_is_not_read(spec: ModelSpec) -> None:
+def padding_is_not_read(runner: Runner) -> None:
     """Tokens after a row's end change no logits."""
-    for runner in _runners(spec):
-        check_padding(runner)
+    inputs = _rows_of(runner, width=10)
+    other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
+    changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, other))
+    if not torch.equal(logits_of(runner, inputs), logits_of(runner, changed)):
+        raise Broken("other tokens after a row's end change its logits")
 
 
-def the_order_of_rows_does_not_matter(spec: ModelSpec) -> None:
+def the_order_of_rows_does_not_matter(runner: Runner) -> None:
     """Rows in another order get the same logits."""
-    for runner in _runners(spec):
-        check_order(runner)
+    inputs, order = _rows_of(runner), torch.tensor([2, 0, 1])
+    for loops in (LOOPS, (2, 2, 2)):
+        permuted = logits_of(runner, inputs.take(order), [loops[i] for i in order])
+        if differ(logits_of(runner, inputs, loops)[order], permuted):
+            raise Broken("the same rows in another order get other logits")
 
 
 def causal_means_causal(spec: ModelSpec) -> None:
@@ -72,21 +83,19 @@ def causal_means_causal(spec: ModelSpec) -> None:
         check_causality(runner)
 
 
-def a_run_in_halves_is_one_run(spec: ModelSpec) -> None:
+def a_run_in_halves_is_one_run(runner: Runner) -> None:
     """Loops that continue from a carried state give the same logits and gradients as all loops in one run."""
-    for runner in _runners(spec):
-        inputs = runner.rows()
-        for first in (LOOPS, (2, 2, 2)):
-            check_carrying(runner, inputs, first)
+    inputs = _rows_of(runner)
+    for first in (LOOPS, (2, 2, 2)):
+        _check_carrying(runner, inputs, first)
 
 
-def every_parameter_takes_part(spec: ModelSpec) -> None:
+def every_parameter_takes_part(runner: Runner) -> None:
     """Each parameter has a gradient with a value other than 0."""
-    for runner in _runners(spec):
-        logits_of(runner, runner.rows()).square().sum().backward()
-        for name, parameter in runner.model.named_parameters():
-            if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any()):
-                raise Broken(f"{name} has no effect on any logit")
+    logits_of(runner, _rows_of(runner)).square().sum().backward()
+    for name, parameter in runner.model.named_parameters():
+        if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any()):
+            raise Broken(f"{name} has no effect on any logit")
 
 
 def weights_come_from_the_seed(spec: ModelSpec) -> None:
@@ -102,14 +111,10 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
                 raise Broken(f"{name} differs: draw it with torch's own generator, as torch.nn.init does")
 
 
-def far_longer_rows_are_read(spec: ModelSpec) -> None:
+def far_longer_rows_are_read(runner: Runner) -> None:
     """Rows far longer than in training get finite logits or raise a UsageError."""
-    for runner in _runners(spec):
-        try:
-            logits = logits_of(runner, runner.rows([LONG]), [1])
-        except UsageError:
-            continue
-        if not logits.isfinite().all():
+    with suppress(UsageError):
+        if not logits_of(runner, _rows_of(runner, [LONG]), [1]).isfinite().all():
             raise Broken(f"a row of {LONG} positions gets logits that are not finite")
 
 
@@ -128,38 +133,19 @@ def decoding_goes_on_from_earlier_positions(spec: ModelSpec) -> None:
                 start = stop
 
 
-# Checks of any runner of a model
+def on_each_model(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None]:
+    """Return a law of runners as a law of specifications: it holds for the plain runner of each model that one
+    builds."""
+
+    @wraps(law)
+    def check(spec: ModelSpec) -> None:
+        for runner in _runners(spec):
+            law(runner)
+
+    return check
 
 
-def check_independence(runner: Runner) -> None:
-    """Raise Broken if a row's logits depend on other rows, padding or the other rows' loops."""
-    inputs = _rows_of(runner, width=10)
-    together = logits_of(runner, inputs)
-    for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
-        row = inputs.take(slice(i, i + 1)).columns(0, length)
-        if differ(together[i, :length], logits_of(runner, row, [LOOPS[i]])[0]):
-            raise Broken(f"a row of {length} tokens gets other logits beside longer rows than alone")
-
-
-def check_padding(runner: Runner) -> None:
-    """Raise Broken if logits depend on tokens after a row's end."""
-    inputs = _rows_of(runner, width=10)
-    other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
-    changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, other))
-    if not torch.equal(logits_of(runner, inputs), logits_of(runner, changed)):
-        raise Broken("other tokens after a row's end change its logits")
-
-
-def check_order(runner: Runner) -> None:
-    """Raise Broken if logits depend on the order of rows."""
-    inputs, order = _rows_of(runner), torch.tensor([2, 0, 1])
-    for loops in (LOOPS, (2, 2, 2)):
-        permuted = logits_of(runner, inputs.take(order), [loops[i] for i in order])
-        if differ(logits_of(runner, inputs, loops)[order], permuted):
-            raise Broken("the same rows in another order get other logits")
-
-
-def check_carrying(runner: Runner, inputs: Inputs, first: Sequence[int]) -> None:
+def _check_carrying(runner: Runner, inputs: Inputs, first: Sequence[int]) -> None:
     """Raise Broken if two more loops after ``first``, from the carried state, differ from all loops in one run."""
     at, loops = inputs.padding_mask, torch.tensor(first)
     runner.model.zero_grad()
@@ -181,9 +167,10 @@ def check_carrying(runner: Runner, inputs: Inputs, first: Sequence[int]) -> None
     runner.model.zero_grad()
 
 
-def check_causality(runner: Runner) -> None:
-    """Raise Broken if a position's logits depend on later tokens, or not on its own token."""
-    for loops in (1, 2):
+def check_causality(runner: Runner, numbers: Sequence[int] = (1, 2)) -> None:
+    """Raise Broken if a position's logits depend on later tokens, or not on its own token, after these numbers of
+    loops."""
+    for loops in numbers:
         reached = influence(runner, _rows_of(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
             position, token = later.nonzero()[0].tolist()

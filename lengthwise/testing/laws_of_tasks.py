@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Int
-from torch import Generator, Tensor
+from torch import Tensor
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.experiment.problem_set import symbol_texts
 from lengthwise.tasks import Task
+from lengthwise.tasks.family import Sampler
 from lengthwise.testing.laws_of_parts import Broken
 
 SHORT = 5  # number of smallest sizes on each axis at which every set of problems is checked
@@ -19,8 +21,6 @@ ROWS = 64  # problems of each size, enough that some answer fills its slots
 BETWEEN = 9  # number of sizes of a family between the smallest and the largest
 POOL, EVERY = 2000, 3000  # problems of a pool; most problems of a size to enumerate
 SETS_OF_THEIR_OWN = ("uniform", "natural", "every")  # names that no family may have
-
-Sampler = Callable[[Int[Tensor, "b axes"], Generator], Problems]
 
 
 def every_answer_is_right(task: Task) -> None:
@@ -191,14 +191,8 @@ def every_problem_is_there_once(task: Task) -> None:
 
 def texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
     """Return prompts and answers in the task's own symbols and order."""
-    symbols, between = task.symbols, task.vocab.separator
-
-    def read(rows: Tensor, lengths: Tensor) -> list[str]:
-        both = zip(rows.tolist(), lengths.tolist(), strict=True)
-        return [between.join(symbols[i] for i in row[:length]) for row, length in both]
-
-    prompts = read(problems.prompt, problems.prompt_length)
-    return list(zip(prompts, read(problems.answer, problems.answer_length), strict=True))
+    prompts = symbol_texts(task, problems.prompt, problems.prompt_length)
+    return list(zip(prompts, symbol_texts(task, problems.answer, problems.answer_length), strict=True))
 
 
 def sizes_of(task: Task, top: int = SHORT, times: int = 8) -> Int[Tensor, "b axes"]:

@@ -16,7 +16,7 @@ from lengthwise.base.schemas import ScoreRow
 from lengthwise.base.score_rows import Row, latest, share_text, size_text
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
-from lengthwise.experiment.outline import outline
+from lengthwise.experiment.recipe import outline
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Weights

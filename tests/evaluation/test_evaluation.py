@@ -24,7 +24,7 @@ from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import Constant
-from lengthwise.experiment.outline import outline
+from lengthwise.experiment.recipe import outline
 from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, OutputRule
 from lengthwise.models import SinglePass

@@ -55,14 +55,15 @@ from lengthwise.runners.plain import Plain, first, unroll
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.testing.laws_of_models import (
+    a_row_is_what_it_is_alone,
     at_test_nothing_is_random,
     check_causality,
-    check_independence,
-    check_order,
-    check_padding,
     every_parameter_takes_part,
     far_longer_rows_are_read,
     influence,
+    on_each_model,
+    padding_is_not_read,
+    the_order_of_rows_does_not_matter,
     weights_come_from_the_seed,
 )
 from lengthwise.testing.laws_of_parts import Broken
@@ -71,7 +72,11 @@ both = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 every_model = pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
 
 
-LAWS = [check_independence, check_padding, check_order]  # of a runner, whatever it makes of rows
+LAWS = [
+    a_row_is_what_it_is_alone,
+    padding_is_not_read,
+    the_order_of_rows_does_not_matter,
+]  # of a runner, whatever it makes of rows
 
 
 def test_what_stands_in_the_padding_of_these_rows_differs():
@@ -92,7 +97,8 @@ def test_causal_means_causal(spec, run):
 
 
 MADE = dict.fromkeys(spec for spec, _ in EVERY)  # one whose heads see one key has no use for a bias
-FURTHER = [every_parameter_takes_part, weights_come_from_the_seed, at_test_nothing_is_random, far_longer_rows_are_read]
+OF_RUNNERS = (every_parameter_takes_part, at_test_nothing_is_random, far_longer_rows_are_read)
+FURTHER = [weights_come_from_the_seed, *map(on_each_model, OF_RUNNERS)]
 
 
 @pytest.mark.parametrize("law", FURTHER, ids=lambda law: law.__name__)

@@ -18,8 +18,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.lengths import Curriculum, Mastery, Uniform
-from lengthwise.experiment.outline import outline
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.source import Fresh
 from lengthwise.experiment.study import Study
 from lengthwise.recipes.pairs import looped_pairs

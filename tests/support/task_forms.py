@@ -8,12 +8,11 @@ from lengthwise.base.rng import stream
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic
+from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic, SolveEquation
 from lengthwise.tasks.file import File
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.solve_equation import SolveEquation
 from lengthwise.tasks.strings import Copy
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.testing import laws_of_tasks

@@ -21,8 +21,7 @@ from lengthwise.base.types import Problems
 from lengthwise.cli import verify as verbs_verify
 from lengthwise.cli.entry import main
 from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.outline import outline
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.stopping import MaxConfidence
 from lengthwise.models import SinglePass
 from lengthwise.models.transformer import Transformer
