@@ -40,7 +40,7 @@ from lengthwise.nn.position import Encoding
 from lengthwise.runners import Logits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, compile_advance, drops, pad_to_bucket
-from lengthwise.runners.plain import detach, pick
+from lengthwise.runners.plain import choose_rows, detach, pick
 from lengthwise.runners.short_attention import choose_attention, head_width
 
 BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
@@ -332,9 +332,9 @@ class Unrolled(nn.Module):
                     state = self.advance_compiled(state, context, runs[:, None, None])
                 else:
                     new = self._advance(state, context)
-                    state = new if shape.all_run else keep_finished_rows(runs, new, state)
+                    state = new if shape.all_run else choose_rows(runs, new, state)
             if tracked is not None and k >= shape.no_grad_loops:
-                state = keep_finished_rows(tracked[k], state, detach(state))
+                state = choose_rows(tracked[k], state, detach(state))
             if shape.each:
                 read.append(model.read(state))
         return torch.stack(read) if shape.each else model.read(state)
@@ -349,16 +349,6 @@ class Unrolled(nn.Module):
         if not self.compiles:
             return waves.advance(self.model, state)  # type: ignore[arg-type]
         return waves.advance(self.model, state, partial(waves.compile_step, backend=BACKEND))  # type: ignore[arg-type]
-
-
-def keep_finished_rows(runs: Bool[Tensor, " b"], new: Any, old: Any) -> Any:
-    """A state after a loop: the new one of rows that run, the old one of others. What has no row of its own is new."""
-    if isinstance(new, tuple):
-        parts = [keep_finished_rows(runs, *both) for both in zip(new, old, strict=True)]
-        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
-    if not isinstance(new, Tensor) or not new.dim() or len(new) != len(runs):
-        return new
-    return torch.where(runs.view(-1, *[1] * (new.dim() - 1)), new, old)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from lengthwise.base.types import UsageError
 from lengthwise.models import State
@@ -45,9 +46,7 @@ def flat_state(state: State, width: int) -> Float[Tensor, "r t d"]:
 
 def _tensors(state: State) -> list[Tensor]:
     """Return the floating-point tensors of nested tuples."""
-    if isinstance(state, tuple):
-        return [part for one in state for part in _tensors(one)]
-    return [state] if isinstance(state, Tensor) and state.is_floating_point() else []
+    return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
 def _sum_squares(x: Tensor, real: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
 
 from lengthwise.base.types import Inputs, UsageError, to_device
 from lengthwise.models import Model, State, device_of
@@ -31,11 +32,10 @@ def unroll(
     context = model.embed(inputs.take(order).to(device := device_of(model)))
     state = model.start(context) if state is None else rows_of(state, to_device(order, device))
     for k, count in enumerate(running, 1):
-        # Rows with fewer loops are last, so cutting them off is a slice, without a copy.
-        order = order[:count]
-        if not len(order):
+        if not count:
             return
-        state, context = first((state, context), len(order))
+        if count < len(order):  # rows with fewer loops are last, so cutting them off is a slice, without a copy
+            order, (state, context) = order[:count], rows_of((state, context), slice(count))
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
             state = model.advance(state, context)
         if (stay := (yield k, order, state)) is not None:
@@ -44,43 +44,42 @@ def unroll(
             running[k:] = [int((loops[order] > later).sum()) for later in range(k, len(running))]
 
 
-def first(tree: Any, count: int) -> Any:
-    """Return the first ``count`` rows of all tensors in nested tuples. Tensors of one row and non-tensors stay
-    unchanged."""
-    return rows_of(tree, slice(count))
-
-
 def rows_of(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
     """Return these rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
-    return map_tensors(lambda part: part if len(part) == 1 else part[rows], tree)
+    return tree_map_only(Tensor, lambda part: part if len(part) == 1 else part[rows], tree)
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """Apply a function to all tensors in nested tuples."""
-    if isinstance(tree, tuple):
-        parts = [map_tensors(function, part) for part in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-    return function(tree) if isinstance(tree, Tensor) else tree
+def choose_rows(chosen: Bool[Tensor, " b"] | Bool[Tensor, ""], new: State, old: State) -> State:
+    """Return a state that is ``new`` in the chosen rows (or all, by a scalar) and ``old`` in the others. What has no
+    row of its own is new."""
+
+    def choose(new: Any, old: Any) -> Any:
+        if not isinstance(new, Tensor) or not new.dim() or (chosen.dim() and len(chosen) != len(new)):
+            return new
+        return torch.where(chosen.reshape(chosen.shape + (1,) * (new.dim() - chosen.dim())), new, old)
+
+    return tree_map(choose, new, old)
 
 
 def detach(state: State) -> State:
     """Return a state without its gradients."""
-    return map_tensors(Tensor.detach, state)
+    return tree_map_only(Tensor, Tensor.detach, state)
 
 
 def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
     """Join the states of some rows each, given with their indices, to the state of all rows, in order. Raises
     UsageError if a value without a row axis differs between the parts."""
     rows, trees = zip(*parts, strict=True)
-    one = trees[0]
-    if isinstance(one, tuple):
-        joined = [join_rows([*zip(rows, same, strict=True)]) for same in zip(*trees, strict=True)]
-        return type(one)(*joined) if hasattr(one, "_fields") else tuple(joined)
-    if isinstance(one, Tensor) and all(len(tree) == len(own) for tree, own in zip(trees, rows, strict=True)):
-        return torch.cat(trees)[to_device(torch.cat(rows).argsort(), one.device)]
-    if all(torch.equal(tree, one) if isinstance(tree, Tensor) else tree == one for tree in trees):
-        return one
-    raise UsageError("a part of this model's state is shared by all rows: it carries states after equal loops only")
+
+    def join(*values: Any) -> Any:
+        one = values[0]
+        if isinstance(one, Tensor) and all(len(value) == len(own) for value, own in zip(values, rows, strict=True)):
+            return torch.cat(values)[to_device(torch.cat(rows).argsort(), one.device)]
+        if all(torch.equal(value, one) if isinstance(value, Tensor) else value == one for value in values):
+            return one
+        raise UsageError("a part of this model's state is shared by all rows: it carries states after equal loops only")
+
+    return tree_map(join, *trees)
 
 
 class Plain(Runner):

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lengthwise.base.types import CopiedInputs, Inputs, UsageError, to_device
 from lengthwise.models import Model, device_of
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
-from lengthwise.runners.plain import first, pick
+from lengthwise.runners.plain import choose_rows, detach, pick, rows_of
 
 Answered = Any  # what ``last`` returns, or a list of what ``each`` yields
 
@@ -185,27 +185,18 @@ class _Unrolled(nn.Module):
         context = model.embed(CopiedInputs(**inputs, original=plan.host))
         state, found = model.start(context), []
         for k, count in enumerate(plan.most):
-            before, context, running = first((state, context, running), count)
+            if count < len(running):
+                state, context, running = rows_of((state, context, running), slice(count))
+            before = state
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= min(plan.no_grad_loops)):
                 state = model.advance(before, context)
             if min(plan.counts[k]) < count:
-                state = _choose_rows(running[:, k], state, before)
+                state = choose_rows(running[:, k], state, detach(before))
             if min(plan.no_grad_loops) <= k < max(plan.no_grad_loops):
-                state = _choose_rows(tracked[k], state, state)
+                state = choose_rows(tracked[k], state, detach(state))
             if plan.least[k] < count:
                 found.append(model.read(state)[plan.least[k] :])
         return tuple(found)
-
-
-def _choose_rows(chosen: Tensor, new: Any, old: Any) -> Any:
-    """Return ``new`` in the chosen rows (or all, by a scalar), else ``old`` without gradients. Tensors of one row for
-    all rows are new."""
-    if isinstance(new, tuple):
-        parts = [_choose_rows(chosen, *both) for both in zip(new, old, strict=True)]
-        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
-    if not isinstance(new, Tensor) or (chosen.dim() and len(chosen) != len(new)):
-        return new
-    return torch.where(chosen.reshape(chosen.shape + (1,) * (new.dim() - chosen.dim())), new, old.detach())
 
 
 class _Plan:

@@ -17,13 +17,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext
 from lengthwise.runners import compiled
 from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, round_weights, tensors_of
-from lengthwise.runners.plain import Plain, map_tensors, pick
+from lengthwise.runners.plain import Plain, pick
 from lengthwise.runners.short_attention import attend_by_products
 from lengthwise.runners.stacked import Answered, Query
 
@@ -156,15 +157,17 @@ class _CompiledStack(nn.Module):
 
     def embed(self, inputs: Inputs) -> Any:
         """Return the context, of which each tensor is "s b …"."""
-        kept: list[TransformerContext] = []
+        kept: list[tuple[list[Any], Any]] = []
 
         def embed(weights: dict[str, Tensor], given: dict[str, Tensor]) -> list[Tensor]:
-            kept.append(functional_call(self.caller, weights, ("embed", CopiedInputs(**given, original=inputs.host))))
-            return list_tensors(kept[-1])
+            rows = CopiedInputs(**given, original=inputs.host)
+            kept.append(tree_flatten(functional_call(self.caller, weights, ("embed", rows))))
+            return [leaf for leaf in kept[-1][0] if isinstance(leaf, Tensor)]
 
         given = {name: value.unflatten(0, (self.count, -1)) for name, value in tensors_of(inputs).items()}
         found = iter(vmap(embed)(self.weights, given))
-        return map_tensors(lambda _: next(found), kept[0])
+        leaves, form = kept[0]
+        return tree_unflatten([next(found) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
 
     def start(self, context: TransformerContext) -> Float[Tensor, "b t d"]:
         return self._vmap("start", context).flatten(0, 1)
@@ -219,17 +222,7 @@ def compile_advance(backend: str) -> Callable[..., Tensor]:
 
 def axes_of(tree: Any) -> Any:
     """Return the axis of the models in all tensors of nested tuples, for vmap; None for what is no tensor."""
-    if isinstance(tree, tuple):
-        parts = [axes_of(part) for part in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-    return 0 if isinstance(tree, Tensor) else None
-
-
-def list_tensors(tree: Any) -> list[Tensor]:
-    """Return all tensors in nested tuples, in order."""
-    if isinstance(tree, tuple):
-        return [one for part in tree for one in list_tensors(part)]
-    return [tree] if isinstance(tree, Tensor) else []
+    return tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, tree)
 
 
 def _join_inputs(asked: Sequence[Query]) -> Inputs:

@@ -27,7 +27,7 @@ from lengthwise.runners.cpu import small, sparse_keys
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.ragged import Packed, Ragged
 from lengthwise.runners.cpu.sparse_keys import SparseKeys, softmax
-from lengthwise.runners.plain import first
+from lengthwise.runners.plain import rows_of
 
 # The most groups of a batch; the fewest rows of a group, and the fewest heads summed over its rows.
 MOST_GROUPS, ROWS, HEADS = 4, 8, 512
@@ -61,7 +61,7 @@ class PaddedGroups:
         for ragged, context in self.each:
             count = min(left, len(ragged.ends))
             if count:
-                parts.append((ragged.take(slice(count)), first(context, count)))
+                parts.append((ragged.take(slice(count)), rows_of(context, slice(count))))
             left -= count
         return PaddedGroups(parts)
 
