@@ -46,8 +46,8 @@ from lengthwise.runners.compiled import drops
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
-from lengthwise.training.arithmetic import Bf16, autocast, computation_settings
-from lengthwise.training.choice import RunnerChoice
+from lengthwise.training.arithmetic import autocast, computation_settings
+from lengthwise.training.choice import Bf16, RunnerChoice
 from lengthwise.training.loop import train
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.stacked import RecordedSteps, advance

@@ -50,9 +50,8 @@ from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training.arithmetic import computation_settings
-from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.lineage import continue_from
-from lengthwise.training.loop import train
+from lengthwise.training.loop import prepare_steps, train
 from lengthwise.training.processes import is_follower, process_count
 from lengthwise.training.stacked import prefers_stack, train_stacked
 from lengthwise.training.trainer import Trainer, rehearse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -47,7 +48,11 @@ class LSTMModel(SequenceModel):
         self.readout = ScaledReadout(spec.width, writes)
 
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+        return self.step(state, None)[0]
+
+    def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
+        states = list(memory) if memory else [cell.start(len(state)) for cell in self.cells]
         for number, cell in enumerate(self.cells):
             x = self.drop(state) if number else state  # dropout between cells, not on the input
-            state, _ = cell(x, cell.start(len(x)))
-        return state
+            state, states[number] = cell(x, states[number])
+        return state, states

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -73,12 +74,17 @@ class Layer(nn.Module):
             nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * spec.layers) if end else 0.02)
             nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Float[Tensor, "r t d"], turn: Turn) -> Float[Tensor, "r t d"]:
-        probability, states = self.dropout if self.training else 0.0, self.cell.start(len(x))
+    def forward(self, x: Float[Tensor, "r t d"], turn: Turn, memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
+        """Return the outputs at the next positions, and the memory after them: keys, values, and the cell's states."""
+        probability = self.dropout if self.training else 0.0
         # Dropout's factors of both sublayers' outputs: 1 / (1 − p), or 0.
         factors = F.dropout(x.new_ones(2, *x.shape), probability).split(1, 2)
-        first = self.first.expand(len(x), 1, -1)
-        keys, values, outputs = self._by_head(self.key(first)), self._by_head(self.value(first)), []
+        first, outputs = self.first.expand(len(x), 1, -1), []
+        keys, values, states = memory or (
+            self._by_head(self.key(first)),
+            self._by_head(self.value(first)),
+            self.cell.start(len(x)),
+        )
         queries = _rotate(self._by_head(self.query(x)), turn) / math.sqrt(keys.shape[-1])
         parts = (x.split(1, 1), queries.split(1, 1), factors, turn[0].split(1), turn[1].split(1))
         for column, query, (mixing, emitting), *rotation in zip(*parts, strict=True):
@@ -89,7 +95,7 @@ class Layer(nn.Module):
             keys = torch.cat([keys, _rotate(self._by_head(self.key(y)), rotation)], 1)
             values = torch.cat([values, self._by_head(self.value(y))], 1)
             outputs.append(y)
-        return torch.cat(outputs, 1)
+        return torch.cat(outputs, 1), (keys, values, states)
 
     def _by_head(self, x: Float[Tensor, "r t d"]) -> Float[Tensor, "rh t e"]:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
@@ -109,11 +115,18 @@ class ReTranModel(SequenceModel):
         self.register_buffer("rates", spec.base ** (-torch.arange(half) / half), persistent=False)
 
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
-        angles = torch.arange(1, state.shape[1] + 1, device=state.device)[:, None] * self.rates
+        return self.step(state, None)[0]
+
+    def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
+        seen, memories = memory or (0, [None] * len(self.layers))
+        now = seen + state.shape[1]
+        angles = torch.arange(seen + 1, now + 1, device=state.device)[:, None] * self.rates
         turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
-        for layer in self.layers:
-            state = layer(state, turn)
-        return state
+        after = []
+        for layer, own in zip(self.layers, memories, strict=True):
+            state, new = layer(state, turn, own)
+            after.append(new)
+        return state, (now, after)
 
 
 def _rotate(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:

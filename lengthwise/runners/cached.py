@@ -1,6 +1,6 @@
 """Decoding with a cache: each position is computed once instead of again for every new token.
 
-Supported are the models of the faster runners and transformers whose mixers can decode, if they are causal. A causal
+Supported are models with a method ``step``, and transformers whose mixers can decode, if they are causal. A causal
 model's states do not depend on later positions, so results are equal. Keys and values of a transformer, and the states
 of recurrent models and mixers, are kept per loop.
 """
@@ -16,16 +16,11 @@ from torch import Tensor
 
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
-from lengthwise.models.lstm import LSTMModel
-from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import Block
-from lengthwise.nn.lstm import States
 from lengthwise.nn.mixer import Mixer
 from lengthwise.runners.cpu import claims
-from lengthwise.runners.cpu.lstm import PackedLSTM
-from lengthwise.runners.cpu.retran import Pass, Wave
 from lengthwise.runners.cpu.transformer import PackedTransformer
 
 
@@ -33,8 +28,8 @@ class Reader(ABC):
     """Computes the logits of a batch's next positions, given the earlier ones. All rows run the same number of
     loops."""
 
-    def __init__(self, model: Model, inputs: Inputs) -> None:
-        self.model, self.inputs, self.seen = model, inputs, 0
+    def __init__(self, model: Model) -> None:
+        self.model = model
 
     @abstractmethod
     def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
@@ -43,7 +38,6 @@ class Reader(ABC):
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         """Return the logits of the next positions, the columns ``inputs``, after ``loops`` loops."""
         state = self.start(inputs)
-        self.seen += inputs.tokens.shape[1]
         for loop in range(loops):
             state = self.advance(state, loop)
         return self.model.read(state)
@@ -96,13 +90,13 @@ class CachedTransformer(Reader):
     """Reader of causal transformers. Positional terms and the attention bias are computed once for the full row."""
 
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
-        super().__init__(model, inputs)
+        super().__init__(model)
         self.attention = AttentionContext.of(model.encodings, inputs, causal=True)
-        self.vectors, self.cache = model.vectors(inputs), Cache()
+        self.vectors, self.cache, self.seen = model.vectors(inputs), Cache(), 0
 
     def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         model, start = cast(TransformerModel, self.model), self.seen
-        stop = start + inputs.tokens.shape[1]
+        self.seen = stop = start + inputs.tokens.shape[1]
         self.cache.rewind()
         embedded = model.embed_tokens(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
         self.context = TransformerContext(embedded, piece(self.attention, start, stop), self.cache)
@@ -126,25 +120,11 @@ def piece(context: AttentionContext, start: int, stop: int) -> AttentionContext:
     return AttentionContext(context.padding_mask[:, start:stop], True, bias, angles, keys)
 
 
-class CachedLSTM(Reader):
-    """Reader of stacks of LSTM cells; keeps each cell's states, per loop."""
-
-    def __init__(self, model: LSTMModel, inputs: Inputs) -> None:
-        super().__init__(model, inputs)
-        self.states: dict[tuple[int, int], States] = {}
-
-    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        for number, cell in enumerate(cast(LSTMModel, self.model).cells):
-            states = self.states.get((loop, number)) or cell.start(len(state))
-            state, self.states[loop, number] = cell(state, states)
-        return state
-
-
 class SteppingReader(Reader):
     """Reader of causal models with a method ``step``; keeps their memory, per loop."""
 
-    def __init__(self, model: Model, inputs: Inputs) -> None:
-        super().__init__(model, inputs)
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
         self.memory: dict[int, Any] = {}
 
     def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
@@ -152,41 +132,16 @@ class SteppingReader(Reader):
         return state
 
 
-class CachedReTran(Reader):
-    """Reader of ReTran; keeps a pass over the positions, per loop."""
-
-    def __init__(self, model: ReTranModel, inputs: Inputs) -> None:
-        super().__init__(model, inputs)
-        self.passes: dict[int, Pass] = {}
-
-    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        x = state.transpose(0, 1)
-        if loop not in self.passes:
-            self.passes[loop] = Pass(cast(ReTranModel, self.model), x, self.inputs.tokens.shape[1])
-        return torch.stack(self.passes[loop].run(x, [len(state)] * len(x)), 1)
-
-
-READERS: tuple[tuple[Any, Any], ...] = (
-    (PackedTransformer, CachedTransformer),
-    (PackedLSTM, CachedLSTM),
-    (Wave, CachedReTran),
-)
-
-
 def reader_of(model: Model, inputs: Inputs) -> Reader | None:
     """Return the reader of a model, or None. ``inputs`` must be complete except for the answer's tokens."""
-    for runner, kind in READERS:
-        if runner.declines(model) is None:
-            return kind(model, inputs) if getattr(model, "causal", True) else None
+    if PackedTransformer.declines(model) is None:
+        return CachedTransformer(model, inputs) if model.causal else None  # type: ignore[arg-type]
     if any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS):
         return None
     if type(model).step is not Model.step:
-        return SteppingReader(model, inputs)
-    return CachedTransformer(cast(TransformerModel, model), inputs) if _can_decode(model) else None
-
-
-def _can_decode(model: Model) -> bool:
-    """Return whether this is a causal transformer of the package's blocks whose mixers can all decode."""
+        return SteppingReader(model)
+    # A causal transformer of the package's blocks whose mixers can all decode.
     if type(model) is not TransformerModel or not model.causal or not model.blocks:
-        return False
-    return all(type(block) is Block and block.mixer.decodes for block in model.blocks)
+        return None
+    known = all(type(block) is Block and block.mixer.decodes for block in model.blocks)
+    return CachedTransformer(model, inputs) if known else None

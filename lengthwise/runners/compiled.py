@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,7 +41,12 @@ class Compiled(claims.Claiming):
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        return super().declines(model) or _find_randomness(model)
+        if (reason := super().declines(model)) is not None:
+            return reason
+        # At other shapes, random numbers would be others.
+        if drops(model):
+            return "it has dropout"
+        return "its first state is random in training" if model.start_noise else None
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         *_, state = self._states(inputs, loops, no_grad_loops)
@@ -56,7 +62,10 @@ class Compiled(claims.Claiming):
         """Yield the state of all rows after each loop; finished rows keep their last state."""
         model, device = self.model, device_of(self.model)
         running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
-        context, advance = model.embed(pad_to_bucket(model, inputs, BUCKET).to(device)), compile_advance(BACKEND)
+        context, advance = (
+            model.embed(pad_to_bucket(model, inputs, BUCKET).to(device)),
+            compile_function(advance_running, BACKEND),
+        )
         state = model.start(context)
         for k, runs in enumerate(running):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= no_grad_loops):
@@ -64,13 +73,6 @@ class Compiled(claims.Claiming):
                     state = state.detach().requires_grad_()  # as in later loops, for which it is compiled too
                 state = advance(model, state, context, runs)
             yield state
-
-
-def _find_randomness(model: Model) -> str | None:
-    """Return what is random in the model's training: other shapes would draw other numbers. None if nothing is."""
-    if drops(model):
-        return "it has dropout"
-    return "its first state is random in training" if model.start_noise else None
 
 
 def drops(model: Model) -> bool:
@@ -87,7 +89,7 @@ def pad_to_bucket(model: TransformerModel, inputs: Inputs, bucket: int) -> Input
     return inputs._map(lambda value: F.pad(value, (0, more)))
 
 
-def _advance(
+def advance_running(
     model: TransformerModel, state: Float[Tensor, "b t d"], context: TransformerContext, runs: Bool[Tensor, "b 1 1"]
 ) -> Float[Tensor, "b t d"]:
     """Advance the rows that still run by one loop."""
@@ -95,14 +97,9 @@ def _advance(
 
 
 @cache
-def compile_advance(backend: str) -> Callable[..., Tensor]:
-    """Return ``_advance``, compiled when it is first called with a shape."""
-    allow_many_shapes()
-    return torch.compile(_advance, backend=backend, fullgraph=True, dynamic=False)
-
-
-def allow_many_shapes() -> None:
-    """Let torch compile a function for as many shapes as there are."""
+def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    """Return a function, compiled whenever it is called with a new shape."""
     from torch._dynamo import config  # late: importing it takes seconds
 
     config.recompile_limit = config.accumulated_recompile_limit = SHAPES
+    return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)

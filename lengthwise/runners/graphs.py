@@ -39,7 +39,7 @@ from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.position import Encoding
 from lengthwise.runners import Logits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
-from lengthwise.runners.compiled import BACKEND, Compiled, compile_advance, drops, pad_to_bucket
+from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, drops, pad_to_bucket
 from lengthwise.runners.plain import choose_rows, detach, pick
 from lengthwise.runners.short_attention import choose_attention, head_width
 
@@ -77,9 +77,12 @@ class Graphs(Runner):
         self.recordings: dict[Shape, Recording] = {}  # those used last are last
         self.pools: list[Any] = []  # of memory, by the number of the call
         self.calls = 0
-        self.compiles = self.device.type == "cuda" and _compiles(self.model)
         self.by_waves, self.buffers = waves.claims(self.model), [*self.model.buffers()]
-        self.own_code = any(not _is_known(type(part)) for part in self.model.modules())
+        # One loop or wave is compiled if the compiled runner knows all its parts, and nothing is dropped in it.
+        known = cpu.claims.why_declined(self.model, Compiled.parts, ("cuda",)) is None and not drops(self.model)
+        self.compiles = self.device.type == "cuda" and (known or self.by_waves)
+        kinds = {type(part).__module__ for part in self.model.modules()}
+        self.own_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
         # Whether a pass has the same states in each of its loops as any other with these inputs.
         self.repeats = Compiled.is_for(self.model) and Compiled.declines(self.model) is None
         self.begun: deque[torch.cuda.Event] = deque()
@@ -341,14 +344,14 @@ class Unrolled(nn.Module):
 
     def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
         """Advance the rows that run by one compiled loop."""
-        return compile_advance(BACKEND)(self.model, state, context, runs)
+        return compile_function(advance_running, BACKEND)(self.model, state, context, runs)  # type: ignore[no-any-return]
 
     def _advance(self, state: Any, context: Any) -> Any:
         if not self.by_waves:
             return self.model.advance(state, context)
         if not self.compiles:
             return waves.advance(self.model, state)  # type: ignore[arg-type]
-        return waves.advance(self.model, state, partial(waves.compile_step, backend=BACKEND))  # type: ignore[arg-type]
+        return waves.advance(self.model, state, partial(compile_function, backend=BACKEND))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -377,14 +380,3 @@ def pays(device: torch.device) -> bool:
 def tensors_of(inputs: Inputs) -> dict[str, Tensor]:
     """Return the fields of inputs, by name."""
     return {field.name: getattr(inputs, field.name) for field in fields(Inputs)}
-
-
-def _is_known(kind: type) -> bool:
-    return kind.__module__.startswith(("lengthwise.", "torch.nn."))
-
-
-def _compiles(model: Model) -> bool:
-    """Return whether one loop or wave of the model is compiled: the compiled runner must know all parts, and nothing
-    may be dropped in it."""
-    known = cpu.claims.why_declined(model, Compiled.parts, ("cuda",)) is None and not drops(model)
-    return known or waves.claims(model)

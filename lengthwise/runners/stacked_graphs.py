@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext
-from lengthwise.runners import compiled
+from lengthwise.runners.compiled import compile_function
 from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, round_weights, tensors_of
 from lengthwise.runners.plain import Plain, pick
 from lengthwise.runners.short_attention import attend_by_products
@@ -186,7 +185,7 @@ class _UnrolledStack(Unrolled):
     def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
         stack: Any = self.model
         state, runs = (part.unflatten(0, (stack.count, -1)) for part in (state, runs))
-        return compile_advance(BACKEND)(stack.caller, stack.weights, state, context, runs).flatten(0, 1)
+        return compile_function(_advance, BACKEND)(stack.caller, stack.weights, state, context, runs).flatten(0, 1)
 
 
 class _Caller(nn.Module):
@@ -211,13 +210,6 @@ def _advance(
         ),
         (0, 0, axes_of(context), 0),
     )(weights, state, context, runs)
-
-
-@cache
-def compile_advance(backend: str) -> Callable[..., Tensor]:
-    """Return ``_advance``, compiled when it is first called with a shape."""
-    compiled.allow_many_shapes()
-    return torch.compile(_advance, backend=backend, fullgraph=True, dynamic=False)
 
 
 def axes_of(tree: Any) -> Any:

@@ -1,15 +1,14 @@
 """Recurrent models at fixed shapes, for steps that are recorded (``graphs``): the LSTM and ReTran.
 
-As in ``cpu.retran``, all layers are computed at once: in wave w, layer l computes position w − l. Here all waves have
-the same shapes, so that one compiled function serves them. A layer whose position is not in the row yet, or no longer,
-keeps its state. A layer of ReTran attends to all slots of its memory, of which it sees those that are written.
+As in ``cpu.recurrent``, all layers are computed at once: in wave w, layer l computes position w − l. Here all waves
+have the same shapes, so that one compiled function serves them. A layer whose position is not in the row yet, or no
+longer, keeps its state. A layer of ReTran attends to all slots of its memory, of which it sees those that are written.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ from lengthwise.models.retran import Layer, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu.cell import gate_matrix
-from lengthwise.runners.cpu.retran import rotate, stack_linear, stack_maps, stack_norms, weights_of
+from lengthwise.runners.cpu.recurrent import rotate, stack_linear, stack_maps, stack_norms, weights_of
 
 Step = Callable[..., Any]
 Parts = tuple[Tensor, ...]  # of States or Memory
@@ -55,23 +54,17 @@ class Place(NamedTuple):
     sin: Float[Tensor, "l 1 d"]
 
 
-class _LSTM(cpu.lstm.PackedLSTM):
+class _LSTM(cpu.recurrent.PackedLSTM):
     devices = "cpu", "cuda"
 
 
-class _ReTran(cpu.retran.Wave):
+class _ReTran(cpu.recurrent.Wave):
     devices = "cpu", "cuda"
 
 
 def claims(model: Model) -> bool:
     """Return whether ``advance`` computes this model."""
     return any(kind.is_for(model) and kind.declines(model) is None for kind in (_LSTM, _ReTran))
-
-
-@cache
-def compile_step(step: Step, backend: str) -> Step:
-    """Return a wave's step, compiled when it is first called with a shape."""
-    return torch.compile(step, backend=backend, fullgraph=True, dynamic=False)
 
 
 def advance(

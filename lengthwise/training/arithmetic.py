@@ -14,9 +14,6 @@ import torch
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.signals import STOPS, on_stop_signals
-from lengthwise.base.types import Inputs
-from lengthwise.models import State, device_of
-from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 
 Matmul = Literal["fp32", "tf32", "bf16"]
 
@@ -27,37 +24,6 @@ def check_matmul(matmul: Matmul, device: torch.device) -> None:
         raise UsageError(
             f"matmul: tf32 is an arithmetic of CUDA devices, and this is a {device.type}; use fp32 or bf16"
         )
-
-
-class Bf16(Runner):
-    """A runner with matrix products in bfloat16 (torch.autocast). Parameters and the returned logits stay in 32 bits,
-    and so do losses."""
-
-    def __init__(self, runner: Runner) -> None:
-        super().__init__(runner.model)
-        self.runner = runner
-
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        with self._autocast():
-            return self.runner.last(inputs, loops, at, no_grad_loops=no_grad_loops).float()
-
-    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
-        with self._autocast():
-            logits, state = self.runner.carry(inputs, loops, at, state)
-        return logits.float(), state
-
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
-        steps = self.runner.each(inputs, loops, at)
-        while True:
-            with self._autocast():  # but not while the caller uses the logits
-                found = next(steps, None)
-            if found is None:
-                return
-            k, rows, logits = found
-            yield k, rows, logits.float()
-
-    def _autocast(self) -> torch.autocast:
-        return autocast(device_of(self.model), "bf16")
 
 
 def autocast(device: torch.device, matmul: Matmul) -> torch.autocast:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lengthwise.base.errors import remove_controls
 from lengthwise.base.fields import validate
@@ -51,26 +52,14 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     groups = optimizer.state_dict()["param_groups"]
     for group, found in zip(groups, state["param_groups"], strict=True):
         group |= {"step": found["step"]} if "step" in found else {}
-    kept = {number: {name: _clone(value) for name, value in part.items()} for number, part in state["state"].items()}
+    kept = tree_map_only(Tensor, lambda own: own.clone(memory_format=torch.contiguous_format), state["state"])
     optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
 
 def share_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint as the first of several processes sends it to the others: on the CPU, and without the best
     weights, which only the first keeps."""
-    return _on_cpu({**state, "best": {**state["best"], "weights": {}}})
-
-
-def _on_cpu(tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return tree.cpu()
-    if isinstance(tree, dict):
-        return {name: _on_cpu(value) for name, value in tree.items()}
-    return [_on_cpu(value) for value in tree] if isinstance(tree, list) else tree
-
-
-def _clone(value: Any) -> Any:
-    return value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
+    return tree_map_only(Tensor, Tensor.cpu, {**state, "best": {**state["best"], "weights": {}}})
 
 
 def _require_dict(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
@@ -93,7 +82,9 @@ def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None
     if not isinstance(groups, list) or len(groups) != len(known["param_groups"]):
         raise ValueError("the optimizer's groups")
     for group in groups:
-        validate(Whole, _check_group(group).get("step", 0), "the optimizer's step")
+        if not isinstance(group, dict):
+            raise ValueError("the optimizer's groups")
+        validate(Whole, group.get("step", 0), "the optimizer's step")
     for number, part in kept.items():
         like = known["state"].get(number)
         if like is None or not isinstance(part, dict) or part.keys() != like.keys():
@@ -101,12 +92,6 @@ def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None
         for name, value in part.items():
             if not _is_same(value, like[name]):
                 raise ValueError(f"the optimizer's {name} of parameter {number}")
-
-
-def _check_group(group: Any) -> dict[str, Any]:
-    if not isinstance(group, dict):
-        raise ValueError("the optimizer's groups")
-    return group
 
 
 def _is_same(found: Any, known: Any) -> bool:

@@ -1,14 +1,20 @@
-"""The choice of the runner for a training's steps."""
+"""The runner of a training's steps, which may compute in bfloat16, or a batch in several parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from lengthwise.models import Model
-from lengthwise.runners import Runner, cpu
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from lengthwise.base.types import Inputs
+from lengthwise.models import Model, State, device_of
+from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu
 from lengthwise.runners.graphs import Graphs
-from lengthwise.training.arithmetic import Bf16, Matmul
-from lengthwise.training.micro_batches import MicroBatches
+from lengthwise.training.arithmetic import Matmul, autocast
 from lengthwise.training.processes import Divided, Processes
 
 
@@ -56,3 +62,75 @@ class RunnerChoice:
     def _kinds(self) -> Sequence[cpu.RunnerType]:
         """Return the runners that may be chosen; the faster CPU runners do not support bfloat16."""
         return (cpu.Compiled,) * self.compile + (() if self.matmul == "bf16" else cpu.RUNNERS)
+
+
+class Bf16(Runner):
+    """A runner with matrix products in bfloat16 (torch.autocast). Parameters and the returned logits stay in 32 bits,
+    and so do losses."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner.model)
+        self.runner = runner
+
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+        with autocast(device_of(self.model), "bf16"):
+            return self.runner.last(inputs, loops, at, no_grad_loops=no_grad_loops).float()
+
+    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+        with autocast(device_of(self.model), "bf16"):
+            logits, state = self.runner.carry(inputs, loops, at, state)
+        return logits.float(), state
+
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
+        steps = self.runner.each(inputs, loops, at)
+        while True:
+            with autocast(device_of(self.model), "bf16"):  # but not while the caller uses the logits
+                found = next(steps, None)
+            if found is None:
+                return
+            k, rows, logits = found
+            yield k, rows, logits.float()
+
+
+class MicroBatches(Runner):
+    """Runs the rows of a batch in parts, one after the other, and recomputes each part for its gradients.
+
+    Memory then holds the activations of one part, and only logits of all parts. Objectives see the whole batch: losses
+    and gradients equal those of the inner runner, up to the order of sums.
+    """
+
+    def __init__(self, runner: Runner, parts: int) -> None:
+        super().__init__(runner.model)
+        self.runner, self.parts = runner, parts
+
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+        def logits(rows: slice) -> Float[Tensor, "m v"]:
+            return self.runner.last(inputs.take(rows), loops[rows], at[rows], no_grad_loops=no_grad_loops)
+
+        return torch.cat([self._recompute(logits, rows) for rows in self._rows(len(loops))])
+
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
+        found: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for rows in self._rows(len(loops)):
+            order: list[tuple[int, Tensor]] = []
+
+            def logits(rows: slice = rows, order: list[tuple[int, Tensor]] = order) -> tuple[Tensor, ...]:
+                steps = [*self.runner.each(inputs.take(rows), loops[rows], at[rows])]
+                order[:] = [(k, ran + rows.start) for k, ran, _ in steps]
+                return tuple(own for *_, own in steps)
+
+            for own, (k, ran) in zip(self._recompute(logits), order, strict=True):
+                found.setdefault(k, []).append((ran, own))
+        for k, parts in found.items():
+            rows, own = zip(*parts, strict=True)
+            yield k, torch.cat(rows), torch.cat(own)
+
+    def _rows(self, count: int) -> Sequence[slice]:
+        size = -(-count // self.parts)
+        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def _recompute(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Return the function's result without keeping anything else; it is called again for gradients."""
+        # A tensor on the device: torch preserves the generators of its arguments' devices, for dropout.
+        there = torch.empty(0, device=device_of(self.model))
+        return checkpoint(lambda _, *rest: function(*rest), there, *given, use_reentrant=False)

@@ -29,7 +29,7 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import keep_operations, read_operations
 from lengthwise.training.arithmetic import Matmul, computation_settings
-from lengthwise.training.compiling import prepare_steps
+from lengthwise.training.loop import prepare_steps
 from lengthwise.training.trainer import Trainer
 
 MAX_STEP_SECONDS = 60.0  # of one step that is still measured

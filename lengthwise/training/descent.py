@@ -7,16 +7,49 @@ computing them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lengthwise.runners.capture import capture
-from lengthwise.training.ema import EMA
 
 Logs = list[dict[str, Tensor]]  # the values to log, of each descent
+
+
+class EMA(AveragedModel):
+    """After the first update a copy, then ``decay`` of itself plus the rest of the model.
+
+    Torch's class copies the number of updates to the model's device each time, which makes the host wait for a GPU. An
+    exponential average does not need it, so it stays on the CPU.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model)
+        self.move = get_ema_multi_avg_fn(decay)
+
+    def update_parameters(self, model: nn.Module) -> None:
+        """Update the average; buffers and integers are copied."""
+        self.move_towards(model)
+        self.n_averaged += 1
+
+    @torch.no_grad()
+    def move_towards(self, model: nn.Module) -> None:
+        """Update the average without counting the update."""
+        begun = bool(self.n_averaged)
+        moving: list[tuple[Tensor, Tensor]] = []
+        own_tensors = chain(self.module.parameters(), self.module.buffers())
+        for own, new in zip(own_tensors, chain(model.parameters(), model.buffers()), strict=True):
+            if begun and isinstance(own, nn.Parameter) and (own.is_floating_point() or own.is_complex()):
+                moving.append((own, new))
+            else:
+                own.copy_(new)
+        if moving:
+            own, new = zip(*moving, strict=True)
+            self.move(own, new, int(self.n_averaged))
 
 
 class Descent:

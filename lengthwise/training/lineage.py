@@ -7,23 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import one_line
 from lengthwise.experiment.recipe import Parent, Recipe
+from lengthwise.models.external import tensor_bytes
 from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
 
-STATE_PARTS = (
-    "step",
-    "passed",
-    "model",
-    "average",
-    "optimizer",
-)  # of a final state
+STATE_PARTS = ("step", "passed", "model", "average", "optimizer")  # of a final state
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
@@ -35,23 +29,19 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     """
     folder = weights_folder(run)
     about, own = RunFolder(folder).about(), read_recipe(folder)
-    state = Run(folder, own).state(FINAL) if _state_fits(own, recipe) else None
+    fits = type(own.optimizer) is type(recipe.optimizer) and bool(own.ema) == bool(recipe.ema)
+    state = Run(folder, own).state(FINAL) if fits else None
     found = state or {"model": load(run).model.state_dict()}
     try:
         recipe.build().load_state_dict(found["model"])
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise UsageError(f"{run}: its weights do not fit this recipe's model ({one_line(error)})") from None
     given = str(run)
-    named = given.startswith(PREFIX) or given in list_shipped() or folder.resolve().parent == runs_folder().resolve()
-    name = (
-        (given if given in list_shipped() or given.startswith(PREFIX) else folder.name) if named else folder.resolve()
-    )
+    name = folder.name if folder.resolve().parent == runs_folder().resolve() else str(folder.resolve())
+    if given.startswith(PREFIX) or given in list_shipped():
+        name = given
     step = about.get("steps", own.steps)
-    return recipe.change(parent=Parent(digest_of(found), step, state is not None, str(name)))
-
-
-def _state_fits(own: Recipe, recipe: Recipe) -> bool:
-    return type(own.optimizer) is type(recipe.optimizer) and bool(own.ema) == bool(recipe.ema)
+    return recipe.change(parent=Parent(digest_of(found), step, state is not None, name))
 
 
 def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
@@ -78,7 +68,7 @@ def digest_of(state: Mapping[str, Any]) -> str:
 def _update_digest(digest: Any, value: Any) -> None:
     if isinstance(value, Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensor_bytes(value))
     elif isinstance(value, Mapping):
         for name in sorted(value, key=str):
             digest.update(f"{name}:".encode())

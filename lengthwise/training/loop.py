@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from lengthwise.base.errors import Interrupted
+from lengthwise.base.errors import Diverged, Interrupted, UsageError, message_of, remove_controls
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import path_of
-from lengthwise.base.progress import Progress
+from lengthwise.base.progress import Line, Progress
 from lengthwise.base.ranges import NotNegative, Threads
+from lengthwise.base.score_rows import loss_text, share_text
+from lengthwise.base.streams import suppress_warnings
 from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
+from lengthwise.runners import cpu
 from lengthwise.runners.graphs import pays
+from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computation_settings, stop_signal
-from lengthwise.training.compiling import prepare_steps
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import join_processes
-from lengthwise.training.progress import TrainingProgress, record_divergence
 from lengthwise.training.trainer import Trainer, rehearse
 
 
@@ -136,3 +138,60 @@ def _train_beside_first(trainer: Trainer, where: Path, should_stop: Callable[[],
             if stop:
                 raise Interrupted(f"stopped at step {trainer.step}")
     return Run(where, trainer.recipe)
+
+
+def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> None:
+    """Compile or record the shapes of the first step, if anything is; with ``note``, say why it is useless here. Raises
+    UsageError if torch cannot compile."""
+    runners, name = trainer.runners, trainer.recipe.name
+    if note and runners.compile and trainer.processes.first:
+        if reason := cpu.why_not_compiled(trainer.model):
+            shown.note(f"{name}: runs uncompiled: {reason}")
+        elif trainer.device.type == "cpu":
+            slow = "compiled on a CPU, a step took 3.3 times as long as the package's own runner; leave compile out"
+            shown.note(f"{name}: {slow}")
+    if not runners.compiles and not runners.replaying(parts=1):
+        return
+    line = shown.line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
+    try:
+        with suppress_warnings(), trainer.borrowed():  # the compiler's warnings are for those who write kernels
+            next(trainer.losses(*trainer.batch(trainer.recipe.start)))
+    except RuntimeError as error:
+        if not runners.compiles:
+            raise
+        reason = remove_controls(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
+        raise UsageError(f"{name}: torch cannot compile here ({reason}); leave compile out") from None
+    if note and runners.graphs and runners.graphs.reason:
+        shown.note(f"{name}: runs without CUDA graphs: {runners.graphs.reason}")
+    trainer.optimizer.zero_grad()
+    line.show(1.0)
+
+
+class TrainingProgress:
+    """Shows steps, the curriculum's length, loss and exact match on a line of progress."""
+
+    def __init__(self, line: Line) -> None:
+        self.line, self.exact = line, ""
+
+    def show(self, step: int, row: dict[str, Any]) -> None:
+        """Show a row of metrics."""
+        if "exact" in row:
+            if row["exact"]:
+                self.exact = "exact match " + " ".join(
+                    f"{size}: {share_text(share)}" for size, share in row["exact"].items()
+                )
+            return
+        length = f"length {row['length']}" if "length" in row else ""
+        parts = [f"step {step} of {self.line.total:.0f}", length, loss_text(row), self.exact]
+        self.line.show(step, "  ".join(filter(None, parts)))
+
+
+@contextmanager
+def record_divergence(run: Run) -> Iterator[None]:
+    """A context that records in the run's folder if its training diverges."""
+    run.clear_failure()
+    try:
+        yield
+    except Diverged as error:
+        run.record_failure(str(error), DIVERGED)
+        raise

@@ -43,9 +43,9 @@ from lengthwise.training.arithmetic import (
     stop_signal,
 )
 from lengthwise.training.descent import ReplayedDescent
+from lengthwise.training.loop import TrainingProgress
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
-from lengthwise.training.progress import TrainingProgress
 from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse, shrink
 
 MARGIN = 3  # times the estimated memory that must be free for a stack that was not asked for

@@ -32,8 +32,7 @@ from lengthwise.runs.run import FINAL, Run, check_kept, commit, rename_parameter
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, step_precision
 from lengthwise.training.choice import RunnerChoice
-from lengthwise.training.descent import Descent, ReplayedDescent
-from lengthwise.training.ema import EMA
+from lengthwise.training.descent import EMA, Descent, ReplayedDescent
 from lengthwise.training.lineage import read_parent
 from lengthwise.training.processes import Processes, SingleProcess
 from lengthwise.training.validation import Validator, finite

@@ -24,7 +24,7 @@ from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.runs.run import load
-from lengthwise.training.progress import TrainingProgress
+from lengthwise.training.loop import TrainingProgress
 
 FEW = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2", "watch.count=4"]
 

@@ -49,9 +49,10 @@ from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, Local
 from lengthwise.objectives import final
 from lengthwise.runners import Runner
 from lengthwise.runners.cpu.dropout import dropout
+from lengthwise.runners.cpu.packing import Ragged
 from lengthwise.runners.cpu.pattern import mix_values, pattern_of
-from lengthwise.runners.cpu.ragged import Ragged
-from lengthwise.runners.plain import Plain, first, unroll
+from lengthwise.runners.plain import Plain, unroll
+from lengthwise.runners.plain import rows_of as take_rows
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.testing.laws_of_models import (
@@ -855,8 +856,8 @@ def test_a_batch_costs_its_rows_own_loops(loops):
 
 def test_the_first_rows_leave_what_all_rows_share():
     shared = torch.arange(3)[None]
-    tensor, (kept, nothing), context = first(
-        (torch.arange(4), (shared, None), AttentionContext(torch.ones(4, 2) > 0, True)), 2
+    tensor, (kept, nothing), context = take_rows(
+        (torch.arange(4), (shared, None), AttentionContext(torch.ones(4, 2) > 0, True)), slice(2)
     )
     assert tensor.tolist() == [0, 1]
     assert kept is shared and nothing is None

@@ -22,9 +22,8 @@ from lengthwise.models.retran import ReTran
 from lengthwise.recipes.retran import cpu, models, paper
 from lengthwise.report.published import read_table
 from lengthwise.runners.cpu.cell import step_cells
-from lengthwise.runners.cpu.lstm import PackedLSTM
 from lengthwise.runners.cpu.recall import Recall
-from lengthwise.runners.cpu.retran import Wave
+from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
 from lengthwise.runners.cpu.transformer import PackedTransformer
 from lengthwise.runners.plain import Plain
 from lengthwise.studies.retran import retran

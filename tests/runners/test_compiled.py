@@ -29,9 +29,8 @@ from lengthwise.nn.position import Learned, Mark
 from lengthwise.runners import compiled, cpu
 from lengthwise.runners.compiled import Compiled
 from lengthwise.runners.plain import Plain
-from lengthwise.training.arithmetic import Bf16
+from lengthwise.training.choice import Bf16, MicroBatches
 from lengthwise.training.loop import Interrupted, train
-from lengthwise.training.micro_batches import MicroBatches
 
 pytestmark = pytest.mark.usefixtures("quick")
 long = pytest.mark.skipif(not LONG, reason="compiles for minutes: LENGTHWISE_LONG=1")
@@ -41,7 +40,7 @@ slow = pytest.mark.timeout(1800)  # beside other work
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Whatever the runner does beside compiling."""
-    monkeypatch.setattr(compiled, "compile_advance", lambda backend: compiled._advance)
+    monkeypatch.setattr(compiled, "compile_function", lambda function, backend: function)
 
 
 @pytest.fixture

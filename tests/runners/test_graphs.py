@@ -32,9 +32,8 @@ from lengthwise.runners.graphs import Graphs, Recording
 from lengthwise.runners.plain import Plain
 from lengthwise.runners.short_attention import ON_CPU, max_product_width
 from lengthwise.training import loop
-from lengthwise.training.arithmetic import Bf16
-from lengthwise.training.compiling import prepare_steps
-from lengthwise.training.loop import Interrupted, train
+from lengthwise.training.choice import Bf16
+from lengthwise.training.loop import Interrupted, prepare_steps, train
 from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -20,8 +20,7 @@ from lengthwise.nn.position import FIRE, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu import pattern, transformer
-from lengthwise.runners.cpu.packing import Packing
-from lengthwise.runners.cpu.ragged import Packed, Ragged
+from lengthwise.runners.cpu.packing import Packed, Packing, Ragged
 from lengthwise.runners.cpu.transformer import PackedTransformer
 from lengthwise.runners.plain import Plain
 

@@ -11,8 +11,8 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.position import rotate
 from lengthwise.runners.cpu import small
+from lengthwise.runners.cpu.packing import Ragged
 from lengthwise.runners.cpu.pattern import PaddedGroups, mix_values
-from lengthwise.runners.cpu.ragged import Ragged
 from lengthwise.runners.cpu.sparse_keys import softmax
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integers(1, 3), st.sampled_from([2, 4, 6]))

@@ -11,7 +11,7 @@ from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.experiment import data
 from lengthwise.runners.cpu import sparse_keys
-from lengthwise.runners.cpu.ragged import Ragged
+from lengthwise.runners.cpu.packing import Ragged
 from lengthwise.runners.cpu.sparse_keys import SparseKeys
 from lengthwise.runners.cpu.transformer import _Prepared
 

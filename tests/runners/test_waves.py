@@ -9,6 +9,7 @@ from forms import close
 from torch import nn
 
 from lengthwise.runners import waves
+from lengthwise.runners.compiled import compile_function
 from lengthwise.runs.run import load
 
 RECURRENT = ("retran-small", "lstm-small")
@@ -51,7 +52,7 @@ def test_a_step_compiles_once_for_all_waves(model):
     x, steps = embedded(model), []
 
     def compiled(step):
-        steps.append(waves.compile_step(step, "eager"))
+        steps.append(compile_function(step, "eager"))
         return steps[-1]
 
     close(waves.advance(model, x, compiled), model.advance(x, x))

@@ -26,8 +26,8 @@ from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
-from lengthwise.training.arithmetic import Bf16
-from lengthwise.training.ema import EMA
+from lengthwise.training.choice import Bf16
+from lengthwise.training.descent import EMA
 from lengthwise.training.loop import Trainer, train
 
 # Without LENGTHWISE_LONG few that have every encoding and objective; recurrent models take thousands of operations.

@@ -17,10 +17,10 @@ from lengthwise.cli.shared import TrainingOptions
 from lengthwise.evaluation import causality, depth, scores, sealed
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Run, choose_device, load
-from lengthwise.training import checkpoint, cost, micro_batches
+from lengthwise.training import checkpoint, choice, cost
 from lengthwise.training.arithmetic import computation_settings, step_precision
-from lengthwise.training.ema import EMA
-from lengthwise.training.micro_batches import MicroBatches
+from lengthwise.training.choice import MicroBatches
+from lengthwise.training.descent import EMA
 from lengthwise.training.processes import join_processes
 from lengthwise.training.trainer import Trainer
 from lengthwise.verify import verification
@@ -40,7 +40,7 @@ def test_parts_draw_dropout_again_on_their_device(monkeypatch):
     """Torch keeps the generators of the devices of what it is given."""
     recipe = small("looped-parity")
     model, given = recipe.build().to(META), []
-    monkeypatch.setattr(micro_batches, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
+    monkeypatch.setattr(choice, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
     MicroBatches(Plain(model), 2)._recompute(lambda rows: None, slice(2))
     assert META in [part.device for part in given[0] if isinstance(part, torch.Tensor)]
 

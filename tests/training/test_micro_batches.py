@@ -25,8 +25,8 @@ from lengthwise.runners import cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import choose_device
 from lengthwise.training import stacked
+from lengthwise.training.choice import MicroBatches
 from lengthwise.training.loop import Interrupted, train
-from lengthwise.training.micro_batches import MicroBatches
 from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("untyped")

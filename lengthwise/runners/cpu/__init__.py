@@ -21,10 +21,8 @@ from lengthwise.runners import Runner
 from lengthwise.runners.cached import Reader, reader_of
 from lengthwise.runners.compiled import Compiled
 from lengthwise.runners.cpu.claims import Claiming
-from lengthwise.runners.cpu.lstm import PackedLSTM
-from lengthwise.runners.cpu.retran import Wave
-from lengthwise.runners.cpu.timed import Twice
-from lengthwise.runners.cpu.transformer import PackedTransformer
+from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
+from lengthwise.runners.cpu.transformer import PackedTransformer, Twice
 from lengthwise.runners.plain import Plain
 
 RunnerType = type[Claiming]

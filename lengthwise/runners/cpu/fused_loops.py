@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from lengthwise.nn.block import Block
 from lengthwise.runners.cpu import gelu, small
+from lengthwise.runners.cpu.packing import select_unique
 from lengthwise.runners.cpu.pattern import attention_of, dropout_probability
-from lengthwise.runners.cpu.ragged import select_unique
 
 MOST_DISTINCT = 0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
 

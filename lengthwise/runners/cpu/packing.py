@@ -1,16 +1,127 @@
-"""Rows packed position by position, as in torch's ``PackedSequence``, for the runners of recurrent models.
+"""Rows without padding, so that layers compute real tokens only.
 
-Rows are sorted by length, so that the rows at a position are the first ones. (``ragged`` packs row by row.)
+``Ragged`` has one row after the other; ``Packing``, for recurrent models, one position after the other, as torch's
+``PackedSequence``. Rows that end or halt first are last, so those that go on are always the first ones, and no data
+move.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lengthwise.base.types import Inputs
+from lengthwise.runners import Logits, Selected
+
+
+def select_unique(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
+    """Select positions by index, none twice: then gradients are copied, not accumulated, which would be slow."""
+    return _Pick.apply(x.reshape(-1, x.shape[-1]), at)
+
+
+def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
+    """Return row indices in groups of about ``positions`` padded positions, longest rows first. Rows of a group need
+    little padding, and its tensors fit in the cache. One group if the batch has fewer than twice as many positions."""
+    rows, width = inputs.tokens.shape
+    if rows * width < 2 * positions:
+        return [torch.arange(rows)]
+    # A stable sort, so that results do not depend on how ties are broken.
+    order = inputs.padding_mask.sum(1).argsort(descending=True, stable=True)
+    return list(order.split(max(1, positions // width)))
+
+
+def restore_order(found: Logits, rows: Int[Tensor, " b"], at: Selected) -> Logits:
+    """Reorder results at the positions ``at``, row by row, from the order of ``rows`` to that of the batch."""
+    number = (at.flatten().cumsum(0) - 1).view(at.shape)  # index of each result in the batch's order
+    return select_unique(found, number[rows][at[rows]].argsort())
+
+
+class _Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, at: Tensor) -> Tensor:
+        ctx.at, ctx.positions = at, len(x)
+        return x.index_select(0, at)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.new_zeros(ctx.positions, gradient.shape[1]).index_copy_(0, ctx.at, gradient), None
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Maps packed positions to padded ones, for rows that are padded on the right."""
+
+    ends: list[int]  # end of each row among packed positions
+    width: int  # of the padded rows
+    at: Int[Tensor, " n"]  # index of each packed position in the flattened padded rows
+
+    @staticmethod
+    def of(padding_mask: Bool[Tensor, "b t"]) -> Ragged:
+        ends = list(accumulate(padding_mask.sum(1).tolist()))
+        return Ragged(ends, padding_mask.shape[1], padding_mask.flatten().nonzero()[:, 0])
+
+    def positions(self, rows: slice) -> slice:
+        """Return the packed positions of contiguous rows."""
+        start, stop, _ = rows.indices(len(self.ends))
+        return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
+
+    def longest(self, rows: slice) -> int:
+        """Return the length of the longest of contiguous rows."""
+        starts = [0, *self.ends]
+        return max(end - start for start, end in zip(starts[rows], self.ends[rows], strict=False))
+
+    def take(self, rows: slice) -> Ragged:
+        """Select contiguous rows."""
+        start, _, _ = rows.indices(len(self.ends))
+        positions = self.positions(rows)
+        ends = [end - positions.start for end in self.ends[rows]]
+        return Ragged(ends, self.width, self.at[positions] - start * self.width if start else self.at[positions])
+
+    def keep(self, at: Int[Tensor, " m"]) -> Ragged:
+        """Select packed positions by index, in increasing order."""
+        # A row ends after its last selected position, so its end is the number of selected ones before its old end.
+        return Ragged(torch.searchsorted(at, torch.tensor(self.ends)).tolist(), self.width, self.at[at])
+
+    @property
+    def full(self) -> bool:
+        """True if there is no padding."""
+        return len(self.at) == len(self.ends) * self.width
+
+    def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
+        return x.flatten(0, 1) if self.full else x.flatten(0, 1)[self.at]
+
+    def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
+        """Invert ``pack``; padding is 0."""
+        rows, rest = len(self.ends), x.shape[1:]
+        if self.full:
+            return x.view(rows, self.width, *rest)
+        return x.new_zeros(rows * self.width, *rest).index_copy(0, self.at, x).view(rows, self.width, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A tensor of packed positions, with its ``Ragged``."""
+
+    value: Shaped[Tensor, "n ..."]
+    ragged: Ragged
+
+    def take(self, rows: slice) -> Packed:
+        return Packed(self.value[self.ragged.positions(rows)], self.ragged.take(rows))
+
+    def keep(self, at: Int[Tensor, " m"]) -> Packed:
+        """Select positions by index, in increasing order."""
+        return Packed(self.value.index_select(0, at), self.ragged.keep(at))
+
+    def __getitem__(self, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
+        """Select by a mask of padded rows, like indexing the padded tensor; no selected position may be padding."""
+        return self.value[at.flatten()[self.ragged.at]]
 
 
 class Packing(NamedTuple):

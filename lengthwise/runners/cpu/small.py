@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from lengthwise.nn.position import rotate_pairs
 from lengthwise.runners.cpu.dropout import dropout_factors
-from lengthwise.runners.cpu.ragged import Ragged
+from lengthwise.runners.cpu.packing import Ragged
 
 # With wider heads, fewer heads over all rows, or fewer positions, torch is at least as fast.
 LARGEST, LEAST_HEADS, FEWEST = 8, 64, 10

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lengthwise.runners.cpu.ragged import Ragged
+from lengthwise.runners.cpu.packing import Ragged
 
 REGISTER = 16  # numbers in a vector register; torch handles shorter axes one number at a time
 MOST_KEYS = 8  # with more keys, full matrix products are faster

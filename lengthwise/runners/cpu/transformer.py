@@ -1,7 +1,7 @@
 """The runner of transformers with softmax attention, for a CPU.
 
-It skips padding (``ragged``), finished rows, and positions whose state neither a later loop nor the loss reads; chooses
-the fastest form of attention (``pattern``); and runs all loops as one autograd function where that is faster
+It skips padding (``packing``), finished rows, and positions whose state neither a later loop nor the loss reads;
+chooses the fastest form of attention (``pattern``); and runs all loops as one autograd function where that is faster
 (``fused_loops``). Results are equal up to rounding; with dropout, in distribution.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
+from lengthwise.models.timed import TimedModel
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
@@ -26,6 +27,7 @@ from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.gelu import gelu
+from lengthwise.runners.cpu.packing import Packed, Ragged, group_by_length, restore_order, select_unique
 from lengthwise.runners.cpu.pattern import (
     Band,
     Pattern,
@@ -35,7 +37,6 @@ from lengthwise.runners.cpu.pattern import (
     mix_values,
     pattern_of,
 )
-from lengthwise.runners.cpu.ragged import Packed, Ragged, group_by_length, restore_order, select_unique
 from lengthwise.runners.movement import PERIODS, relative_movement
 
 GROUP_POSITIONS = 4096  # the fastest size of a group, about, in positions with padding: it fits in the cache
@@ -76,10 +77,6 @@ class PackedTransformer(claims.Claiming):
     model: TransformerModel
     kind, parts = TransformerModel, PARTS
 
-    @classmethod
-    def declines(cls, model: Model) -> str | None:
-        return super().declines(model) or find_injection_conflict(model)
-
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         rows, logits = [], []
         for group in group_by_length(inputs, GROUP_POSITIONS):
@@ -116,10 +113,40 @@ class PackedTransformer(claims.Claiming):
             ids, padded = rows[kept], [one.ragged.unpack(one.value)[kept] for one in states]
 
 
-def find_injection_conflict(model: nn.Module) -> str | None:
-    """Return an error if a transformer and its ``inject`` module name different injections; None if they agree."""
-    differ = any(one.inject.how != one.injection for one in model.modules() if isinstance(one, TransformerModel))
-    return "the model and its injection differ in how that is done" if differ else None
+class Twice(claims.Claiming):
+    """The runner of models with a clock: it runs both transformers packed, and joins their logits."""
+
+    model: TimedModel
+    kind, parts = TimedModel, {**PARTS, **claims.register_types({TimedModel: {}})}
+
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        if not isinstance(model, TimedModel):
+            return "it has no clock"
+        known = all(type(one) is TransformerModel for one in (model.answers, model.clock))
+        return super().declines(model) if known else "its parts are no transformers"
+
+    def __init__(self, model: TimedModel) -> None:
+        super().__init__(model)
+        self.answers, self.clock = PackedTransformer(model.answers), PackedTransformer(model.clock)
+
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+        answers = self.answers.last(inputs, loops, at, no_grad_loops=no_grad_loops)
+        clock = self.clock.last(self.model.clock_inputs(inputs), loops, at, no_grad_loops=no_grad_loops)
+        return self.model.join_logits(answers, clock, self.model.clock_positions(inputs)[at])
+
+    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
+        # Both run in the same order of rows; what moves is the state that answers.
+        answers = self.answers.steps(inputs, loops, at, movement=movement)
+        clock = self.clock.steps(self.model.clock_inputs(inputs), loops, at)
+        first, stay = self.model.clock_positions(inputs), None
+        while True:
+            try:
+                k, rows, answered, moved = answers.send(stay)
+                _, _, done, _ = clock.send(stay)
+            except StopIteration:
+                return
+            stay = yield Step(k, rows, self.model.join_logits(answered, done, first[rows][at[rows]]), moved)
 
 
 class _Prepared(NamedTuple):
@@ -241,7 +268,7 @@ def _run_fused(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b
     blocks, ends = list(model.blocks), x.ragged.ends
     attention = attention_of(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
-    known = model.injection in ("add", "once") and not (model.start_noise and model.training)
+    known = model.injection == model.inject.how in ("add", "once") and not (model.start_noise and model.training)
     possible = known and fused_loops.can_run(blocks, norm)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
     if not possible or not small.pays(shape, dropout_probability(attention), small.ONE_STEP_HEADS):
