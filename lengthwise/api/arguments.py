@@ -22,8 +22,9 @@ from lengthwise.experiment.loops import Constant, Loops
 from lengthwise.experiment.optim import AdamW, Schedule
 from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.models import Model, ModelSpec, SinglePass
+from lengthwise.models import Model, ModelSpec
 from lengthwise.models.external import ExternalModule
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.objectives.final import Final
 from lengthwise.report.scored import Scores
 from lengthwise.runs.run import Run, Weights, choose_device, read_recipe, weights_folder

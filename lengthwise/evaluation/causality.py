@@ -28,7 +28,8 @@ from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import running_foreign_code
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, SinglePass, TooFewPositions, describe_too_few_positions, device_of, preserve_modes
+from lengthwise.models import Model, device_of, preserve_modes
+from lengthwise.models.single_pass import SinglePass, TooFewPositions, describe_too_few_positions
 from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
@@ -138,8 +139,15 @@ def _tolerance(model: Model, inputs: Inputs) -> Tolerance:
 
 
 def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
+    """Return the logits of all positions. Raises TooFewPositions if the model lacks positions, or a symbol."""
     loops = torch.full((len(inputs),), LOOPS if not isinstance(model, SinglePass) else 1)
-    logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
+    try:
+        logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
+    except TooFewPositions:
+        raise
+    except IndexError as error:
+        message = describe_too_few_positions(inputs.tokens.shape[1], error)
+        raise TooFewPositions(f"{_name(model)} {message}") from None
     return logits.view(*inputs.tokens.shape, -1).cpu()
 
 
@@ -150,8 +158,9 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         if device_of(model).type != "cpu":
             _try_on_cpu(model, inputs)
         logits = _logits(model, inputs)
-    except IndexError as error:
-        _check_positions(deepcopy(model).cpu(), inputs, error)  # on a GPU, a second error would stop the process
+    except TooFewPositions:
+        # Rows of one symbol fail too if it lacks positions. On a GPU, a second error would stop the process.
+        _logits(deepcopy(model).cpu(), replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
         raise UsageError(
             f"{name} does not know all {len(reads)} symbols of {recipe.task.name} in {type(recipe.layout).__name__}"
         ) from None
@@ -162,36 +171,21 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         )
 
 
-def _check_positions(model: Model, inputs: Inputs, error: IndexError) -> None:
-    """Raise UsageError if rows of one symbol fail too: then the model lacks positions, not symbols."""
-    try:
-        _logits(model, replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
-    except IndexError:
-        if isinstance(error, TooFewPositions):
-            raise error from None
-        raise UsageError(f"{_name(model)} {describe_too_few_positions(inputs.tokens.shape[1], error)}") from None
-
-
 def _check_room(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
     """Raise UsageError if a row of the largest size has more positions than the model."""
-    if not sizes:
-        return
-    largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes), key=sum))]
-    inputs = recipe.layout.write(recipe.task.sample(torch.tensor([largest]), stream(0, "room")), recipe.task).inputs
-    on_cpu = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
-    try:
-        _logits(on_cpu, inputs)
-    except IndexError as error:
-        if isinstance(error, TooFewPositions):
-            raise
-        raise UsageError(f"{_name(model)} {describe_too_few_positions(inputs.tokens.shape[1], error)}") from None
+    if sizes:
+        largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes), key=sum))]
+        problems = recipe.task.sample(torch.tensor([largest]), stream(0, "room"))
+        on_cpu = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
+        _logits(on_cpu, recipe.layout.write(problems, recipe.task).inputs)
 
 
 def _try_on_cpu(model: Model, inputs: Inputs) -> None:
-    """Raise IndexError for an unknown symbol on the CPU; on a CUDA device it would stop all further computation."""
+    """Raise TooFewPositions for an unknown symbol on the CPU; on a CUDA device it would stop all further
+    computation."""
     try:
         _logits(deepcopy(model).cpu(), inputs)
-    except IndexError:
+    except TooFewPositions:
         raise
     except Exception:  # it may work on its own device only, where other errors show
         return
@@ -248,16 +242,12 @@ def _check_causality(model: Model, batch: Batch, layout: Layout, least: Toleranc
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
         after = _logits(model, replace(inputs, tokens=changed))
         if _differ(before, after, inputs.padding_mask & ~later, least):
+            name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
             raise UsageError(
                 f"{_name(model)} looks ahead: other tokens after a position changed its logits at or before it, where "
-                f"a causal layout may see earlier tokens only; mask its attention, or {_bidirectional(layout)}"
+                "a causal layout may see earlier tokens only; mask its attention, or let it see the whole row with "
+                f"layout={name}(causal=false)"
             )
-
-
-def _bidirectional(layout: Layout) -> str:
-    """Return advice for a layout in which a model sees the whole row."""
-    name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
-    return f"let it see the whole row with layout={name}(causal=false)"
 
 
 def _check_norms(model: Model) -> None:

@@ -15,9 +15,9 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.types import Batch, UsageError, to_device
 from lengthwise.evaluation.answers import answer_mask, gather_slots
 from lengthwise.experiment.data import evaluation_problems
-from lengthwise.models import Model, device_of
-from lengthwise.runners.movement import PERIODS, flat_state, relative_movement
-from lengthwise.runners.plain import rows_of, unroll
+from lengthwise.models import Model
+from lengthwise.runners.movement import PERIODS, flat_state
+from lengthwise.runners.plain import Movements, unroll
 from lengthwise.runs.run import Weights
 
 
@@ -36,8 +36,9 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
     before, shape = int(planned.min()), (int(planned.max()) + more, len(batch))
     exact = torch.zeros(shape, dtype=torch.bool)
     moved_one, moved_two, cosine = (torch.full(shape, torch.nan) for _ in range(3))
-    first_row, first_map = [], []
-    for loop, rows, state, moved in _states_by_loop(model, batch, planned + more):
+    first_row, first_map, movements = [], [], Movements(model, batch.inputs)
+    for loop, rows, state in unroll(model, batch.inputs, planned + more):
+        moved = movements.after_loop(rows, state).cpu()
         current = flat_state(model.answer_state(state), batch.inputs.padding_mask.shape[1])
         real = batch.inputs.padding_mask[rows]
         count = real.sum(1)
@@ -65,18 +66,6 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
         path=_project_states(torch.stack(first_row)),
         map_planned=int(planned[0]),
     )
-
-
-def _states_by_loop(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Any:
-    """Yield loop, rows, state and movement "r t p" after every loop, as the plain runner computes them."""
-    mask, earlier, ran = batch.inputs.padding_mask, list[Any](), torch.arange(0)
-    for loop, rows, state in unroll(model, batch.inputs, loops):
-        left = torch.isin(ran, rows).nonzero()[:, 0]
-        earlier = [rows_of(before, to_device(left, device_of(model))) for before in earlier]
-        current = model.answer_state(state)
-        moved = relative_movement(current, earlier, to_device(mask[rows], device_of(model))).cpu()
-        yield loop, rows, state, moved
-        ran, earlier = rows, [current, *earlier][:PERIODS]
 
 
 def _last_states(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, "b t d"]:

@@ -23,7 +23,8 @@ from lengthwise.experiment.loops import Loops
 from lengthwise.experiment.optim import AdamW, Optimizer, Schedule
 from lengthwise.experiment.source import Finite, Fresh, Source
 from lengthwise.experiment.stopping import Oracle, Stopping
-from lengthwise.models import Model, ModelSpec, SinglePass
+from lengthwise.models import Model, ModelSpec
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.objectives import Objective
 from lengthwise.registry import sources
 from lengthwise.registry.loading import import_folder

@@ -13,10 +13,8 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from lengthwise.base.fields import Config
-from lengthwise.base.files import one_line
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
-from lengthwise.models.calling import Call
 
 Context = Any  # tensors with a first axis of rows, or of 1 if all rows share them; non-tensors; or tuples of these
 State = Any  # as Context
@@ -118,56 +116,3 @@ def check_causal(spec: ModelSpec, causal: bool) -> None:
     """Raise UsageError in a layout that is not causal, for a model that reads from left to right."""
     if not causal:
         raise UsageError(f"{type(spec).__name__} reads from left to right: it takes a causal layout, e.g. NextToken")
-
-
-class SinglePass(Model):
-    """Wraps a module that maps tokens "b t" to logits "b t v" as a model that is advanced once.
-
-    If its ``forward`` has a parameter ``padding_mask`` or ``attention_mask``, it gets the mask "b t", True or 1 for a
-    real token. Logits may also be the ``logits`` of an object or a dictionary, or in a tuple, as those of transformers
-    and nanoGPT are; 16 bits are widened to 32. Raises UsageError if there are no logits of this shape.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.call = Call.of(module)
-
-    def embed(self, inputs: Inputs) -> Context:
-        return inputs.tokens, inputs.padding_mask
-
-    def start(self, context: Context) -> State:
-        return context[0]
-
-    def advance(self, state: State, context: Context) -> State:
-        tokens, padding_mask = context
-        try:
-            return self.call.logits(self.module, tokens, padding_mask)
-        except (IndexError, RuntimeError, AssertionError) as error:
-            if not is_position_error(error):
-                raise
-            message = describe_too_few_positions(tokens.shape[1], error)
-            raise TooFewPositions(f"{type(self.module).__name__} {message}") from error
-
-    def read(self, state: State) -> Float[Tensor, "r t v"]:
-        return state
-
-
-class TooFewPositions(UsageError, IndexError):
-    """A module fails on rows of this length, or on a symbol."""
-
-
-def is_position_error(error: Exception) -> bool:
-    """Return whether an error is that of a table of positions or symbols that is too small, as torch raises and nanoGPT
-    and x-transformers assert it."""
-    if isinstance(error, (IndexError, AssertionError)):
-        return True
-    return any(message in str(error) for message in ("must match the size of tensor", "must match the existing size"))
-
-
-def describe_too_few_positions(count: int, error: Exception) -> str:
-    """Return the message for a module that fails on rows of ``count`` positions."""
-    return (
-        f"fails on rows of {count} positions ({type(error).__name__}: {one_line(error)}): if it has fewer, give it "
-        "more, or shorter problems"
-    )

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from lengthwise.base.ranges import Decay, Size
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
+from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.readout import ScaledReadout
 
 
 @dataclass(frozen=True)

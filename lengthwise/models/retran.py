@@ -17,8 +17,8 @@ from lengthwise.base.ranges import Decay, Positive, Size
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
+from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.readout import ScaledReadout
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,9 @@ from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import MLP, Activation, Block
+from lengthwise.nn.input_output import DigitReadin, ScaledReadout
 from lengthwise.nn.mixer import MixerSpec, build_mixer
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
-from lengthwise.nn.readin import DigitReadin
-from lengthwise.nn.readout import ScaledReadout
 from lengthwise.nn.window import neighbouring_cells
 
 Injection = Literal["add", "concat", "gate", "layers", "reads", "once"]

@@ -319,10 +319,6 @@ class Unrolled(nn.Module):
 
     def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
         """The logits, after the last loop or after each."""
-        logits = self._unroll(inputs, running)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))  # losses are computed in 32 bits at least
-
-    def _unroll(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
         model, shape, read = self.model, self.shape, []
         running, tracked = running.chunk(2) if shape.mixed else (running, None)
         context = model.embed(inputs)
@@ -340,7 +336,8 @@ class Unrolled(nn.Module):
                 state = choose_rows(tracked[k], state, detach(state))
             if shape.each:
                 read.append(model.read(state))
-        return torch.stack(read) if shape.each else model.read(state)
+        logits = torch.stack(read) if shape.each else model.read(state)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))  # losses are computed in 32 bits at least
 
     def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
         """Advance the rows that run by one compiled loop."""

@@ -110,19 +110,33 @@ class Plain(Runner):
                 yield rows, state, leave[k]
 
     def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
-        real, earlier, moved = to_device(inputs.padding_mask, device_of(self.model)), list[State](), None
-        unrolled, stay, ran = unroll(self.model, inputs, loops), None, torch.empty(0, dtype=torch.long)
+        unrolled, stay = unroll(self.model, inputs, loops), None
+        movements, moved = Movements(self.model, inputs) if movement else None, None
         while True:
             try:
                 k, rows, state = unrolled.send(stay)
             except StopIteration:
                 return
-            if movement:
-                now, left = self.model.answer_state(state), torch.isin(ran, rows).nonzero()[:, 0]
-                earlier = [rows_of(one, to_device(left, real.device)) for one in earlier]
-                moved, ran = relative_movement(now, earlier, real[to_device(rows, real.device)]), rows
-                earlier = [now, *earlier][:PERIODS]
+            if movements:
+                moved = movements.after_loop(rows, state)
             stay = yield Step(k, rows, pick(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
+
+
+class Movements:
+    """Computes how far each loop moves the states (see ``relative_movement``), of the rows that still run."""
+
+    def __init__(self, model: Model, inputs: Inputs) -> None:
+        self.model, self.real = model, to_device(inputs.padding_mask, device_of(model))
+        self.ran, self.earlier = torch.empty(0, dtype=torch.long), list[State]()
+
+    def after_loop(self, rows: Int[Tensor, " r"], state: State) -> Float[Tensor, "r t p"]:
+        """Return the movement of these rows' states, given those after this loop."""
+        now, device = self.model.answer_state(state), self.real.device
+        left = to_device(torch.isin(self.ran, rows).nonzero()[:, 0], device)
+        self.earlier = [rows_of(one, left) for one in self.earlier]
+        moved = relative_movement(now, self.earlier, self.real[to_device(rows, device)])
+        self.ran, self.earlier = rows, [now, *self.earlier][:PERIODS]
+        return moved
 
 
 def pick(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:

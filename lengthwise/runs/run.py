@@ -48,7 +48,6 @@ FINAL = "final.pt"  # the final training state, from which another run can start
 CODE = "code.json"  # digests of the user's own classes that a run was trained with
 MAX_NUMBERS_BYTES = 2**34  # of weights or a checkpoint; about a hundred times the largest shipped recipe's
 
-
 WRITTEN = (
     "config.json",
     "metrics.jsonl",
@@ -176,16 +175,12 @@ def check_kept(weights: Mapping[str, object]) -> None:
 
 def save(folder: Path, recipe: Recipe, weights: dict[str, Tensor]) -> None:
     """Write config.json and model.safetensors."""
-    _write_recipe(folder, recipe)
+    write(folder / "config.json", (recipe.json() + "\n").encode())
     # Copy each: the format refuses tensors that share memory, such as a tied embedding and read-out.
     copies = {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
     }
     write(folder / "model.safetensors", dump_tensors(copies))
-
-
-def _write_recipe(folder: Path, recipe: Recipe) -> None:
-    write(folder / "config.json", (recipe.json() + "\n").encode())
 
 
 class Run(RunFolder):
@@ -206,7 +201,7 @@ class Run(RunFolder):
             if read_recipe(run.folder).id != recipe.id:
                 raise UsageError(f"{run.folder}: holds a run of another recipe; name another folder")
         else:
-            _write_recipe(run.folder, recipe)
+            write(run.folder / "config.json", (recipe.json() + "\n").encode())
         return run
 
     @classmethod
@@ -304,12 +299,8 @@ class Run(RunFolder):
 
 def commit() -> str:
     """Return the git commit of this code, with ``+`` if files are changed; empty outside a checkout."""
-    git = ["git", "-C", str(Path(__file__).parents[1])]
+    describe = ["git", "-C", str(Path(__file__).parents[1]), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
-        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=10)
-        status = subprocess.run(
-            [*git, "status", "--porcelain", "-uno", "."], capture_output=True, text=True, timeout=10
-        )
+        return subprocess.run(describe, capture_output=True, text=True, timeout=10).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return head.stdout.strip() + ("+" if status.stdout.strip() else "") if head.returncode == 0 else ""

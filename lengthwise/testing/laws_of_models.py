@@ -20,7 +20,8 @@ from lengthwise.base.rng import preserve_generators, seed_torch, stream
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import END, EQUALS, Vocab
 from lengthwise.experiment.layout import Layout
-from lengthwise.models import Model, ModelSpec, SinglePass
+from lengthwise.models import Model, ModelSpec
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position

@@ -46,7 +46,7 @@ from lengthwise.training.descent import ReplayedDescent
 from lengthwise.training.loop import TrainingProgress
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
-from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse, shrink
+from lengthwise.training.trainer import Trainer, rehearse, shrink
 
 MARGIN = 3  # times the estimated memory that must be free for a stack that was not asked for
 
@@ -306,40 +306,32 @@ def advance(trainers: Sequence[Trainer], recorded: RecordedSteps | None = None) 
     The others' results are computed too, and discarded. So shapes, and therefore the last bits, are the same when a
     killed run resumes between two checkpoints.
     """
-    step = min(one.step for one in trainers)
+    step, models = min(one.step for one in trainers), [one.model for one in trainers]
     batches = [one.batch(step) for one in trainers]
-    with trainers[0].borrowed():
-        return _advance_together(trainers, step, batches, recorded)
-
-
-def _advance_together(
-    trainers: Sequence[Trainer], step: int, batches: Sequence[DrawnBatch], recorded: RecordedSteps | None
-) -> list[Trainer]:
-    models = [one.model for one in trainers]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:
-        return [
-            next(one.steps(step, runner, *batch)) for one, runner, batch in zip(trainers, runners, batches, strict=True)
-        ]
+        each = zip(trainers, runners, batches, strict=True)
+        return [next(one.steps(step, runner, *batch)) for one, runner, batch in each]
 
-    recorders = _record_queries(trainers, losses, recorded)
-    asked = [one.asked for one in recorders]
-    if recorded:
-        recorded.begin()
-    with step_precision(trainers[0].matmul):
-        found = [_answer(trainers, together, recorded) for together in zip(*asked, strict=True)]
+    with trainers[0].borrowed():
+        recorders = _record_queries(trainers, losses, recorded)
+        asked = [one.asked for one in recorders]
         if recorded:
-            supervise_together(recorders, found)
-        # An objective may run the models itself, and call no runner.
-        replies = zip(*found, strict=True) if found else [()] * len(models)
-        replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]
-        due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
-        torch.stack([loss.value for _, loss in due]).sum().backward()
-    if recorded and len(due) == len(trainers):
-        recorded.count_step([*recorded.descend([loss for _, loss in due])])
-    else:
-        for one, loss in due:
-            one.count_step([one.descend(loss)])
+            recorded.begin()
+        with step_precision(trainers[0].matmul):
+            found = [_answer(trainers, together, recorded) for together in zip(*asked, strict=True)]
+            if recorded:
+                supervise_together(recorders, found)
+            # An objective may run the models itself, and call no runner.
+            replies = zip(*found, strict=True) if found else [()] * len(models)
+            replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]
+            due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
+            torch.stack([loss.value for _, loss in due]).sum().backward()
+        if recorded and len(due) == len(trainers):
+            recorded.count_step([*recorded.descend([loss for _, loss in due])])
+        else:
+            for one, loss in due:
+                one.count_step([one.descend(loss)])
     return [one for one, _ in due]
 
 

@@ -13,7 +13,7 @@ from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.models import SinglePass
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.block import Block
 from lengthwise.runs.run import Weights, runs_folder
 from lengthwise.training.loop import train

@@ -27,7 +27,7 @@ from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.recipe import outline
 from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, OutputRule
-from lengthwise.models import SinglePass
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.objectives.halting import Halting
 from lengthwise.report.scored import Scores
 from lengthwise.report.tables import detail_table

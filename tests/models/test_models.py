@@ -38,7 +38,8 @@ from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, ModelSpec, SinglePass
+from lengthwise.models import Model, ModelSpec
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, SoftmaxAttention
 from lengthwise.nn.attention_context import AttentionContext

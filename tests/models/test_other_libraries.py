@@ -11,8 +11,7 @@ from conftest import forked, in_fork
 from torch import nn
 
 import lengthwise as lw
-from lengthwise.models import SinglePass
-from lengthwise.models.calling import Call, find_logits
+from lengthwise.models.single_pass import SinglePass, find_logits
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # both warn of torch's own plans when they are imported
@@ -169,7 +168,7 @@ def test_logits_are_found_in_tensors_objects_dictionaries_and_tuples():
 
 
 def test_masks_are_passed_by_the_name_that_forward_has():
-    assert [Call.of(built(build)).mask for build, _ in MODULES] == [
+    assert [SinglePass(built(build)).mask for build, _ in MODULES] == [
         "attention_mask", "attention_mask", "attention_mask", "attention_mask", "attention_mask", None, None, "mask"
     ]  # fmt: skip
 

@@ -24,7 +24,7 @@ from lengthwise.base.rng import stream
 from lengthwise.cli.options import training_options
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import batch
-from lengthwise.models import SinglePass
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.position import ALiBi
 from lengthwise.runners import graphs

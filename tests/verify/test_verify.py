@@ -23,7 +23,7 @@ from lengthwise.cli.entry import main
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.stopping import MaxConfidence
-from lengthwise.models import SinglePass
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned
 from lengthwise.runs.folder import SHIPPED, list_shipped

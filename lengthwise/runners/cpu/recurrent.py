@@ -23,8 +23,8 @@ from lengthwise.base.types import Inputs
 from lengthwise.models import Model
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import Layer, ReTranModel
+from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.readout import ScaledReadout
 from lengthwise.runners import Logits, RowLoops, Selected, Steps
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.cell import gate_matrix, run_cell, step_cells

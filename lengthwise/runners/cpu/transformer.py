@@ -21,8 +21,7 @@ from lengthwise.models.timed import TimedModel
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
-from lengthwise.nn.readin import DigitReadin
-from lengthwise.nn.readout import ScaledReadout
+from lengthwise.nn.input_output import DigitReadin, ScaledReadout
 from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.dropout import dropout

@@ -1,6 +1,8 @@
-"""Input layers that models share."""
+"""Input and output layers that models share."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from jaxtyping import Float, Int
@@ -27,3 +29,13 @@ class DigitReadin(nn.Linear):
 
     def forward(self, tokens: Int[Tensor, "*b t"]) -> Float[Tensor, "*b t d"]:
         return super().forward(self.digits[tokens])
+
+
+class ScaledReadout(nn.Linear):
+    """A linear layer without bias whose logits are divided by √width (ReTran, ACL 2025)."""
+
+    def __init__(self, width: int, symbols: int) -> None:
+        super().__init__(width, symbols, bias=False)
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b v"]:
+        return super().forward(x) / math.sqrt(self.in_features)

@@ -1,0 +1,121 @@
+"""Modules of one's own and of other libraries (transformers, x-transformers, nanoGPT) as models."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lengthwise.base.files import one_line
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.models import Context, Model, State
+
+MASKS = ("padding_mask", "attention_mask")  # parameters that may take the mask of real tokens
+
+
+class SinglePass(Model):
+    """Wraps a module that maps tokens "b t" to logits "b t v" as a model that is advanced once.
+
+    If its ``forward`` has a parameter ``padding_mask`` or ``attention_mask``, it gets the mask "b t", True or 1 for a
+    real token. Logits may also be the ``logits`` of an object or a dictionary, or in a tuple, as those of transformers
+    and nanoGPT are; 16 bits are widened to 32. Raises UsageError if ``forward`` needs more than tokens and a mask, and
+    if there are no logits of this shape.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        parameters, kind = inspect.signature(module.forward).parameters, type(module)
+        # In x-transformers, a wrapper whose layers see the whole row takes ``mask``, True for a real token.
+        sees_row = not getattr(getattr(module, "attn_layers", None), "causal", False)
+        is_x_encoder = kind.__module__.partition(".")[0] == "x_transformers" and sees_row
+        masks = (*MASKS, "mask") if is_x_encoder else MASKS
+        self.mask = next((name for name in masks if name in parameters), None)  # the parameter that takes the mask
+        optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        further = [
+            name
+            for name, part in [*parameters.items()][1:]
+            if name != self.mask and part.default is part.empty and part.kind not in optional
+        ]
+        if further:
+            raise UsageError(
+                f"a module takes tokens and, optionally, padding_mask or attention_mask, but {kind.__name__}.forward "
+                f"also takes {', '.join(further)}"
+            )
+        self.fixed = {"use_cache": False} if "use_cache" in parameters else {}
+        # Without ``targets`` it may give the logits of the last position alone, as nanoGPT does.
+        self.takes_targets = "targets" in parameters
+
+    def embed(self, inputs: Inputs) -> Context:
+        return inputs.tokens, inputs.padding_mask
+
+    def start(self, context: Context) -> State:
+        return context[0]
+
+    def advance(self, state: State, context: Context) -> State:
+        tokens, padding_mask = context
+        try:
+            return self._logits(tokens, padding_mask)
+        except (IndexError, RuntimeError, AssertionError) as error:
+            if not is_position_error(error):
+                raise
+            message = describe_too_few_positions(tokens.shape[1], error)
+            raise TooFewPositions(f"{type(self.module).__name__} {message}") from error
+
+    def read(self, state: State) -> Float[Tensor, "r t v"]:
+        return state
+
+    def _logits(self, tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
+        keywords: dict[str, Any] = dict(self.fixed)
+        if self.mask:
+            # transformers takes integers
+            keywords[self.mask] = padding_mask.long() if self.mask == "attention_mask" else padding_mask
+        output = self.module(tokens, **keywords)
+        logits = find_logits(output, tokens.shape)
+        if logits is None and self.takes_targets:
+            output = self.module(tokens, **keywords, targets=tokens)
+            logits = find_logits(output, tokens.shape)
+        if logits is None:
+            what = str(tuple(output.shape)) if isinstance(output, Tensor) else type(output).__name__
+            if hasattr(output, "last_hidden_state"):
+                what += " without logits: take its class with a head, such as …ForTokenClassification"
+            raise UsageError(
+                f"a module takes tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary), "
+                f"but {type(self.module).__name__} gave {what}"
+            )
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
+    """Return the logits of a module's output: a tensor, an object or a dictionary with ``logits``, or a tuple with
+    them. None if there is no tensor of three axes that starts with ``shape``."""
+    if isinstance(output, Mapping):
+        output = output.get("logits")
+    elif not isinstance(output, Tensor) and hasattr(output, "logits"):
+        output = output.logits
+    values = output if isinstance(output, (tuple, list)) else [output]
+    return next((v for v in values if isinstance(v, Tensor) and v.dim() == 3 and v.shape[:2] == shape), None)
+
+
+class TooFewPositions(UsageError, IndexError):
+    """A module fails on rows of this length, or on a symbol."""
+
+
+def is_position_error(error: Exception) -> bool:
+    """Return whether an error is that of a table of positions or symbols that is too small, as torch raises and nanoGPT
+    and x-transformers assert it."""
+    if isinstance(error, (IndexError, AssertionError)):
+        return True
+    return any(message in str(error) for message in ("must match the size of tensor", "must match the existing size"))
+
+
+def describe_too_few_positions(count: int, error: Exception) -> str:
+    """Return the message for a module that fails on rows of ``count`` positions."""
+    return (
+        f"fails on rows of {count} positions ({type(error).__name__}: {one_line(error)}): if it has fewer, give it "
+        "more, or shorter problems"
+    )
