@@ -267,6 +267,14 @@ def gather_slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
     return moved
 
 
+def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
+    """Return the text of the answer in a row's slots; predictions that are no answer of the task, symbol by symbol."""
+    answer = recipe.layout.answer(symbols, recipe.task)
+    if len(answer) and int(answer.max()) < len(recipe.task.symbols):
+        return recipe.task.format(answer)
+    return recipe.layout.vocabs(recipe.task)[1].decode(answer)
+
+
 def answer_mask(symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end: int | None) -> Bool[Tensor, "b a"]:
     """Return True at the slots of each row's answer, including its end symbol; ``symbols`` are those in its slots."""
     return filled_slots(answer_slots) & up_to_end(symbols, end)

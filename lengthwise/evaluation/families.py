@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -51,7 +51,19 @@ def evaluate_families(
         chosen = [family.name for family in families if at[0] >= family.smallest]
         report = partial(watch, [at]) if watch else None
         groups = _problems_by_family(recipe, at, samples, chosen, seed, bool(names))
-        yield from _score_groups(weights, at, groups, rules, report, rows=rows)
+        if not groups:
+            continue
+        problems = list(groups.values())
+        if all(rule.together == 1 for rule in rules):
+            results = _results_of_distinct(weights, problems, rules, report)
+        else:
+            results = results_of_groups(weights.model, recipe, problems, rules, report)
+        for rule, found in zip(rules, results, strict=True):
+            start = 0
+            for name, group in groups.items():
+                part = found.take(slice(start, start + len(group)))
+                yield build_score(weights, rule, name, at, group, part, rows=rows)
+                start += len(group)
 
 
 def rules_of_families(rules: Sequence[Stopping]) -> Sequence[Stopping]:
@@ -103,29 +115,6 @@ def all_problems(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Pro
         return None
     problems = problems.take(source_of(recipe.task, recipe.source).of("test", problems))
     return problems if len(problems) else None
-
-
-def _score_groups(
-    weights: Weights,
-    at: tuple[int, ...],
-    groups: Mapping[str, Problems],
-    rules: Sequence[Stopping],
-    report: Report,
-    *,
-    rows: bool,
-) -> Iterator[Score]:
-    if not groups:
-        return
-    problems = list(groups.values())
-    if all(rule.together == 1 for rule in rules):
-        results = _results_of_distinct(weights, problems, rules, report)
-    else:
-        results = results_of_groups(weights.model, weights.recipe, problems, rules, report)
-    for rule, found in zip(rules, results, strict=True):
-        start = 0
-        for name, group in groups.items():
-            yield build_score(weights, rule, name, at, group, found.take(slice(start, start + len(group))), rows=rows)
-            start += len(group)
 
 
 def _results_of_distinct(

@@ -17,7 +17,15 @@ from lengthwise.base.results import AnySize, Outcomes, problems_counted
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError
-from lengthwise.evaluation.answers import Predictions, answer_mask, answers, filled_slots, gather_slots, trace
+from lengthwise.evaluation.answers import (
+    Predictions,
+    answer_mask,
+    answer_text,
+    answers,
+    filled_slots,
+    gather_slots,
+    trace,
+)
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.precision import check_precision, first_count, next_count
@@ -173,15 +181,12 @@ def _answers(
 ) -> list[dict[str, Any]]:
     """Return a row for each problem: its size and set of problems, the prompt, the right answer, the model's answer,
     whether it is right, its number of loops, and its confidence."""
-    task, layout = recipe.task, recipe.layout
     values = (results.symbols, results.slots.tolist(), results.counts[:, [0, 4]].tolist(), results.confidence.tolist())
     rows = []
     for (prompt, wanted), symbols, room, (is_right, loops), confidence in zip(
-        texts_of(task, problems), *values, strict=True
+        texts_of(recipe.task, problems), *values, strict=True
     ):
-        answer = layout.answer(symbols[:room], task)
-        is_known = not len(answer) or int(answer.max()) < len(task.symbols)
-        text = task.format(answer) if is_known else layout.vocabs(task)[1].decode(answer)
+        text = answer_text(recipe, symbols[:room])
         one = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
         rows.append(one | {"answer": text, "right": is_right > 0, "loops": loops, "confidence": round(confidence, 6)})
     return rows

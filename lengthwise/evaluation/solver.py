@@ -13,6 +13,7 @@ from lengthwise.base.fields import validate
 from lengthwise.base.formatting import as_html
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Batch, Problems, UsageError
+from lengthwise.evaluation.answers import answer_text
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.evaluation.restarts import from_start
@@ -88,7 +89,7 @@ class Solver:
         is_graded = recipe.layout.chance(recipe.task) is not None
         return Answer(
             prompt=prompt,
-            text=self._format_answer(symbols),
+            text=answer_text(recipe, symbols),
             right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]) if known else None,
             correct=bool(correct.all()) if known else None,
             loops=int(predicted.loops[0]),
@@ -96,14 +97,6 @@ class Solver:
             perplexity=float(perplexity(model, row, predicted.loops, end)) if known else None,
             slot_confidence=_slot_confidence(model, row, predicted.loops) if is_graded else (),
         )
-
-    def _format_answer(self, symbols: Int[Tensor, " a"]) -> str:
-        """Format an answer; predictions that are no answer of the task are shown symbol by symbol."""
-        recipe = self.weights.recipe
-        answer = recipe.layout.answer(symbols, recipe.task)
-        if len(answer) and int(answer.max()) < len(recipe.task.symbols):
-            return recipe.task.format(answer)
-        return recipe.layout.vocabs(recipe.task)[1].decode(answer)
 
 
 def _parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:

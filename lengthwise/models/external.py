@@ -10,7 +10,7 @@ import inspect
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, ClassVar
@@ -53,9 +53,13 @@ class ExternalModule(ModelSpec):
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy parts without weights: call it on some tokens first")
         digest, form = _weights(module), _weights(module, numbers=False)
-        for attribute in _attributes(module):
-            digest.update(attribute.encode())
-            form.update(attribute.encode())
+        # The attributes of all modules, such as a number of heads, which neither weights nor ``repr`` need show.
+        seen: dict[int, int] = {}
+        for name, part in module.named_modules():
+            for attribute, value in _list_contents(part).items():
+                if text := _describe_value(value, seen):
+                    for each in (digest, form):
+                        each.update(f"{name}.{attribute} = {text}".encode())
         return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), _config_of(module))
 
     @property
@@ -131,16 +135,6 @@ def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
         if not parameter.requires_grad:  # a frozen weight makes another training
             digest.update(f"{name} is frozen".encode())
     return digest
-
-
-def _attributes(module: nn.Module) -> Iterator[str]:
-    """Yield the attributes of all modules beside submodules and parameters, such as a number of heads, which neither
-    weights nor ``repr`` need show."""
-    seen: dict[int, int] = {}
-    for name, part in module.named_modules():
-        for attribute, value in _list_contents(part).items():
-            if text := _describe_value(value, seen):
-                yield f"{name}.{attribute} = {text}"
 
 
 def _list_contents(value: Any) -> dict[str, Any]:

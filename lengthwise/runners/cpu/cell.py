@@ -71,7 +71,8 @@ class _CellAlongRows(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         x, into, out, first_short, first_long, counts = inputs
         sizes, hidden = [len(x), len(first_short)], len(first_long)
-        short, long, one = (_of_rows(part, counts[0]) for part in (first_short, first_long, x.new_ones(1)))
+        starts = first_short, first_long, x.new_ones(1)
+        short, long, one = (part[:, None].expand(-1, counts[0]) for part in starts)
         gates, longs, emitted = (_allocate_per_position(x, counts, size) for size in (4 * hidden, hidden, hidden))
         outputs, steps = [], []
         for read, gate, after, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
@@ -118,10 +119,6 @@ def _allocate_per_position(like: Tensor, counts: list[int], size: int) -> list[F
     memory."""
     flat = like.new_empty(size * sum(counts))
     return [part.view(size, -1) for part in flat.split([size * count for count in counts])]
-
-
-def _of_rows(state: Float[Tensor, " d"], rows: int) -> Float[Tensor, "d rows"]:
-    return state[:, None].expand(-1, rows)
 
 
 def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ the modules, so results are equal up to rounding. See bench/step.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -47,7 +48,7 @@ def distinct(
     """
     if any(len(part.bias) > 1 for part in plans):
         return None  # rows may differ
-    which = number_equal_rows(tokens, ends, [part.padded.rows for part in plans])
+    which = number_equal_rows(tokens, ends, [len(part.padded.ends) for part in plans])
     first = _first(which)
     if len(first) > MOST_DISTINCT * len(which):
         return None
@@ -129,18 +130,17 @@ def _views(plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool
     """Build the views of groups of rows, given the number of each position and whether it is new."""
     found, start = [], 0
     for part in plans:
-        layout = part.padded
-        padded = layout.rows * layout.width
-        at = torch.arange(padded) if layout.at is None else layout.at
+        shape, at = (len(part.padded.ends), part.padded.width), part.padded.at
+        padded = math.prod(shape)
         own = slice(start, start + len(at))
         here, number = new[own], which[own] - which[start]
         spread = number.new_zeros(padded).index_copy_(0, at, number)
         again = None if bool(here.all()) else (at[~here], number[~here])
         at = at[here]
-        real = part.bias.new_zeros(padded).index_fill_(0, at, 1.0).view(layout.rows, layout.width)
+        real = part.bias.new_zeros(padded).index_fill_(0, at, 1.0).view(shape)
         bias = part.bias
         if len(bias) > 1:
-            bias = bias.unflatten(0, (layout.rows, part.heads)).transpose(0, 1).flatten(0, 1)
+            bias = bias.unflatten(0, (shape[0], part.heads)).transpose(0, 1).flatten(0, 1)
         found.append(AttentionView(spread, at, again, real, bias))
         start = own.stop
     return found

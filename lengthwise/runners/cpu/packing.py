@@ -95,14 +95,14 @@ class Ragged:
         return len(self.at) == len(self.ends) * self.width
 
     def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
-        return x.flatten(0, 1) if self.full else x.flatten(0, 1)[self.at]
+        return x.flatten(0, 1) if self.full else x.flatten(0, 1).index_select(0, self.at)
 
     def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
         """Invert ``pack``; padding is 0."""
         rows, rest = len(self.ends), x.shape[1:]
         if self.full:
             return x.view(rows, self.width, *rest)
-        return x.new_zeros(rows * self.width, *rest).index_copy(0, self.at, x).view(rows, self.width, *rest)
+        return x.new_zeros(rows * self.width, *rest).index_copy_(0, self.at, x).view(rows, self.width, *rest)
 
 
 @dataclass(frozen=True, slots=True)

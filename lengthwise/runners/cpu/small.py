@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
@@ -52,37 +52,18 @@ def attend(
     A Boolean mask is True at visible keys. A mask may have one more key than there are positions: the blank, a key and
     value of zeros. ``causal`` requires no mask: no position sees a later one.
     """
-    flat = projected.flatten(0, -4)
-    plan = AttentionPlan.of(flat, flat.shape[-2], ragged or projected.shape[:2], mask, angles, causal=causal)
+    flat, ragged = projected.flatten(0, -4), ragged or Ragged.of(torch.ones(projected.shape[:2], dtype=torch.bool))
+    plan = AttentionPlan.of(flat, flat.shape[-2], ragged, mask, angles, causal=causal)
     return _AttendSmall.apply(flat, plan.padded, probability, plan.bias, *plan.turn).view(
         *projected.shape[:-3], *flat.shape[-2:]
     )
-
-
-class PaddedRows(NamedTuple):
-    """A map from given positions, row after row, to padded rows of one width, in which attention is computed."""
-
-    rows: int
-    width: int
-    at: Int[Tensor, " n"] | None  # index of each given position in the flattened padded rows; None: there is no padding
-
-    def pad(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "rows width ..."]:
-        """Pad with zeros."""
-        if self.at is not None:
-            x = x.new_zeros(self.rows * self.width, *x.shape[1:]).index_copy_(0, self.at, x)
-        return x.view(self.rows, self.width, *x.shape[1:])
-
-    def unpad(self, x: Float[Tensor, "rows width ..."]) -> Float[Tensor, "n ..."]:
-        """Invert ``spread``."""
-        x = x.reshape(self.rows * self.width, *x.shape[2:])
-        return x if self.at is None else x.index_select(0, self.at)
 
 
 class AttentionPlan(NamedTuple):
     """All arguments of attention that do not depend on queries, keys and values: the same in every layer."""
 
     heads: int
-    padded: PaddedRows
+    padded: Ragged  # from given positions, row after row, to the padded rows in which attention is computed
     bias: Float[Tensor, "#r #k #k"]  # attention bias times log₂ e
     turn: tuple[Tensor, ...]  # cosines and sines of the angles, if any, positions last
 
@@ -90,28 +71,25 @@ class AttentionPlan(NamedTuple):
     def of(
         like: Tensor,
         heads: int,
-        shape: Ragged | Sequence[int],
+        ragged: Ragged,
         mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
         angles: Float[Tensor, "b t half"] | None,
         *,
         causal: bool,
     ) -> AttentionPlan:
-        """Build the plan for a ``shape`` (rows, positions) or packed rows; other arguments are those of ``attend``."""
-        if isinstance(shape, Ragged):
-            rows, positions, at = len(shape.ends), shape.width, None if shape.full else shape.at
-        else:
-            (rows, positions), at = shape, None
+        """Build the plan for packed rows; other arguments are those of ``attend``."""
+        rows, positions, at = len(ragged.ends), ragged.width, ragged.at
         width = positions if mask is None else mask.shape[-1]
         if width > positions:  # the blank: each padded row is one longer, and its last key and value stay 0
-            at = torch.arange(rows * positions) if at is None else at
-            at = at + at // positions * (width - positions)
+            ragged = Ragged(ragged.ends, width, at + at // positions * (width - positions))
         if mask is not None:
             bias = _bias(mask, heads, rows, width, like)
         else:
             bias = _causal_bias(width, like.dtype) if causal else like.new_zeros(1, 1, 1)
-        return AttentionPlan(
-            heads, PaddedRows(rows, width, at), bias, () if angles is None else _rotation(angles, width)
-        )
+        if angles is None:
+            return AttentionPlan(heads, ragged, bias, ())
+        angles = F.pad(angles, (0, 0, 0, width - angles.shape[1]))
+        return AttentionPlan(heads, ragged, bias, (angles.cos().mT[:, None], angles.sin().mT[:, None]))
 
 
 @lru_cache(maxsize=64)
@@ -132,29 +110,22 @@ def _bias(
     return mask.expand(rows, heads, width, width).flatten(0, 1)
 
 
-def _rotation(angles: Float[Tensor, "b t half"], width: int) -> tuple[Tensor, Tensor]:
-    angles = F.pad(angles, (0, 0, 0, width - angles.shape[1]))
-    return angles.cos().mT[:, None], angles.sin().mT[:, None]
-
-
 class _AttendSmall(torch.autograd.Function):
     """``attend``, given a plan."""
 
     @staticmethod
-    def forward(
-        ctx: Any, projected: Tensor, padded: PaddedRows, probability: float, bias: Tensor, *turn: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, projected: Tensor, padded: Ragged, probability: float, bias: Tensor, *turn: Tensor) -> Tensor:
         found, saved = _attend_forward(projected, padded, probability, bias, *turn)
         ctx.save_for_backward(*saved)
         ctx.padded, ctx.bias = padded, bias.shape if bias.requires_grad else None
-        return padded.unpad(found)
+        return padded.pack(found)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # under checkpointing they can be read once
-        projected, bias = _attend_backward(ctx.padded.pad(gradient), saved, ctx.bias)
-        return ctx.padded.unpad(projected), None, None, bias, *(None for _ in saved[SAVED:])
+        projected, bias = _attend_backward(ctx.padded.unpack(gradient), saved, ctx.bias)
+        return ctx.padded.pack(projected), None, None, bias, *(None for _ in saved[SAVED:])
 
 
 SAVED = 8  # number of tensors that ``_attend_forward`` saves, without those of ``turn``
@@ -162,13 +133,13 @@ SAVED = 8  # number of tensors that ``_attend_forward`` saves, without those of 
 
 def _attend_forward(
     projected: Float[Tensor, "n 3 h e"],
-    padded: PaddedRows,
+    padded: Ragged,
     probability: float,
     bias: Float[Tensor, "#r k k"],
     *turn: Tensor,
 ) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
     """Compute attention, and what its backward pass needs. In the body, axis r runs over all heads of all rows."""
-    parts = padded.pad(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
+    parts = padded.unpack(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
     turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
     query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
     weights, inverse_sums = attention_weights(query, key, bias)
