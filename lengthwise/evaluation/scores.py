@@ -198,10 +198,7 @@ def _mark_alone(kind: Kind) -> str | None:
 
 
 def resolve_rules(
-    weights: Weights,
-    samples: int,
-    stopping: Stopping | Sequence[Stopping] | None,
-    sizes: Sequence[AnySize] = (),
+    weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None, sizes: Sequence[AnySize] = ()
 ) -> list[Stopping]:
     """Return the stopping rules, by default the recipe's. Raises UsageError if they do not fit the layout, if
     ``samples`` is below 1, if the model sees more than it should, or has too few positions for one of ``sizes``."""
@@ -239,11 +236,7 @@ def _group_sizes(
 
 
 def results_of_groups(
-    model: Model,
-    recipe: Recipe,
-    groups: Sequence[Problems],
-    rules: Sequence[Stopping],
-    report: Report = None,
+    model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping], report: Report = None
 ) -> list[RowResults]:
     """Return for each rule the results of all groups' rows. Rules that choose for many rows see one group at a
     time. ``report`` gets the share of a group's rows that is done."""

@@ -143,7 +143,8 @@ def _list_contents(value: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(value):
         held = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     else:
-        slots = [name for kind in type(value).__mro__ for name in _list_slots(vars(kind).get("__slots__", ()))]
+        named = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
+        slots = [name for names in named for name in ([names] if isinstance(names, str) else names)]
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
     torchs = isinstance(value, nn.Module)
     plain = () if type(value).__module__.startswith("torch.") else PLAIN
@@ -154,10 +155,6 @@ def _list_contents(value: Any) -> dict[str, Any]:
         and (not name.startswith("_") or isinstance(part, plain))
         and not isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
     }
-
-
-def _list_slots(slots: str | Iterable[str]) -> Iterable[str]:
-    return [slots] if isinstance(slots, str) else slots
 
 
 def _describe_value(value: Any, seen: dict[int, int], deep: int = 0) -> str:

@@ -48,10 +48,6 @@ class Query:
         """What the queries of all models have in common."""
         return self.each, len(self.depths)
 
-    def at_depth(self, number: int) -> Query:
-        """Return the query for the logits at one of the depths."""
-        return Query(self.inputs, self.loops.clamp(max=self.depths[number]), self.at)
-
 
 class Recorder(Runner):
     """Records the calls of a runner, and returns zeros for each of ``symbols`` logits. With ``supervises``, it records
@@ -155,7 +151,10 @@ def compute_answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Ans
     form, and all queries the same kind and number of rows. Raises RuntimeError, as torch.func does, for a model that
     draws random numbers or branches on its inputs, and UsageError for one that changes its buffers."""
     if count := len(asked[0].depths):
-        found = [compute_answers(models, [one.at_depth(number) for one in asked]) for number in range(count)]
+        found = []
+        for number in range(count):
+            shorter = [Query(one.inputs, one.loops.clamp(max=one.depths[number]), one.at) for one in asked]
+            found.append(compute_answers(models, shorter))
         return [list(own) for own in zip(*found, strict=True)]
     plan, device = _Plan(asked), device_of(models[0])
     named = [dict([*one.named_parameters(), *one.named_buffers()]) for one in models]

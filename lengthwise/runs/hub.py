@@ -25,6 +25,11 @@ NEEDED = ("config.json", "model.safetensors")
 FILES = (*NEEDED, "about.json", "scores.jsonl")
 MOST = 2 * 10**9  # bytes of a file, about a thousand times those of shipped weights
 NAME = r"[A-Za-z0-9][\w.-]{0,95}"
+STATUSES = {
+    401: "the Hub does not know this token; set HF_TOKEN to another",
+    403: "this token does not allow it",
+    429: "too many requests to the Hub; try again in a few minutes",
+}
 
 
 class Place(NamedTuple):
@@ -144,23 +149,14 @@ def _translate_errors(where: Place) -> Iterator[None]:
     except errors.RepositoryNotFoundError:
         raise UsageError(f"{where}: there is no such repository, or it is private: then set HF_TOKEN") from None
     except errors.HfHubHTTPError as error:
-        raise UsageError(f"{where}: {_status(error)}") from None
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        raise UsageError(f"{where}: {STATUSES.get(status, f'the Hub answered with status {status}')}") from None
     except (errors.LocalEntryNotFoundError, ConnectionError, *_unreachable()):
         raise UsageError(f"{where}: the Hub cannot be reached, and the cache has no whole copy") from None
     except UsageError:
         raise
     except (OSError, ValueError, _import_http_client().TransportError) as error:
         raise UsageError(f"{where}: the Hub broke off ({type(error).__name__}); try again") from None
-
-
-def _status(error: Any) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", 0)
-    known: dict[int, str] = {
-        401: "the Hub does not know this token; set HF_TOKEN to another",
-        403: "this token does not allow it",
-        429: "too many requests to the Hub; try again in a few minutes",
-    }
-    return known.get(status, f"the Hub answered with status {status}")
 
 
 def _import_http_client() -> Any:

@@ -58,10 +58,7 @@ def computation_settings(threads: int) -> Iterator[None]:
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     with _shared_settings():
-        before, flushed = (
-            torch.get_num_threads(),
-            float(torch.tensor(1e-40) * 1) == 0,
-        )  # it has no getter
+        before, flushed = (torch.get_num_threads(), float(torch.tensor(1e-40) * 1) == 0)  # it has no getter
         torch.set_num_threads(threads)
         torch.set_flush_denormal(True)
         try:

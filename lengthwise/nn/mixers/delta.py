@@ -17,7 +17,6 @@ from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
     ShortConvolution,
-    check_heads,
     exempt_from_decay,
     join_heads,
     split_chunks,
@@ -74,18 +73,9 @@ class DeltaMixer(RecurrentMixer):
     """The module of all three. Its state: that of the convolution, and S "b h k v" (transposed)."""
 
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        taps: int,
-        negative: bool,
-        biases: bool,
-        gated: bool = False,
-        updates: int = 1,
+        self, width: int, heads: int, *, taps: int, negative: bool, biases: bool, gated: bool = False, updates: int = 1
     ) -> None:
         super().__init__()
-        check_heads(width, heads)
         self.heads, self.updates, self.top = heads, updates, 2.0 if negative else 1.0
         self.project = nn.Linear(width, (1 + 2 * updates) * width, bias=False)  # query, keys, values
         self.conv = ShortConvolution((1 + 2 * updates) * width, taps)

@@ -14,14 +14,7 @@ from lengthwise.base.ranges import Extra, Size
 from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.delta import Decay
-from lengthwise.nn.mixers.recurrent import (
-    RecurrentMixer,
-    ShortConvolution,
-    check_heads,
-    join_heads,
-    split_chunks,
-    split_heads,
-)
+from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, join_heads, split_chunks, split_heads
 
 CHUNK = 32  # positions computed at once: the fastest on a CPU
 SMALLEST = 1e-6  # of a decay's magnitude, so that its logarithm is finite
@@ -47,7 +40,6 @@ class Mamba2Mixer(RecurrentMixer):
     def __init__(self, spec: Mamba2, width: int, heads: int, *, biases: bool) -> None:
         super().__init__()
         inner = spec.expand * width
-        check_heads(inner, heads)
         self.heads, self.negative, self.sizes = heads, spec.negative, [inner, spec.state, spec.state]
         self.project = nn.Linear(width, sum(self.sizes), bias=False)
         self.conv = ShortConvolution(sum(self.sizes), spec.taps)

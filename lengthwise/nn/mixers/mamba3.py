@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Size
+from lengthwise.base.types import UsageError
 from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.mamba2 import CHUNK, linear_attention
-from lengthwise.nn.mixers.recurrent import RecurrentMixer, check_heads, exempt_from_decay, join_heads, split_heads
+from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_heads
 from lengthwise.nn.position import rotate_pairs
 
 LEAST_RATE = 1e-4  # of decay, as in the authors' code
@@ -35,6 +36,11 @@ class Mamba3(MixerSpec):
     state: Size = 16  # numbers of B and C, a multiple of 4
     expand: Size = 2  # the inner width, in multiples of width
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.state % 4:
+            raise UsageError(f"Mamba3: state must be a multiple of 4, not {self.state}")
+
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return Mamba3Mixer(self, width, heads, biases=biases)
 
@@ -46,8 +52,6 @@ class Mamba3Mixer(RecurrentMixer):
     def __init__(self, spec: Mamba3, width: int, heads: int, *, biases: bool) -> None:
         super().__init__()
         inner = spec.expand * width
-        check_heads(inner, heads)
-        check_heads(spec.state, 4)
         self.heads, self.sizes = heads, [inner, spec.state, spec.state, heads, heads, heads, spec.state // 4]
         self.project = nn.Linear(width, sum(self.sizes), bias=False)  # x, B, C, Δ, rate, λ, angles
         step = torch.empty(heads, 1).uniform_(math.log(0.001), math.log(0.1)).exp()

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.base.types import UsageError
 from lengthwise.nn.attention_context import AttentionContext, Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 
@@ -70,12 +69,6 @@ def join_heads(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b t c"]:
 def split_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -> Float[Tensor, "b h n s c"]:
     """Cut rows into n chunks of s = ``chunk`` positions; the last is padded with ``filler``."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % chunk), value=filler).unflatten(2, (-1, chunk))
-
-
-def check_heads(width: int, heads: int) -> None:
-    """Raise UsageError unless ``width`` is a multiple of ``heads``."""
-    if width % heads:
-        raise UsageError(f"width must be a multiple of heads, not {width} / {heads}")
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:

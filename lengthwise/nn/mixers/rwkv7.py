@@ -13,14 +13,7 @@ from torch.nn import functional as F
 from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.delta import inverse_of_unit_lower
-from lengthwise.nn.mixers.recurrent import (
-    RecurrentMixer,
-    check_heads,
-    exempt_from_decay,
-    join_heads,
-    split_chunks,
-    split_heads,
-)
+from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_chunks, split_heads
 
 CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
 LOG_SLOWEST = -0.606531  # −exp(−1/2): decays are in (.545, 1)
@@ -44,7 +37,6 @@ class RWKV7Mixer(RecurrentMixer):
 
     def __init__(self, width: int, heads: int, *, negative: bool, biases: bool) -> None:
         super().__init__()
-        check_heads(width, heads)
         self.heads, self.top = heads, 2.0 if negative else 1.0
         self.shift = nn.Parameter(torch.rand(len(PARTS), width))  # fraction of each part from the previous position
         self.full = nn.ModuleDict(

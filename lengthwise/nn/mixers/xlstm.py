@@ -13,14 +13,7 @@ from torch.nn import functional as F
 from lengthwise.base.ranges import Extra
 from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
-from lengthwise.nn.mixers.recurrent import (
-    RecurrentMixer,
-    ShortConvolution,
-    check_heads,
-    exempt_from_decay,
-    join_heads,
-    split_heads,
-)
+from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, exempt_from_decay, join_heads, split_heads
 
 CHUNK = 32  # positions computed at once
 
@@ -42,7 +35,6 @@ class MLSTMMixer(RecurrentMixer):
 
     def __init__(self, width: int, heads: int, *, taps: int, biases: bool) -> None:
         super().__init__()
-        check_heads(width, heads)
         self.heads = heads
         self.conv = ShortConvolution(width, taps)
         self.look = nn.Linear(width, 2 * width, bias=False)  # query, key
@@ -117,7 +109,6 @@ class SLSTMMixer(RecurrentMixer):
 
     def __init__(self, width: int, heads: int, *, taps: int, biases: bool) -> None:
         super().__init__()
-        check_heads(width, heads)
         self.heads, size = heads, width // heads
         self.conv = ShortConvolution(width, taps)
         self.gates = nn.Linear(width, 2 * width, bias=False)  # i, f

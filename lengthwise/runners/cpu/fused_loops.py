@@ -292,13 +292,7 @@ def _layer(
 
 
 def _layer_back(
-    gradient: Float[Tensor, "m d"],
-    saved: list[Any],
-    layer: Any,
-    loop: Loop,
-    settings: _Settings,
-    *,
-    last: bool,
+    gradient: Float[Tensor, "m d"], saved: list[Any], layer: Any, loop: Loop, settings: _Settings, *, last: bool
 ) -> Float[Tensor, "n d"]:
     """Return the gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
     x, mean, scale, seen, found, middle, mean_again, scale_again, read, wide, gate, active, *attended = saved

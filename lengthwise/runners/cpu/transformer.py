@@ -7,7 +7,7 @@ chooses the fastest form of attention (``pattern``); and runs all loops as one a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -100,7 +100,10 @@ class PackedTransformer(claims.Claiming):
                 rows, moved = ids[local], None
                 if movement:
                     states = [one.take(slice(len(rows))) for one in states]
-                    moved = _movement(state, states)
+                    # Packed positions are as rows of one position each.
+                    real = torch.ones(len(state.value), 1, dtype=torch.bool)
+                    moved = relative_movement(state.value[:, None], [one.value[:, None] for one in states], real)
+                    moved = state.ragged.unpack(moved[:, 0])
                 states = [state, *states][: PERIODS if movement else 1]
                 stay = yield Step(done + k, rows, self.model.readout(state[at[rows]]), moved)
                 if stay is not None:
@@ -166,13 +169,6 @@ class _Prepared(NamedTuple):
         ragged, embedded = Ragged.of(inputs.padding_mask), model.embed_tokens(inputs.tokens, model.vectors(inputs))
         pattern = pattern_of(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
         return _Prepared(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
-
-
-def _movement(now: Packed, earlier: Sequence[Packed]) -> Float[Tensor, "r t p"]:
-    """Return ``relative_movement`` of packed positions, as padded rows."""
-    each = torch.ones(len(now.value), 1, dtype=torch.bool)
-    moved = relative_movement(now.value[:, None], [one.value[:, None] for one in earlier], each)
-    return now.ragged.unpack(moved[:, 0])
 
 
 def _final_states(
