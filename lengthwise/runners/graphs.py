@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
@@ -37,7 +37,7 @@ from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, State, device_of
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.position import Encoding
-from lengthwise.runners import Logits, RowLoops, Runner, Selected, cpu, waves
+from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, drops, pad_to_bucket
 from lengthwise.runners.plain import choose_rows, detach, pick
@@ -109,9 +109,7 @@ class Graphs(Runner):
             return "it has hooks"
         return self.reason
 
-    def last(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, no_grad_loops: int = 0
-    ) -> Float[Tensor, "n v"]:
+    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         logits = self._logits(inputs, loops, no_grad_loops, each=False)
         if logits is None:
             return self.plain.last(inputs, loops, at, no_grad_loops=no_grad_loops)
@@ -124,14 +122,10 @@ class Graphs(Runner):
         row, position = at.nonzero(as_tuple=True)
         return [pick(logits, loops.clamp(max=depth)[row] - 1, row, position) for depth in depths]
 
-    def carry(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], state: State | None = None
-    ) -> tuple[Float[Tensor, "n v"], State]:
+    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
         return self.plain.carry(inputs, loops, at, state)
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         logits = self._logits(inputs, loops, 0, each=True)
         if logits is None:
             yield from self.plain.each(inputs, loops, at)
@@ -141,10 +135,9 @@ class Graphs(Runner):
             row, position = at[rows].nonzero(as_tuple=True)
             yield k, rows, pick(logits[k - 1], rows[row], position)
 
-    def _logits(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int, *, each: bool
-    ) -> Float[Tensor, "b t v"] | Float[Tensor, "k b t v"] | None:
-        """The logits of all positions, after the last loop or after each; None where the model runs plainly."""
+    def _logits(self, inputs: Inputs, loops: RowLoops, no_grad_loops: int, *, each: bool) -> Tensor | None:
+        """The logits of all positions, "b t v" after the last loop or "k b t v" after each; None where the model runs
+        plainly."""
         if self.reason or not (torch.is_grad_enabled() and self.model.training):
             return None
         return self.run(inputs, loops > torch.arange(int(loops.max()))[:, None], no_grad_loops, each=each)

@@ -213,17 +213,14 @@ class _Plan:
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
         self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
         tracked = torch.arange(len(self.most)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
-        inputs = self._inputs()
-        self.host = Inputs(**{name: value.flatten(0, 1) for name, value in inputs.items()})
-        self.given = {"running": running, "tracked": tracked, **inputs}
-
-    def _inputs(self) -> dict[str, Int[Tensor, "s b t"] | Bool[Tensor, "s b t"]]:
-        """Return the fields of all models' inputs, rows in order, padded to the widest."""
-        width = max(one.at.shape[1] for one in self.asked)
-        rows = [one.inputs.take(order) for one, order in zip(self.asked, self.order, strict=True)]
+        # The fields of all models' inputs, rows in order, padded to the widest.
+        width = max(one.at.shape[1] for one in asked)
+        rows = [one.inputs.take(order) for one, order in zip(asked, self.order, strict=True)]
         padded = {field.name: [F.pad(getattr(one, field.name), (0, width - one.tokens.shape[1])) for one in rows]
                   for field in fields(Inputs)}  # fmt: skip
-        return {name: torch.stack(parts) for name, parts in padded.items()}
+        inputs = {name: torch.stack(parts) for name, parts in padded.items()}
+        self.host = Inputs(**{name: value.flatten(0, 1) for name, value in inputs.items()})
+        self.given = {"running": running, "tracked": tracked, **inputs}
 
     def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
         """Return the logits at the selected positions after each row's last loop."""

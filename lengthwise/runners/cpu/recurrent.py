@@ -123,20 +123,18 @@ class Wave(Sequential):
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        return super().declines(model) or find_layer_difference(model)
+        if (reason := super().declines(model)) is not None:
+            return reason
+        # The formulas compute layers together, which may differ in their weights alone.
+        if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
+            return f"a norm's ε is not {EPS:g}"
+        layers = [part for part in model.modules() if isinstance(part, Layer)]
+        kinds = {(one.heads, one.dropout, one.training, *(part.shape for part in one.parameters())) for one in layers}
+        return "its layers differ in more than their weights" if len(kinds) > 1 else None
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         ordered = packing.order(x).transpose(0, 1)
         return torch.cat(Pass(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
-
-
-def find_layer_difference(model: nn.Module) -> str | None:
-    """Return what differs between layers, which the formulas compute together; None if only weights differ."""
-    if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
-        return f"a norm's ε is not {EPS:g}"
-    layers = [part for part in model.modules() if isinstance(part, Layer)]
-    kinds = {(one.heads, one.dropout, one.training, *(part.shape for part in one.parameters())) for one in layers}
-    return "its layers differ in more than their weights" if len(kinds) > 1 else None
 
 
 class Pass:
