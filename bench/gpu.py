@@ -163,7 +163,7 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
         with computation_settings(1):
             trainee = Trainer(recipe, device, matmul=matmul, compile=True)
             trainee.step = recipe.steps // 2
-            runner = trainee.runner()
+            runner = trainee.runners.choose(trainee.parts)
             plain = Plain(trainee.model) if matmul == "fp32" else Bf16(Plain(trainee.model))
             start, exact = waited(device), gradient(recipe, plain, trainee.step)
             found[f"{matmul}, apart"] = apart(exact, gradient(recipe, runner, trainee.step))

@@ -102,7 +102,7 @@ class Trainer:
         """Yield each loss on a batch once its gradients are computed. If memory runs out, start again with twice as
         many parts of the batch, also from then on; raise UsageError where that is not possible."""
         while True:
-            runner = self.runner()
+            runner = self.runners.choose(self.parts)  # at every step, since hooks may have been set
             try:
                 steps = self.steps(self.step, runner, batch, loops)
                 while True:
@@ -112,25 +112,20 @@ class Trainer:
                         loss.value.backward()
                     yield loss
             except (MemoryError, RuntimeError) as error:
-                self._free_memory(error, runner)
+                if not is_out_of_memory(error):
+                    if "once_differentiable" not in message_of(error) or type(runner) is Plain:
+                        raise
+                    raise UsageError(
+                        "the objective takes gradients of gradients, which faster runners do not have: train it within "
+                        "lw.plain(), or with LENGTHWISE_PLAIN=1"
+                    ) from error
+                self.optimizer.zero_grad()
+                if self.runners.graphs:
+                    self.runners.graphs.release()
             if self.recipe.objective.takes_several_steps or self.processes.count > 1 or self.parts >= len(loops):
                 rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
                 raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
             self.parts *= 2
-
-    def _free_memory(self, error: MemoryError | RuntimeError, runner: Runner) -> None:
-        """Free memory after an error of a step that ran out of it; raise any other error."""
-        if is_out_of_memory(error):
-            self.optimizer.zero_grad()
-            if self.runners.graphs:
-                self.runners.graphs.release()
-            return
-        if "once_differentiable" not in message_of(error) or type(runner) is Plain:
-            raise error
-        raise UsageError(
-            "the objective takes gradients of gradients, which faster runners do not have: train it within "
-            "lw.plain(), or with LENGTHWISE_PLAIN=1"
-        ) from error
 
     def batch(self, step: int) -> DrawnBatch:
         """Return the batch of a step, with its rows' loops."""
@@ -162,10 +157,6 @@ class Trainer:
             for name, value in each.items():
                 self.sums[name] = self.sums.get(name, 0.0) + value.detach() / len(logs)
         self.step += 1
-
-    def runner(self) -> Runner:
-        """Choose the runner. Called at every step, since hooks may have been set."""
-        return self.runners.choose(self.parts)
 
     def take_exam(self) -> None:
         """With ``Mastery``, run the exam if one is due, and admit the next length if it is passed."""
