@@ -212,11 +212,11 @@ def survived(act, patch, least, moment="before"):
 
 def eager(patch):
     """Groups of few rows, kernels for small heads of any size, and whatever can be left out is."""
-    from lengthwise.runners.cpu import fused_loops, gelu, pattern, recurrent, small, sparse_keys, transformer
+    from lengthwise.runners.cpu import elementwise, fused_loops, pattern, recurrent, small, sparse_keys, transformer
 
     for module in (sparse_keys, small):
         patch.setattr(module, "pays", lambda *_: True)
-    patch.setattr(gelu, "LEAST", 1)
+    patch.setattr(elementwise, "LEAST", 1)
     patch.setattr(fused_loops, "MOST_DISTINCT", 1.0)
     patch.setattr(transformer, "MOST_NEEDED", 1.0)
     for module in (recurrent, transformer):

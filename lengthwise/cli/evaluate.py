@@ -25,8 +25,7 @@ from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, 
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.curves import follow_scores, follow_sizes, sizes_without_scores
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
-from lengthwise.evaluation.precision import check_precision
-from lengthwise.evaluation.scores import MOST, SAMPLES, evaluate
+from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, evaluate
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Restarts, Stopping

@@ -8,8 +8,7 @@ does.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -195,10 +194,15 @@ def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
     """Raise UsageError if the same rows get other logits again, as later comparisons would differ for this reason."""
     if not _differ(_logits(model, inputs), _logits(model, inputs), inputs.padding_mask, least):
         return
-    with _same_random_numbers() as restart:
-        first = _logits(model, inputs)
-        restart()
-        again = _logits(model, inputs)
+
+    def compute_seeded() -> Float[Tensor, "b t v"]:
+        for seed in (torch.manual_seed, numpy.random.seed, random.seed):
+            seed(0)
+        return _logits(model, inputs)
+
+    before = numpy.random.get_state()  # ``check`` restores the other generators
+    first, again = compute_seeded(), compute_seeded()
+    numpy.random.set_state(before)
     if _differ(first, again, inputs.padding_mask, least):
         raise UsageError(
             f"{_name(model)} keeps something from one call to the next, such as a hidden state, a cache or a count: "
@@ -209,26 +213,6 @@ def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
         f"{_name(model)} is random at test: the same rows got other logits in a second call; use random numbers in "
         "training only, as nn.Dropout or dropout(…, training=self.training) do"
     )
-
-
-@contextmanager
-def _same_random_numbers() -> Iterator[Callable[[], None]]:
-    """Context manager: seeds torch's, numpy's and Python's generators, yields a function that seeds them again, and
-    restores them on exit."""
-
-    def restart() -> None:
-        torch.manual_seed(0)
-        numpy.random.seed(0)
-        random.seed(0)
-
-    python_state, numpy_state = random.getstate(), numpy.random.get_state()
-    try:
-        with torch.random.fork_rng():
-            restart()
-            yield restart
-    finally:
-        random.setstate(python_state)
-        numpy.random.set_state(numpy_state)
 
 
 def _check_causality(model: Model, batch: Batch, layout: Layout, least: Tolerance) -> None:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import AnySize, Outcomes, problems_counted
+from lengthwise.base.results import NORMAL, AnySize, Outcomes, independent_trials, problems_counted, wilson
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError
@@ -28,7 +28,6 @@ from lengthwise.evaluation.answers import (
 )
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.generate import decode
-from lengthwise.evaluation.precision import check_precision, first_count, next_count
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.layout import until_end
 from lengthwise.experiment.recipe import Recipe, check_stopping
@@ -130,6 +129,29 @@ def _evaluate_to_precision(
             results = RowResults.join(parts)
             marks = {"precision": early, "family": _mark_alone(kind), "rows": rows}
             yield build_score(weights, rule, kind, recipe.sizes(size), seen, results, **marks)
+
+
+def check_precision(precision: float | None) -> None:
+    """Raise UsageError if ``precision`` cannot be half the width of an interval."""
+    if precision is not None and not 0 < precision < 0.5:
+        raise UsageError(f"precision is half the width of an interval, between 0 and 0.5, not {precision}")
+
+
+def first_count(precision: float) -> int:
+    """Return the smallest number of problems for which the interval can be this narrow, with all answers right or
+    none."""
+    return math.ceil(NORMAL**2 * (0.5 / precision - 1))
+
+
+def next_count(right: float, count: int, precision: float, together: int = 1) -> int:
+    """Return the total number of problems to measure, with ``right`` of the first ``count`` right: ``count`` if the
+    interval is narrow enough, and at most twice that, as the fraction is only an estimate. ``together`` is the
+    rule's."""
+    low, high = wilson(right / count, independent_trials(count, together))
+    if high - low <= 2 * precision:
+        return count
+    middle = (low + high) / 2
+    return min(2 * count, max(count + 1, math.ceil(together * NORMAL**2 * middle * (1 - middle) / precision**2)))
 
 
 def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, share: float) -> None:

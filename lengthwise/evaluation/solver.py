@@ -13,10 +13,9 @@ from lengthwise.base.fields import validate
 from lengthwise.base.formatting import as_html
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Batch, Problems, UsageError
-from lengthwise.evaluation.answers import answer_text
+from lengthwise.evaluation.answers import answer_text, from_start
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
-from lengthwise.evaluation.restarts import from_start
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.resources import ResourceEstimate, estimate_evaluation
 from lengthwise.experiment.stopping import Stopping

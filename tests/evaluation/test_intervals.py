@@ -13,7 +13,7 @@ import lengthwise as lw
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Outcomes, Score, independent_trials, trials, wilson
 from lengthwise.base.score_rows import interval_notes
-from lengthwise.evaluation.precision import next_count
+from lengthwise.evaluation.scores import next_count
 from lengthwise.report.scored import newcombe
 from lengthwise.report.tables import detail_table
 

@@ -9,8 +9,7 @@ import lengthwise as lw
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import entry
-from lengthwise.evaluation.answers import answer, answers, trace
-from lengthwise.evaluation.restarts import from_start
+from lengthwise.evaluation.answers import answer, answers, from_start, trace
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Restarts, Settled
 from lengthwise.runs.run import load
 

@@ -49,7 +49,7 @@ from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE,
 from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import final
 from lengthwise.runners import Runner
-from lengthwise.runners.cpu.dropout import dropout
+from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Ragged
 from lengthwise.runners.cpu.pattern import mix_values, pattern_of
 from lengthwise.runners.plain import Plain, unroll

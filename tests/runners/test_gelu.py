@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lengthwise.runners.cpu import gelu
+from lengthwise.runners.cpu import elementwise as gelu
 
 
 @pytest.mark.parametrize("count", [1, gelu.LEAST - 1, gelu.LEAST, gelu.MOST, gelu.MOST + 1])

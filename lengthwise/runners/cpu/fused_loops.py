@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lengthwise.nn.block import Block
-from lengthwise.runners.cpu import gelu, small
+from lengthwise.runners.cpu import elementwise, small
 from lengthwise.runners.cpu.packing import select_unique
 from lengthwise.runners.cpu.pattern import attention_of, dropout_probability
 
@@ -285,7 +285,7 @@ def _layer(
     middle = F.linear(found.T, layer.out, layer.out_bias).add_(rest)
     read, *normed_again = _norm(middle, layer.norm_mlp, layer.norm_mlp_bias, settings.eps)
     wide = F.linear(read, layer.widen, layer.widen_bias)
-    active, gate = (wide.relu(), None) if settings.relu else gelu.activate(wide)
+    active, gate = (wide.relu(), None) if settings.relu else elementwise.activate(wide)
     state = F.linear(active, layer.narrow, layer.narrow_bias).add_(middle)
     wide = None if settings.relu else wide
     return state, [x, *normed, seen, found, middle, *normed_again, read, wide, gate, active, *attended]
@@ -302,7 +302,7 @@ def _layer_back(
     if settings.relu:
         to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
     else:
-        to_wide = gelu.activate_back(to_wide, wide, gate)
+        to_wide = elementwise.activate_back(to_wide, wide, gate)
     _add_linear_gradients(to_wide, read, layer.widen, layer.widen_bias)
     to_read = to_wide @ layer.widen[0]
     to_middle = _norm_back(to_read, middle, mean_again, scale_again, layer.norm_mlp, layer.norm_mlp_bias).add_(gradient)

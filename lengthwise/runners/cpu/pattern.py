@@ -24,7 +24,7 @@ from lengthwise.nn.block import Block
 from lengthwise.nn.position import Encoding
 from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeadsEncoding
 from lengthwise.runners.cpu import small, sparse_keys
-from lengthwise.runners.cpu.dropout import dropout
+from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Packed, Ragged
 from lengthwise.runners.cpu.sparse_keys import SparseKeys, softmax
 from lengthwise.runners.plain import rows_of

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lengthwise.runners.cpu import dropout
+from lengthwise.runners.cpu.elementwise import dropout_factors
 
 
 class Recall:
@@ -93,7 +93,7 @@ class _AttendSlots(torch.autograd.Function):
         if hidden is not None:
             scores.masked_fill_(hidden[:, :, None, None], -torch.inf)
         weights = scores.softmax(1)  # "l s h r"
-        dropout_mask = dropout.dropout_factors(weights, kept.probability) if kept.probability else None
+        dropout_mask = dropout_factors(weights, kept.probability) if kept.probability else None
         ctx.save_for_backward(query, weights, dropout_mask)
         mixed = (_apply_dropout(weights, dropout_mask)[:, :, :, None] * values).sum(1)
         return mixed.flatten(1, 2).mT.contiguous()

@@ -28,7 +28,7 @@ from lengthwise.nn.lstm import Cell
 from lengthwise.runners import Logits, RowLoops, Selected, Steps
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.cell import gate_matrix, run_cell, step_cells
-from lengthwise.runners.cpu.dropout import dropout
+from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Packing, group_by_length, restore_order, select_unique
 from lengthwise.runners.cpu.recall import Recall
 from lengthwise.runners.plain import Plain

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lengthwise.nn.position import rotate_pairs
-from lengthwise.runners.cpu.dropout import dropout_factors
+from lengthwise.runners.cpu.elementwise import dropout_factors
 from lengthwise.runners.cpu.packing import Ragged
 
 # With wider heads, fewer heads over all rows, or fewer positions, torch is at least as fast.

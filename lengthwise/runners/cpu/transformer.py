@@ -24,8 +24,7 @@ from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.input_output import DigitReadin, ScaledReadout
 from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
-from lengthwise.runners.cpu.dropout import dropout
-from lengthwise.runners.cpu.gelu import gelu
+from lengthwise.runners.cpu.elementwise import dropout, gelu
 from lengthwise.runners.cpu.packing import Packed, Ragged, group_by_length, restore_order, select_unique
 from lengthwise.runners.cpu.pattern import (
     Band,

@@ -1,7 +1,10 @@
-"""GELU in its tanh form, in less than half of torch's time on a CPU, for tensors of 2¹⁴ to 2¹⁹ numbers.
+"""GELU and dropout, in less time than torch's on a CPU.
 
-Since ½ (1 + tanh(y)) = σ(2 y), GELU is x σ(1.6 x + 0.07 x³): a few simple passes, cheaper than torch's tanh. Results
-are equal up to rounding.
+Since ½ (1 + tanh(y)) = σ(2 y), GELU in its tanh form is x σ(1.6 x + 0.07 x³): a few simple passes, cheaper than torch's
+tanh, for tensors of 2¹⁴ to 2¹⁹ numbers. Results are equal up to rounding.
+
+Torch's random numbers take a fifth of a small model's time. Here one draw of 64 random bits makes four decisions of 16
+bits each. The distribution equals torch's with the probability rounded to 1/65536; the random numbers differ.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch.nn import functional as F
 LEAST, MOST = 1 << 14, 1 << 19
 LINEAR = 2 * math.sqrt(2 / math.pi)
 CUBIC = 0.044715 * LINEAR
+LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / LEVELS; kept values are scaled by the rounded one
 
 
 def gelu(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
@@ -67,3 +71,16 @@ def _is_faster(x: Float[Tensor, "*b d"]) -> bool:
 @lru_cache
 def _coefficient(dtype: torch.dtype) -> Float[Tensor, ""]:
     return torch.tensor(LINEAR, dtype=dtype)
+
+
+def dropout(x: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
+    """Set each value to 0 with this probability, else divide it by 1 − probability (Srivastava et al. 2014)."""
+    return x * dropout_factors(x, probability) if probability else x
+
+
+def dropout_factors(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
+    """Return the factors of ``dropout``: 0 with this probability, else 1 / (1 − probability)."""
+    drawn = torch.empty(math.ceil(like.numel() / 4), dtype=torch.int64).random_(-(1 << 63), None)
+    cut = min(round(probability * LEVELS), LEVELS - 1)
+    alive = drawn.view(torch.int16)[: like.numel()] >= cut - LEVELS // 2
+    return alive.view(like.shape).to(like.dtype).mul_(LEVELS / (LEVELS - cut))
