@@ -17,7 +17,7 @@ from lengthwise.evaluation.answers import answer_mask, gather_slots
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.models import Model
 from lengthwise.runners.movement import PERIODS, flat_state
-from lengthwise.runners.plain import Movements, unroll
+from lengthwise.runners.plain import Movements, Plain, unroll
 from lengthwise.runs.run import Weights
 
 
@@ -32,7 +32,8 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
     sizes = recipe.tops if size is None else recipe.sizes(size)
     batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
-    last = _last_states(model, batch, planned + more)
+    _, last_state = Plain(model).carry(batch.inputs, planned + more, batch.answer_slots)
+    last = flat_state(model.answer_state(last_state), batch.inputs.padding_mask.shape[1])
     before, shape = int(planned.min()), (int(planned.max()) + more, len(batch))
     exact = torch.zeros(shape, dtype=torch.bool)
     moved_one, moved_two, cosine = (torch.full(shape, torch.nan) for _ in range(3))
@@ -66,17 +67,6 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
         path=_project_states(torch.stack(first_row)),
         map_planned=int(planned[0]),
     )
-
-
-def _last_states(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, "b t d"]:
-    """Return each row's state after its last loop."""
-    last: dict[int, Tensor] = {}
-    width = batch.inputs.padding_mask.shape[1]
-    for loop, rows, state in unroll(model, batch.inputs, loops):
-        if (ends := (loops[rows] == loop).nonzero()[:, 0]).numel():
-            states = flat_state(model.answer_state(state), width)
-            last |= {int(rows[i]): states[i] for i in ends}
-    return torch.stack([last[row] for row in range(len(batch))])
 
 
 def _right_rows(model: Model, end: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any) -> Bool[Tensor, " r"]:

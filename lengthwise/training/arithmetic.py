@@ -6,8 +6,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 import torch
@@ -58,7 +58,8 @@ def computation_settings(threads: int) -> Iterator[None]:
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     with _shared_settings():
-        before, flushed = (torch.get_num_threads(), float(torch.tensor(1e-40) * 1) == 0)  # it has no getter
+        before = torch.get_num_threads()
+        flushed = float(torch.tensor(1e-40) * 1) == 0  # it has no getter
         torch.set_num_threads(threads)
         torch.set_flush_denormal(True)
         try:
@@ -115,7 +116,11 @@ def _set_tf32(*, tf32: bool) -> Iterator[None]:
         getattr(cudnn, "rnn", None),
     )
     newer = [(backend, backend.fp32_precision) for backend in backends if hasattr(backend, "fp32_precision")]
-    products, in_cudnn = _read_setting(torch.get_float32_matmul_precision), _read_setting(lambda: cudnn.allow_tf32)
+    products = in_cudnn = None
+    with suppress(RuntimeError):  # torch refuses if newer settings disagree
+        products = torch.get_float32_matmul_precision()
+    with suppress(RuntimeError):
+        in_cudnn = cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     cudnn.allow_tf32 = tf32
     try:
@@ -127,14 +132,6 @@ def _set_tf32(*, tf32: bool) -> Iterator[None]:
             cudnn.allow_tf32 = in_cudnn
         for backend, value in newer:
             backend.fp32_precision = value
-
-
-def _read_setting(setting: Callable[[], Any]) -> Any:
-    """Return a setting; None if torch refuses, because newer settings disagree."""
-    try:
-        return setting()
-    except RuntimeError:
-        return None
 
 
 @contextmanager

@@ -57,10 +57,10 @@ def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     """Return the name of the chosen runner; for the plain runner, also the reason why no faster one was chosen."""
     if _OFF.get():
         return "Plain: others are turned off"
-    reasons = {kind: kind.declines(model) for kind in kinds}
-    chosen = next((kind.__name__ for kind, reason in reasons.items() if reason is None), None)
-    meant = (reason for kind, reason in reasons.items() if kind.is_for(model))
-    return chosen or f"Plain: {next(meant, 'no faster one knows such a model')}"
+    if type(chosen := choose(model, kinds)) is not Plain:
+        return type(chosen).__name__
+    reasons = (kind.declines(model) for kind in kinds if kind.is_for(model))
+    return f"Plain: {next(reasons, 'no faster one knows such a model')}"
 
 
 def why_not_compiled(model: Model) -> str | None:
