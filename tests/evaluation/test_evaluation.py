@@ -14,7 +14,6 @@ from lengthwise.base.results import trials
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
 from lengthwise.cli.options import parse_grid, parse_sizes
-from lengthwise.evaluation import precision as precision_counts
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.answers import answer, answers
 from lengthwise.evaluation.scores import evaluate, exact_match, trace_answers
@@ -603,8 +602,8 @@ def drawn(share, seed, count=12_000):
 
 def counted(right, precision, most=10_000):
     """Where a count ends, and how many were right by then."""
-    count = precision_counts.first_count(precision)
-    while (more := min(most, precision_counts.next_count(right[count - 1], count, precision))) > count:
+    count = evaluation.first_count(precision)
+    while (more := min(most, evaluation.next_count(right[count - 1], count, precision))) > count:
         count = more
     return count, right[count - 1]
 
@@ -624,7 +623,7 @@ def test_a_count_that_ends_early_still_covers(share, precision):
 def test_precision_decides_how_many_problems_are_looked_at():
     weights = load("looped-parity")
     (easy,) = evaluate(weights, [3], samples=1000, precision=0.1)
-    assert (easy.exact, easy.count, easy.precision) == (1.0, precision_counts.first_count(0.1), 0.1)
+    assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.first_count(0.1), 0.1)
     (few,) = evaluate(weights, [3], samples=10, precision=0.1)
     assert (few.count, few.precision) == (10, None)  # it has not ended early: there are no more
     (same,) = evaluate(weights, [3], samples=easy.count)
