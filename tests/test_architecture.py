@@ -141,7 +141,6 @@ def test_reports_know_only_files(module):
         "base.csv_files",
         "base.errors",
         "base.extras",
-        "base.fates",
         "base.fields",
         "base.files",
         "base.results",

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.base.fates import RULE, Fate, by_recipe, name_of_seeds, verdict_of_seeds
 from lengthwise.base.formatting import PrintedTable
-from lengthwise.base.results import AnySize
+from lengthwise.base.results import RULE, AnySize, Fate, by_recipe, name_of_seeds, verdict_of_seeds
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.fate import fate_of

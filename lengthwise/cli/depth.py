@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lengthwise.api.depth import HEADS, Fates, depth
 from lengthwise.base.csv_files import write_csv
-from lengthwise.base.fates import RULE
 from lengthwise.base.ranges import Seed, Size
+from lengthwise.base.results import RULE
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_sizes

@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from lengthwise.base.fates import Fate
-from lengthwise.base.results import AnySize
+from lengthwise.base.results import AnySize, Fate
 from lengthwise.base.types import Batch, UsageError, to_device
 from lengthwise.evaluation.answers import answer_mask, gather_slots
 from lengthwise.experiment.data import evaluation_problems

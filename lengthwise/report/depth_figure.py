@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fates import Fate, by_recipe, name_of_seeds, verdict_of_seeds
+from lengthwise.base.results import Fate, by_recipe, name_of_seeds, verdict_of_seeds
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import LineStyle, legend
 from lengthwise.report.style import (

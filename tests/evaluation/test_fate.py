@@ -9,7 +9,7 @@ import torch
 
 import lengthwise as lw
 from lengthwise.api.depth import Fates
-from lengthwise.base.fates import Fate
+from lengthwise.base.results import Fate
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.evaluation.scores import evaluate
