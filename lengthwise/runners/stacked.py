@@ -213,13 +213,8 @@ class _Plan:
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
         self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
         tracked = torch.arange(len(self.most)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
-        # The fields of all models' inputs, rows in order, padded to the widest.
-        width = max(one.at.shape[1] for one in asked)
-        rows = [one.inputs.take(order) for one, order in zip(asked, self.order, strict=True)]
-        padded = {field.name: [F.pad(getattr(one, field.name), (0, width - one.tokens.shape[1])) for one in rows]
-                  for field in fields(Inputs)}  # fmt: skip
-        inputs = {name: torch.stack(parts) for name, parts in padded.items()}
-        self.host = Inputs(**{name: value.flatten(0, 1) for name, value in inputs.items()})
+        self.host = join_inputs([one.inputs.take(order) for one, order in zip(asked, self.order, strict=True)])
+        inputs = {f.name: getattr(self.host, f.name).unflatten(0, (len(asked), -1)) for f in fields(Inputs)}
         self.given = {"running": running, "tracked": tracked, **inputs}
 
     def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
@@ -240,6 +235,20 @@ class _Plan:
             for answer, rows, own in zip(answers, ran, _pick(logits, index), strict=True):
                 answer += [(k + 1, rows, own)] if len(rows) else []
         return answers
+
+
+def join_inputs(parts: Sequence[Inputs]) -> Inputs:
+    """Return the rows of all models, "(s b) t"."""
+    return Inputs(**{field.name: join_rows([getattr(one, field.name) for one in parts]) for field in fields(Inputs)})
+
+
+def join_rows(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate rows, padded with zeros to the widest; faster than padding each part."""
+    width = max(part.shape[1] for part in parts)
+    joined = parts[0].new_zeros(len(parts), len(parts[0]), width)
+    for own, part in zip(joined.unbind(), parts, strict=True):
+        own[:, : part.shape[1]] = part
+    return joined.flatten(0, 1)
 
 
 def _pick(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:

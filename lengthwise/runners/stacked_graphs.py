@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from lengthwise.runners.compiled import compile_function
 from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, round_weights, tensors_of
 from lengthwise.runners.plain import Plain, pick
 from lengthwise.runners.short_attention import attend_by_products
-from lengthwise.runners.stacked import Answered, Query
+from lengthwise.runners.stacked import Answered, Query, join_inputs, join_rows
 
 
 class StackedGraphs(Graphs):
@@ -88,7 +87,7 @@ class StackedGraphs(Graphs):
         inputs, loops = _join_inputs(asked), torch.cat([one.loops for one in asked])
         if depths.numel():
             loops = loops.clamp(max=depths.amax(1))
-        at = _join_rows([one.at for one in asked])
+        at = join_rows([one.at for one in asked])
         loop, first = torch.arange(int(loops.max()))[:, None], [one.no_grad_loops for one in asked]
         tracked = None
         if len({*first}) > 1:
@@ -221,21 +220,12 @@ def _join_inputs(asked: Sequence[Query]) -> Inputs:
     """Return the rows of all queries. Padding continues the positions of the widest rows, so that rows whose positions
     are the same stay so."""
     rows = [one.inputs for one in asked]
-    inputs = Inputs(**{field.name: _join_rows([getattr(one, field.name) for one in rows]) for field in fields(Inputs)})
+    inputs = join_inputs(rows)
     widest = max((one.position[:1] for one in rows), key=lambda position: position.shape[1])
     for own, one in zip(inputs.position.chunk(len(rows)), rows, strict=True):
         width = one.position.shape[1]
         own[:, width:] = widest[:, width:]
     return inputs
-
-
-def _join_rows(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate rows, padded with zeros to the widest; faster than padding each part."""
-    width = max(part.shape[1] for part in parts)
-    joined = parts[0].new_zeros(len(parts), len(parts[0]), width)
-    for own, part in zip(joined.unbind(), parts, strict=True):
-        own[:, : part.shape[1]] = part
-    return joined.flatten(0, 1)
 
 
 def _pick_last(
