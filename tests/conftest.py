@@ -154,6 +154,16 @@ def fleet_here(monkeypatch):
     monkeypatch.setattr(launchers, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are made and saved, but each is one white dot: drawing takes most of the time of a study."""
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    monkeypatch.setattr(Figure, "draw_without_rendering", lambda self: None)
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: Image.new("RGB", (1, 1)).save(file, "png"))
+
+
 @contextlib.contextmanager
 def chosen_quickly():
     """Faster runners are chosen, whatever LENGTHWISE_PLAIN says."""

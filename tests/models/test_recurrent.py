@@ -311,7 +311,7 @@ def test_dropout_is_for_training(spec, kind, plainly):
 # The study
 
 
-@pytest.mark.usefixtures("fleet_here")
+@pytest.mark.usefixtures("fleet_here", "undrawn")
 def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
     """Problems in the range and beyond it, and the pictures of both."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
