@@ -45,9 +45,6 @@ from lengthwise.tasks.addition import Addition
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-ALL = [*FORMS, *(pair for pair in EVERY if pair not in FORMS)]
-
-
 def claimed(model):
     return [kind(model) for kind in cpu.RUNNERS if kind.declines(model) is None]
 
@@ -60,7 +57,9 @@ def ways(request):
         yield
 
 
-CASES = [(*pair, True) for pair in ALL] + [(*pair, False) for pair in (FORMS if LONG else FEW)]
+TRAINED = FORMS if LONG else FEW
+CASES = [(*pair, ways) for pair in TRAINED for ways in (True, False)]
+CASES += [(*pair, True) for pair in EVERY if pair not in FORMS]
 
 
 @pytest.mark.parametrize(
