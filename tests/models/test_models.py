@@ -827,37 +827,21 @@ def numbered(loops):
 
 
 @given(LOOP_LISTS)
-def test_unroll_yields_who_is_running_by_their_own_numbers(loops):
-    model = Counter()
+def test_rows_run_their_own_loops_and_no_more(loops):
+    """Each loop comes with the rows that run it, and the last ones in the batch's order."""
+    model, inputs, counts = Counter(), numbered(loops), torch.tensor(loops)
     yielded = 0
-    for k, rows, (name, (count, all_alike)) in unroll(model, numbered(loops), torch.tensor(loops)):
+    for k, rows, (name, (count, all_alike)) in unroll(model, inputs, counts):
         yielded += 1
         assert k == yielded
         assert sorted(rows.tolist()) == [i for i, n in enumerate(loops) if n >= k]
         assert torch.equal(name[:, 0], rows)
         assert (count == k).all() and (all_alike == k).all()
-    assert yielded == max(loops)
-
-
-@given(LOOP_LISTS)
-def test_the_last_loops_come_in_the_batch_s_order_after_each_row_s_own(loops):
-    inputs = numbered(loops)
-    found = Plain(Counter()).last(inputs, torch.tensor(loops), inputs.padding_mask)
-    assert found.tolist() == [[i, n] for i, n in enumerate(loops)]
-
-
-@given(LOOP_LISTS)
-def test_each_loop_comes_with_its_rows(loops):
-    inputs = numbered(loops)
-    for k, rows, found in Plain(Counter()).each(inputs, torch.tensor(loops), inputs.padding_mask):
+    assert yielded == max(loops) and sum(model.took) == sum(loops)
+    assert Plain(model).last(inputs, counts, inputs.padding_mask).tolist() == [[i, n] for i, n in enumerate(loops)]
+    assert sum(model.took) == 2 * sum(loops)
+    for k, rows, found in Plain(model).each(inputs, counts, inputs.padding_mask):
         assert found.tolist() == [[row, k] for row in rows.tolist()]
-
-
-@given(LOOP_LISTS)
-def test_a_batch_costs_its_rows_own_loops(loops):
-    model, inputs = Counter(), numbered(loops)
-    Plain(model).last(inputs, torch.tensor(loops), inputs.padding_mask)
-    assert sum(model.took) == sum(loops)
 
 
 def test_the_first_rows_leave_what_all_rows_share():
@@ -891,25 +875,18 @@ class Patient(Runner):
 
 
 @every_model
-def test_every_loop_equals_that_of_rows_which_all_stay(spec, causal):
+def test_each_row_ends_as_it_would_if_all_rows_stayed(spec, causal):
+    """In every loop, in its last, and where the first loops have no gradients."""
     model, inputs = built(spec, causal), some(width=10)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
-    ours, theirs = (
-        with_gradients(every_loop(runner, inputs, LOOPS, at), model) for runner in (Plain(model), Patient(model))
-    )
-    all_close(ours, theirs)
 
+    def read(runner):
+        yield every_loop(runner, inputs, LOOPS, at)
+        for no_grad_loops in (0, 2):
+            yield runner.last(inputs, torch.tensor(LOOPS), at, no_grad_loops=no_grad_loops)
 
-@every_model
-@pytest.mark.parametrize("no_grad_loops", [0, 2])
-def test_the_last_loop_equals_that_of_rows_which_all_stay(spec, causal, no_grad_loops):
-    model, inputs = built(spec, causal), some(width=10)
-    at = inputs.padding_mask & (torch.arange(10) % 3 == 1)
-    ours, theirs = (
-        with_gradients(runner.last(inputs, torch.tensor(LOOPS), at, no_grad_loops=no_grad_loops), model)
-        for runner in (Plain(model), Patient(model))
-    )
-    all_close(ours, theirs)
+    for ours, theirs in zip(read(Plain(model)), read(Patient(model)), strict=True):
+        all_close(with_gradients(ours, model), with_gradients(theirs, model))
 
 
 @pytest.mark.parametrize("no_grad_loops", [0, 1, 2, 3])

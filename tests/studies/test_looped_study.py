@@ -3,17 +3,17 @@
 import itertools
 import json
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from conftest import command
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.api import catalog
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.cli import console, entry
+from lengthwise.cli import console
 from lengthwise.evaluation.anatomy import GROUPS, _group_values, anatomy
 from lengthwise.evaluation.answers import Predictions
 from lengthwise.evaluation.attack import prompts
@@ -233,18 +233,10 @@ def _wide(monkeypatch):
     monkeypatch.setattr(console.out, "width", 200)
 
 
-def typed(capsys, *words):
-    """A command's exit status, standard output and standard error, without a process of its own."""
-    with pytest.raises(SystemExit) as left:
-        entry.main([str(word) for word in words])
-    predicted = capsys.readouterr()
-    return left.value.code, predicted.out, predicted.err
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch):
-    """Commands look for modules where they are given; tests do not keep that."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def typed(*words):
+    """A command's exit status, standard output and standard error."""
+    done = command(*words)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -264,8 +256,8 @@ def _path(monkeypatch):
         ("lopped", ["did you mean looped?"]),
     ],
 )
-def test_wrong_choices(words, parts, capsys, runs):
-    code, out, err = typed(capsys, "reproduce", *words.split(), "--dry-run")
+def test_wrong_choices(words, parts, runs):
+    code, out, err = typed("reproduce", *words.split(), "--dry-run")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     for part in parts:
         assert part in err
@@ -275,30 +267,30 @@ def test_wrong_choices(words, parts, capsys, runs):
 # Programs
 
 
-def test_a_program_s_task_can_be_changed(capsys):
+def test_a_program_s_task_can_be_changed():
     for change, row in (([], "110+001=$$$$"), (["order=least"], "011+100=$$$$")):
-        code, out, _ = typed(capsys, "rasp", "addition", "110+001", *change, "--json")
+        code, out, _ = typed("rasp", "addition", "110+001", *change, "--json")
         result = json.loads(out)
         assert (code, result["prompt"], result["row"], result["answer"]) == (0, "110+001", row, "111")
         assert len(result["rounds"]) == 4
         assert {len(part) for state in result["rounds"] for part in state.values()} == {len(row)}
 
 
-def test_programs_are_listed(capsys):
-    code, out, _ = typed(capsys, "rasp", "--json")
+def test_programs_are_listed():
+    code, out, _ = typed("rasp", "--json")
     assert code == 0
     assert list(json.loads(out)) == list(PUBLISHED)
     assert all(json.loads(out).values())
-    shown = typed(capsys, "rasp")[1]
+    shown = typed("rasp")[1]
     assert all(name in shown for name in PUBLISHED)
 
 
 @pytest.mark.parametrize("task", PUBLISHED)
-def test_a_program_answers_as_its_task_does(task, capsys):
+def test_a_program_answers_as_its_task_does(task):
     part = SETTINGS["paper"][task].task
     problem = data.fresh_problems(part, (2, 4)[-len(part.axes) :], 1, seed=0)
     prompt = part.vocab.decode(problem.prompt[0])
-    result = json.loads(typed(capsys, "rasp", task, prompt, "--json")[1])
+    result = json.loads(typed("rasp", task, prompt, "--json")[1])
     assert len(result["rounds"]) == int(problem.rounds) + 1
     assert result["answer"] == part.format(problem.answer[0, : int(problem.answer_length)])
 
@@ -319,8 +311,8 @@ def test_a_program_answers_as_its_task_does(task, capsys):
         (["addition", "10+11", "leading_zeros=false"], "needs equal_lengths=true leading_zeros=true"),
     ],
 )
-def test_programs_refuse(words, part, capsys):
-    code, out, err = typed(capsys, "rasp", *words)
+def test_programs_refuse(words, part):
+    code, out, err = typed("rasp", *words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert part in err
 
@@ -341,10 +333,10 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_dry_run_says_its_plan_and_makes_nothing(small, capsys, runs, tmp_path, monkeypatch):
+def test_a_dry_run_says_its_plan_and_makes_nothing(small, runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["reproduce", "looped", "--tasks", "parity", "--methods", "fop-loop-adaptive,fop", "--seeds", 3]
-    code, out, err = typed(capsys, *words, "--dry-run", "--json")
+    code, out, err = typed(*words, "--dry-run", "--json")
     assert (code, err) == (0, "")
     rows = json.loads(out)["recipes"]
     assert [(row["recipe"], row["seeds"], row["missing"]) for row in rows] == [
@@ -354,7 +346,7 @@ def test_a_dry_run_says_its_plan_and_makes_nothing(small, capsys, runs, tmp_path
     assert all(row["minutes_each"] > 0 for row in rows)
     assert not runs.exists() and not contents(tmp_path)
     train(replace(small, seed=1, data_seed=1))
-    left = json.loads(typed(capsys, *words, "--dry-run", "--json")[1])["recipes"]
+    left = json.loads(typed(*words, "--dry-run", "--json")[1])["recipes"]
     assert [row["missing"] for row in left] == [2, 3]
 
 
@@ -362,10 +354,10 @@ RULES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
 
 
 @pytest.mark.usefixtures("fleet_here", "undrawn")
-def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, tmp_path):
+def test_the_study_is_reproduced_and_nothing_is_done_twice(small, runs, tmp_path):
     words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
     words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
-    code, out, err = typed(capsys, *words)
+    code, out, err = typed(*words)
     assert (code, err) == (0, "")
     result = json.loads(out)
     run = Run.of(small)
@@ -389,7 +381,7 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     before, scores = (run.folder / "model.safetensors").stat(), run.rows("scores")
     # More problems are asked for at the reported size alone, so the curve stays as it is.
     words[words.index(8)] = 16
-    code, shown, _ = typed(capsys, *[word for word in words if word != "--json"])
+    code, shown, _ = typed(*[word for word in words if word != "--json"])
     assert code == 0
     assert (run.folder / "model.safetensors").stat() == before
     assert run.rows("scores")[: len(scores)] == scores
@@ -399,7 +391,7 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
 
 
 @pytest.mark.usefixtures("fleet_here", "undrawn")
-def test_seeds_and_methods_join_those_that_were_published_before(small, capsys, tmp_path, monkeypatch):
+def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path, monkeypatch):
     """Only what is of the same recipe: where a recipe has changed, its old seeds are dropped."""
 
     def reproduce(methods, seed, **changed):
@@ -408,7 +400,7 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, capsys, 
         monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
         monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # the earlier weights are not here
         words = ["--seed", seed, "--samples", 4, "--out", tmp_path / "out", "--quiet"]
-        assert typed(capsys, "reproduce", "looped", *words)[0] == 0
+        assert typed("reproduce", "looped", *words)[0] == 0
         found = read_published(tmp_path / "out" / "parity")
         assert found and all(run.rows("scores") and run.about() for run in found)
         stops = json.loads((tmp_path / "out" / "parity" / f"stopping-{methods[0]}-parity.json").read_text())
@@ -430,7 +422,7 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, capsys, 
 
 
 @pytest.mark.usefixtures("fleet_here", "undrawn")
-def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, capsys, tmp_path, monkeypatch):
+def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, tmp_path, monkeypatch):
     panels = [
         Panel(
             name,
@@ -441,7 +433,7 @@ def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, caps
         for name in ("parity", "twin")
     ]
     monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", tuple(panels), strong="b"))
-    code, out, _ = typed(capsys, "reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
+    code, out, _ = typed("reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
     assert code == 0
     assert str(tmp_path / "out" / "overview.png") in json.loads(out)["files"]
     about = json.loads((tmp_path / "out" / "figures.json").read_text())
@@ -623,65 +615,65 @@ def test_anatomy_of_nothing(half):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_anatomy_from_the_shell(half, capsys, tmp_path):
+def test_anatomy_from_the_shell(half, tmp_path):
     folder = tmp_path / "parity"
     shutil.copytree(half["parity"].folder, folder)
-    code, out, _ = typed(capsys, "evaluate", folder, "--lengths", "2,3", "--samples", 50, "--anatomy", "--json")
+    code, out, _ = typed("evaluate", folder, "--lengths", "2,3", "--samples", 50, "--anatomy", "--json")
     assert code == 0
     found = json.loads(out)
     assert [row["sizes"] for row in found["anatomy"]] == [[2], [3]]
     kept = Run.open(folder).rows("anatomy")
     assert kept == found["anatomy"]
-    code, out, _ = typed(capsys, "evaluate", folder, "--lengths", "3", "--samples", 50, "--anatomy")
+    code, out, _ = typed("evaluate", folder, "--lengths", "3", "--samples", 50, "--anatomy")
     assert code == 0
     assert "first wrong" in out and "ones" in out
-    code, out, _ = typed(capsys, "report", folder, "--out", tmp_path / "out", "--json")
+    code, out, _ = typed("report", folder, "--out", tmp_path / "out", "--json")
     written = contents(tmp_path / "out")
     assert {"anatomy-tiny-parity.json", "anatomy-tiny-parity.png", "card.json"} <= set(written)
     assert json.loads(written["anatomy-tiny-parity.json"]) == [{"train_seed": 0, **row} for row in kept]
     # Of other problems, and by other rules, answers go wrong in other ways: they are not mixed in.
     for other in (["--family", "runs"], ["--stopping", "After(loops=1)"]):
-        assert typed(capsys, "evaluate", folder, "--lengths", "3", "--samples", 20, "--anatomy", *other)[0] == 0
+        assert typed("evaluate", folder, "--lengths", "3", "--samples", 20, "--anatomy", *other)[0] == 0
     assert len(Run.open(folder).rows("anatomy")) == len(kept) + 2
     assert anatomy_rows([Run.open(folder)]) == [{"train_seed": 0, **row} for row in kept]
     assert json.loads(written["card.json"]) == json.loads(out)["cards"]
 
 
-def test_a_grid_after_several_numbers_of_loops(capsys, tmp_path):
+def test_a_grid_after_several_numbers_of_loops(tmp_path):
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
-    rows = json.loads(typed(capsys, "evaluate", run.folder, "--grid", "1x2", "--loops", "1,3", "--json")[1])
+    rows = json.loads(typed("evaluate", run.folder, "--grid", "1x2", "--loops", "1,3", "--json")[1])
     assert [(row["sizes"], row["stopping"], row["loops"]) for row in rows] == [
         ([1, j], f"After(loops={k})", k) for j in (1, 2) for k in (1, 3)
     ]
-    code, out, err = typed(capsys, "evaluate", run.folder, "--loops", "0,2")
+    code, out, err = typed("evaluate", run.folder, "--loops", "0,2")
     assert (code, out) == (2, "")
     assert "--loops: numbers from 1 up with commas, e.g. 1,8,16, not '0,2'" in err
 
 
-def test_a_rule_more_is_measured_alone_on_a_grid(capsys, tmp_path):
+def test_a_rule_more_is_measured_alone_on_a_grid(tmp_path):
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     words = ["evaluate", run.folder, "--grid", "1x2", "--samples", 3, "--json"]
-    before = json.loads(typed(capsys, *words)[1])
-    rows = json.loads(typed(capsys, *words, "--stopping", "Oracle", "--stopping", "After(loops=1)")[1])
+    before = json.loads(typed(*words)[1])
+    rows = json.loads(typed(*words, "--stopping", "Oracle", "--stopping", "After(loops=1)")[1])
     told = [(tuple(row["sizes"]), row["stopping"]) for row in rows]
     assert len(told) == len(set(told)) == 4 and len(run.rows("scores")) == 4
     assert [row for row in rows if row["stopping"] == "Oracle"] == before
 
 
-def test_a_grid_that_was_cut_goes_on(capsys, tmp_path):
+def test_a_grid_that_was_cut_goes_on(tmp_path):
     """Cells that stand in the run's folder are not measured again; those of another seed are no such cells."""
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     words = ["evaluate", run.folder, "--grid", "2x3", "--samples", 5, "--json"]
-    whole = json.loads(typed(capsys, *words)[1])
+    whole = json.loads(typed(*words)[1])
     assert [row["sizes"] for row in whole] == [[i, j] for i in (1, 2) for j in (1, 2, 3)]
     file = run.folder / "scores.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     assert len(lines) == 6
     file.write_text("".join(lines[:4]))
-    again = json.loads(typed(capsys, *words)[1])
+    again = json.loads(typed(*words)[1])
     assert sorted(again, key=lambda row: row["sizes"]) == whole
     assert file.read_text() == "".join(lines)
-    typed(capsys, *words, "--seed", 1)
+    typed(*words, "--seed", 1)
     assert len(run.rows("scores")) == 12
 
 
@@ -737,10 +729,10 @@ def test_loops_in_numbers():
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_on_loops_is_written(half, capsys, tmp_path):
+def test_a_report_on_loops_is_written(half, tmp_path):
     run = half["parity"]
     words = ["report", run.folder, "--stopping", "--samples", 20, "--formats", "png,pdf", "--out", tmp_path / "new"]
-    code, out, _ = typed(capsys, *words, "--json")
+    code, out, _ = typed(*words, "--json")
     assert code == 0
     result = json.loads(out)
     name = f"stopping-{run.folder.name}"
@@ -752,7 +744,7 @@ def test_a_report_on_loops_is_written(half, capsys, tmp_path):
         ("tiny-parity", "4", 4),
         ("tiny-parity", "8", 8),
     ]
-    code, out, _ = typed(capsys, *words, "--lengths", "2,3,5")
+    code, out, _ = typed(*words, "--lengths", "2,3,5")
     assert code == 0
     # A name may be folded where the terminal is narrow.
     assert [line.split()[1:3] for line in out.splitlines() if line.strip().startswith("tiny-p")] == [
@@ -760,13 +752,13 @@ def test_a_report_on_loops_is_written(half, capsys, tmp_path):
     ]
 
 
-def test_train_measures_a_curve_and_several_rules_once(half, capsys, tmp_path):
+def test_train_measures_a_curve_and_several_rules_once(half, tmp_path):
     """The further rules only where it is done with care, and no size twice."""
     shutil.copytree(half["copy"].folder, tmp_path / "copy")
     words = ["train", tmp_path / "copy", "--lengths", "4", "--samples", 8, "--curve", "3-5", "--curve-samples", 6]
     words += ["--stopping", "Oracle", "--stopping", "Converged", "--quiet", "--json"]
     for _ in range(2):
-        code, out, _ = typed(capsys, *words)
+        code, out, _ = typed(*words)
         assert code == 0
         scores = [(row["sizes"], row["stopping"], row["count"]) for row in json.loads(out)[0]["scores"]]
         care = [([4], "Oracle", 8), ([4], "Converged", 8)]
@@ -780,8 +772,8 @@ def test_train_measures_a_curve_and_several_rules_once(half, capsys, tmp_path):
         (["--samples", "0"], "--samples must be 1 or more"),
     ],
 )
-def test_a_report_on_loops_that_cannot_be_made(half, options, part, capsys, tmp_path):
-    code, out, err = typed(capsys, "report", half["parity"].folder, "--stopping", "--out", tmp_path / "new", *options)
+def test_a_report_on_loops_that_cannot_be_made(half, options, part, tmp_path):
+    code, out, err = typed("report", half["parity"].folder, "--stopping", "--out", tmp_path / "new", *options)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert part in err
     assert not (tmp_path / "new").exists()
