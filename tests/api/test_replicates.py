@@ -82,27 +82,29 @@ def test_what_cannot_be_drawn_anew_is_said(thing, told):
 
 
 @pytest.fixture
-def runs():
+def replicates():
     found = lw.train(Net(), task="parity", seeds=2, **FEW)
     for run in found:
         lw.evaluate(run, [20, 40], samples=6, families=True, save=True, quiet=True)
     return found
 
 
-def test_scores_are_kept_once_and_where_they_can_be(runs):
-    rows = runs[0].rows("scores")
+def test_scores_are_kept_once_and_where_they_can_be(replicates):
+    rows = replicates[0].rows("scores")
     assert {tuple(row["sizes"]) for row in rows} >= {(20,), (40,)} and all(row["seed"] == 0 for row in rows)
-    lw.evaluate(runs[0], [20, 40], samples=6, save=True, quiet=True)
-    assert runs[0].rows("scores") == rows
+    lw.evaluate(replicates[0], [20, 40], samples=6, save=True, quiet=True)
+    assert replicates[0].rows("scores") == rows
     for wrong in (Net(), "looped-parity"):
-        with pytest.raises(UsageError, match=r"save: scores are kept in a run's folder|there is no such run"):
+        with pytest.raises(UsageError, match=r"save: scores are replicates in a run's folder|there is no such run"):
             lw.evaluate(wrong, [2], task="parity" if isinstance(wrong, Net) else None, save=True, quiet=True)
 
 
-def test_seeds_are_pooled_beside_shipped_weights_in_one_table_and_one_figure(runs, tmp_path):
-    found = lw.compare(runs, "looped-parity", "halting-parity")
+def test_seeds_are_pooled_beside_shipped_weights_in_one_table_and_one_figure(replicates, tmp_path):
+    found = lw.compare(replicates, "looped-parity", "halting-parity")
     uniform = {(row["recipe"], row["size"]): row for row in found.rows() if row["problems"] == "uniform"}
-    exact = [next(r for r in run.rows("scores") if r["problems"] == "uniform" and r["sizes"] == [20]) for run in runs]
+    exact = [
+        next(r for r in run.rows("scores") if r["problems"] == "uniform" and r["sizes"] == [20]) for run in replicates
+    ]
     pooled = uniform["net-parity", "20"]
     assert pooled["seeds"] == 2 and pooled["exact"] == pytest.approx(sum(row["exact"] for row in exact) / 2)
     assert (pooled["low"], pooled["high"]) == (min(r["exact"] for r in exact), max(r["exact"] for r in exact))
@@ -117,21 +119,29 @@ def test_seeds_are_pooled_beside_shipped_weights_in_one_table_and_one_figure(run
     assert found.frame().shape[0] == len(found.rows()) and "<table>" in found._repr_html_()
     with pytest.raises(UsageError, match=r"ends in \.png"):
         found.savefig(tmp_path / "x.doc")
-    assert isinstance(lw.compare(*runs), lw.Comparison)  # as before
+    assert isinstance(lw.compare(*replicates), lw.Comparison)  # as before
 
 
-def test_what_cannot_be_pooled_is_said(runs):
+def test_what_cannot_be_pooled_is_said(replicates):
     with pytest.raises(UsageError, match="different tasks"):
-        lw.compare(runs, "looped-addition")
+        lw.compare(replicates, "looped-addition")
     with pytest.raises(UsageError, match="compare pools runs"):
-        lw.compare(runs, runs[0].scores)
+        lw.compare(replicates, replicates[0].scores)
     fresh = lw.train(Net(), task="parity", seed=9, **FEW)
     with pytest.raises(UsageError, match="no scores yet"):
         lw.compare([fresh])
 
 
-def test_the_command_line_reports_runs_of_a_module_with_figures_and_a_latex_table(runs, tmp_path, capsys):
-    words = ["report", *(str(run.folder) for run in runs), "looped-parity", "--formats", "pdf,png", "--table", "latex"]
+def test_the_command_line_reports_runs_of_a_module_with_figures_and_a_latex_table(replicates, tmp_path, capsys):
+    words = [
+        "report",
+        *(str(run.folder) for run in replicates),
+        "looped-parity",
+        "--formats",
+        "pdf,png",
+        "--table",
+        "latex",
+    ]
     assert entry._run(entry.parse([*words, "--out", str(tmp_path), "--quiet"])) == 0
     said = capsys.readouterr().out
     assert r"\begin{tabular}" in said and (tmp_path / "lengths.pdf").exists() and (tmp_path / "lengths.png").exists()
