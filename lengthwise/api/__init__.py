@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, overload
@@ -45,9 +44,8 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.evaluation.curves import follow_scores
-from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
+from lengthwise.evaluation.families import rules_of_families, samples_of_family
 from lengthwise.evaluation.scores import MOST, SAMPLES
-from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.experiment.data import check_problems, default_sizes
 from lengthwise.experiment.layout import FullOutput, Grid, Labelled, Layout, NextToken, Pairs, Tagged
@@ -281,16 +279,15 @@ def evaluate(
     fields.validate(Seed, seed, "seed")
     estimate_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     check_problems(found.recipe, sizes, kind)
-    asked: dict[str, Any] = {"stopping": rules, "seed": seed, "rows": rows}
+    rules = rules or [found.recipe.stopping]
+    options: dict[str, Any] = {"seed": seed, "rows": rows}
     with preserve_modes(found.model), computation_settings(1), Progress(quiet=quiet) as progress:
-        one = partial(measure, found, sizes, samples=most, kind=kind, precision=precision, **asked)
-        what = f"{found.name}: exact match"
-        scores = [*follow_scores(one, progress, found.recipe, sizes, what=what, rules=len(rules or [1]))]
+        uniform = options | {"samples": most, "kind": kind, "precision": precision}
+        scores = [*follow_scores(found, sizes, rules, progress, what=f"{found.name}: exact match", **uniform)]
         if families:
-            asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
-            every = partial(evaluate_families, found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
-            of_size = {"scores_per_rule": len(found.recipe.task.families), "rules": len(asked["stopping"])}
-            scores += follow_scores(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
+            rules, options["samples"] = rules_of_families(rules), samples_of_family(samples or SAMPLES)
+            what = f"{found.name}: families"
+            scores += follow_scores(found, sizes, rules, progress, what=what, families=True, **options)
     if own:
         own.keep("scores", *(score.row() | {"seed": seed} for score in scores))
     known = not isinstance(weights, nn.Module) or trained_to is not None

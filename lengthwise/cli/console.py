@@ -53,6 +53,11 @@ def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
     return 0
 
 
+def warn(text: str) -> None:
+    """Print a line on standard error."""
+    err.print(f"lengthwise: {text}", highlight=False, soft_wrap=True)
+
+
 def code_changed(run: Run, model: nn.Module | None = None) -> bool:
     """Return True, and print a warning, if the user's own code has changed since this run, or its ``model``, was
     trained: the scores would then be those of another model."""
@@ -70,11 +75,6 @@ def save_page(args: OutputOptions, file: str, page: str, **more: Any) -> int:
     path, size = write_page(file, page), len(page.encode())
     written = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
     return print_result(args, {"file": str(path), "bytes": size, **more}, written)
-
-
-def describe_measurement(sizes: Sequence[object]) -> str:
-    """Return the description of measuring these sizes."""
-    return f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
 
 
 def announce_duration(what: str, demand: ResourceEstimate) -> None:

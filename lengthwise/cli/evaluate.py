@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -17,17 +16,16 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, latest
-from lengthwise.base.types import Score, UsageError
+from lengthwise.base.types import Kind, Score, UsageError
 from lengthwise.cli.console import code_changed, print_result
 from lengthwise.cli.forecast import announce_scores
 from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
 from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.curves import follow_scores, follow_sizes, sizes_without_scores
-from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
-from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, evaluate
+from lengthwise.evaluation.families import rules_of_families, samples_of_family, short_sizes
+from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision
 from lengthwise.experiment.data import default_sizes
-from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Restarts, Stopping
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
@@ -61,51 +59,6 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
             raise UsageError("--pick works only with --restarts: add it, e.g. --restarts 8")
 
 
-@dataclass(frozen=True)
-class EvaluationPlan:
-    """The task of ``evaluate``: weights, sizes and stopping rules."""
-
-    args: Options
-    weights: Weights
-    own: Run | None  # the run of these weights; scores are saved in its folder
-    sizes: Sequence[AnySize]
-    rules: Sequence[Stopping]
-    progress: Progress
-    answers: list[Row] = field(default_factory=list)  # for ``--rows``
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.weights.recipe
-
-    @property
-    def samples(self) -> int:
-        """The problems per size of families and error analyses, which have no precision."""
-        return self.args.samples or SAMPLES
-
-    @property
-    def seed(self) -> int:
-        """The seed of the problems."""
-        return self.args.seed or 0
-
-    def progress_label(self, measured: str) -> str:
-        """Return the label of a progress line."""
-        return f"{self.weights.name}: {measured}"
-
-    def save_rows(self, name: str, *rows: Row) -> None:
-        """Save rows in the run's folder, if there is one."""
-        if self.own:
-            self.own.keep(name, *rows)
-
-    def save_scores(self, scores: Iterable[Score]) -> list[Row]:
-        """Return scores as rows; save them in the run's folder, if there is one, and collect their answers."""
-        rows = []
-        for score in scores:
-            rows.append(score.row() | {"seed": self.seed})
-            self.answers.extend(score.answers)
-        self.save_rows("scores", *rows)
-        return rows
-
-
 def run(args: Options) -> int:
     """Measure weights on fresh problems."""
     most = args.samples or (MOST if args.precision else SAMPLES)
@@ -131,52 +84,68 @@ def run(args: Options) -> int:
     # Locked, or two concurrent calls would save the same scores twice.
     lock = own.locked(wait=args.wait) if own else nullcontext()
     with lock, computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
-        return _measure(EvaluationPlan(args, weights, own, sizes, rules, progress), most)
+        return _measure(args, weights, own, sizes, rules, most, progress)
 
 
-def _measure(work: EvaluationPlan, most: int) -> int:
-    """Measure, save the scores in the run's folder, and print them; ``most`` is the maximum number of uniform problems
-    per size."""
-    args, tops = work.args, work.recipe.tops
-    rows = _measure_scores(work, most)
+def _measure(
+    args: Options,
+    weights: Weights,
+    own: Run | None,
+    sizes: Sequence[AnySize],
+    rules: Sequence[Stopping],
+    most: int,
+    progress: Progress,
+) -> int:
+    """Measure, save the scores in the run's folder, if there is one, and print them; ``most`` is the maximum number of
+    uniform problems per size."""
+    recipe, tops, kind, seed = weights.recipe, weights.recipe.tops, kind_of(args), args.seed or 0
+    samples = args.samples or SAMPLES  # of families and error analyses, which have no precision
+    options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
+    answers: list[Row] = []
+
+    def keep(scores: Iterable[Score]) -> list[Row]:
+        rows = []
+        for score in scores:
+            rows.append(score.row() | {"seed": seed})
+            answers.extend(score.answers)
+        if own:
+            own.keep("scores", *rows)
+        return rows
+
+    rows = _read_measured(own, sizes, rules, (kind, samples, seed)) if own and args.grid and not args.rows else []
+    rows = rows if args.precision is None else []
+    known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
+    uniform = options | {"samples": most, "precision": args.precision, "kind": kind}
+    for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
+        what = f"{weights.name}: exact match"
+        for score in follow_scores(weights, lacks, missing, progress, what=what, **uniform):
+            rows += keep([score])
     tables: list[Any] = (_map_tables(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
-    if _includes_families(args) and (args.families or work.recipe.task.families):
-        structured = _measure_families(work)
+    other = args.uniform_only or args.grid or args.hard or args.natural or args.family
+    if args.families or (recipe.task.families and not other):
+        options["samples"] = samples_of_family(samples)
+        everywhere = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, options["samples"]), *sizes]))]
+        by_rule, what = rules_of_families(rules), f"{weights.name}: families"
+        found = follow_scores(weights, everywhere, by_rule, progress, what=what, families=True, **options)
+        # Saved per complete size, since the worst family needs all families.
+        structured = [row for _, of_size in groupby(found, lambda score: score.sizes) for row in keep(of_size)]
         tables += _family_tables(rows, structured, tops, all_families=args.families)
         rows = rows + structured
     if args.rows:
-        write(Path(args.rows), "".join(json_text(row) + "\n" for row in work.answers).encode())
+        write(Path(args.rows), "".join(json_text(row) + "\n" for row in answers).encode())
     if not args.anatomy:
         return print_result(args, rows, *tables)
-    parts = _analyse_errors(work)
+    parts = []
+    for size in follow_sizes(progress, recipe, sizes, what=f"{weights.name}: how answers go wrong"):
+        parts.append(anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
+        if own:
+            own.keep("anatomy", parts[-1])
     return print_result(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
-
-
-def _includes_families(args: Options) -> bool:
-    """Return True if families are to be measured too: on request, or unless other options exclude them."""
-    other = args.uniform_only or args.grid or args.hard or args.natural or args.family
-    return args.families or not other
-
-
-def _measure_families(work: EvaluationPlan) -> list[Row]:
-    """Return a row per size, family and stopping rule; and the scores on all problems of the shortest sizes."""
-    recipe, count = work.recipe, samples_of_family(work.samples)
-    rules = rules_of_families(work.rules)
-    everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
-    options = {"samples": count, "stopping": rules, "seed": work.seed, "rows": bool(work.args.rows)}
-    scores = partial(evaluate_families, work.weights, everywhere, **options)
-    each = {"scores_per_rule": len(recipe.task.families), "rules": len(rules)}
-    found = follow_scores(scores, work.progress, recipe, everywhere, what=work.progress_label("families"), **each)
-    rows: list[Row] = []
-    # Saved per complete size, since the worst family needs all families.
-    for _, of_size in groupby(found, key=lambda score: score.sizes):
-        rows += work.save_scores(of_size)
-    return rows
 
 
 def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, all_families: bool) -> list[Table]:
     """Return tables for each rule that measured families: uniform problems and the worst family at each size; with
-    ``whole``, all families too."""
+    ``all_families``, all families too."""
     tables: list[Table] = []
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:
@@ -189,41 +158,18 @@ def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, 
     return tables
 
 
-def _measure_scores(work: EvaluationPlan, most: int) -> list[Row]:
-    """Return a row per size and rule; scores of a run are saved in its folder."""
-    args = work.args
-    rows = _read_measured(work) if args.grid and work.own and args.precision is None and not args.rows else []
-    known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
-    options = {"samples": most, "precision": args.precision, "kind": kind_of(args), "seed": work.seed}
-    options["rows"] = bool(args.rows)
-    what = work.progress_label("exact match")
-    for rules, sizes in sizes_without_scores(work.recipe, work.sizes, work.rules, known).items():
-        scores = partial(evaluate, work.weights, sizes, stopping=rules, **options)
-        for score in follow_scores(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
-            rows += work.save_scores([score])
-    return rows
-
-
-def _read_measured(work: EvaluationPlan) -> list[Row]:
-    """Return the cells of a grid that an earlier call has measured."""
-    names, cells = {rule.name for rule in work.rules}, set(work.sizes)
-    requested = kind_of(work.args), work.samples, work.seed
+def _read_measured(
+    run: Run, sizes: Sequence[AnySize], rules: Sequence[Stopping], requested: tuple[Kind, int, int]
+) -> list[Row]:
+    """Return the cells of a grid that an earlier call has measured; ``requested`` are problems, their count, and
+    their seed."""
+    names, cells = {rule.name for rule in rules}, set(sizes)
     return [
         row
-        for row in latest(work.own.rows("scores") if work.own else [])
+        for row in latest(run.rows("scores"))
         if row["stopping"] in names and tuple(row["sizes"]) in cells
         if (row["problems"], row["count"], row.get("seed")) == requested
     ]
-
-
-def _analyse_errors(work: EvaluationPlan) -> list[Row]:
-    """Analyse the errors in the same answers, under the first of the requested rules."""
-    options = {"samples": work.samples, "kind": kind_of(work.args), "seed": work.seed}
-    rows = []
-    for size in follow_sizes(work.progress, work.recipe, work.sizes, what=work.progress_label("how answers go wrong")):
-        rows.append(anatomy(work.weights, size, stopping=work.rules[0], **options))
-        work.save_rows("anatomy", rows[-1])
-    return rows
 
 
 def _map_tables(rows: Sequence[Row], tops: Sizes) -> list[Table]:

@@ -14,7 +14,7 @@ from lengthwise.base.quantities import bytes_text, duration
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError
-from lengthwise.cli.console import announce_duration, describe_measurement, print_result
+from lengthwise.cli.console import announce_duration, print_result
 from lengthwise.cli.options import jobs_of, parse_engine
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import check_problems
@@ -34,7 +34,8 @@ def announce_scores(
 ) -> None:
     """Announce how long exact match at these sizes takes, if that is long. Raises UsageError if this machine has too
     little memory, or there are no such problems."""
-    what, demand = describe_measurement(sizes), estimate_evaluation(recipe, sizes, samples, rules)
+    what = f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
+    demand = estimate_evaluation(recipe, sizes, samples, rules)
     demand.check(what)  # first, since drawing a problem of each size may need much memory
     check_problems(recipe, sizes, kind)
     announce_duration(what, demand)

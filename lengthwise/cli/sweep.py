@@ -17,8 +17,8 @@ from lengthwise.base.files import json_text, path_inside, read_tree, write, writ
 from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest, size_text
-from lengthwise.cli.console import announce_duration, describe_measurement, err, print_result
-from lengthwise.cli.forecast import forecast
+from lengthwise.cli.console import err, print_result
+from lengthwise.cli.forecast import announce_scores, forecast
 from lengthwise.cli.options import (
     check_seeds,
     jobs_of,
@@ -32,7 +32,6 @@ from lengthwise.cli.options import (
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
 from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
 from lengthwise.experiment.recipe import ChosenOn, Recipe
-from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.jobs.axes import Axis, Point, grid, parse
 from lengthwise.jobs.live import follow
 from lengthwise.jobs.pool import JobPool
@@ -104,7 +103,7 @@ def _parse_sweep(args: Options) -> Sweep:
     limit = largest_choice(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
-    announce_duration(describe_measurement(sizes), estimate_evaluation(recipe, sizes, args.samples, [recipe.stopping]))
+    announce_scores(recipe, sizes, args.samples, [recipe.stopping])
     if args.trials is None:
         points = [change_recipe(recipe, point) for point in grid(axes)]
         rehearse(points[0], *local_device(args))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ from lengthwise.base.ranges import NotNegative, Seed, Size, Threads
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import ALONE, trained_on
 from lengthwise.base.types import Kind, UsageError
-from lengthwise.cli import console
-from lengthwise.cli.console import print_result
+from lengthwise.cli.console import err, print_result, warn
 from lengthwise.cli.forecast import announce_scores, forecast
 from lengthwise.cli.options import (
     OF_THE_CALL,
@@ -35,9 +34,8 @@ from lengthwise.cli.options import (
     to_words,
 )
 from lengthwise.cli.shared import MeasurementOptions, RecipeOptions, Texts, TrainingOptions
-from lengthwise.evaluation.curves import follow_scores, follow_sizes
-from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
-from lengthwise.evaluation.scores import evaluate
+from lengthwise.evaluation.curves import follow_scores, sizes_without_scores
+from lengthwise.evaluation.families import rules_of_families, samples_of_family, short_sizes
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
@@ -113,11 +111,13 @@ def run(args: Options) -> int:
     if is_follower():
         _train(args, Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
-    stack = args.stack or _prefers_stack(args, recipes, on)
-    if stack:
-        _train_stacked(args, recipes, on)
-    elif own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
-        _rehearse(args, recipe)
+    stack = _uses_stack(args, recipes, on)
+    with Progress(quiet=args.quiet) as progress:
+        if stack:
+            how = _training_arguments(args) | {"graphs": not args.no_graphs}
+            train_stacked(recipes, progress=progress, wait=args.wait, **how)
+        elif own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
+            _rehearse(args, recipe, progress)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     if not stack and ((len(runs) > 1 and jobs_of(args.jobs) > 1) or not isinstance(on, Local)):
         return _train_in_processes(args, runs, on)
@@ -146,13 +146,7 @@ def _continued_recipe(args: Options, parent: str) -> Recipe:
     recipe = continue_from(parent, recipe)
     if recipe.parent and not recipe.parent.state and not args.quiet:
         why = "it kept no state (--keep-state), or its optimizer is another"
-        console.err.print(
-            f"lengthwise: goes on from the weights of {parent} at step {recipe.start:,}; the optimizer starts "
-            f"anew: {why}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        warn(f"goes on from the weights of {parent} at step {recipe.start:,}; the optimizer starts anew: {why}")
     return recipe
 
 
@@ -166,20 +160,15 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
     rest = f"to go on from its weights: lengthwise train --from {folder} …"
     if not old.done:
         rest = f"to finish it, leave the changes out: lengthwise train {folder}"
-    console.err.print(
-        f"lengthwise: with these changes {folder} is another recipe, trained from step 0 in {new[0]}"
-        f"{', …' * (len(new) > 1)}; {folder} stays as it is: {rest}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    warn(f"with these changes {folder} is another recipe, trained from step 0 in {new[0]}{', …' * (len(new) > 1)}; "
+         f"{folder} stays as it is: {rest}")  # fmt: skip
 
 
 def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int:
     """Train and measure in separate processes, on this machine or elsewhere."""
     options = to_words(args, OF_THE_CALL | {"recipe", "changes", "from_", "seed", "stack", "no_stack"})
     with JobPool(runs, lambda _: options, jobs=jobs_of(args.jobs), on=on) as fleet:
-        follow(fleet, runs, console.err, quiet=args.quiet)
+        follow(fleet, runs, err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
     if any(one.done for one in left) or not fleet.failed:
         _print_runs(args, left)
@@ -191,7 +180,7 @@ def _train_here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
     """Train and measure what is missing, in this process."""
     with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
         _train(args, run, progress)
-        with send_to_trackers(run, args.track, progress.note):
+        with send_to_trackers(run, args.track, progress.note), computation_settings(args.threads):
             _measure(args, run, plan, progress)
             if args.families:
                 _measure_families(args, run, plan[0].sizes, plan[0].rules, progress)
@@ -199,18 +188,15 @@ def _train_here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
 
 
 def _print_runs(args: Options, runs: Sequence[Run]) -> None:
-    result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
-    where = [Text.assemble((str(run.folder), "dim"), f"  {_describe_time(run)}") for run in runs]
+    result, where = [], []
+    for run in runs:
+        about = run.about()
+        result.append({"run": str(run.folder), "about": about, "scores": run.rows("scores")})
+        seconds = duration(about["wall_s"]) if "wall_s" in about else "nobody knows in what time"
+        matmul = about.get("matmul", "fp32")
+        time = seconds + f", products in {matmul}" * (matmul != "fp32") if run.done else DIVERGED
+        where.append(Text.assemble((str(run.folder), "dim"), f"  {time}"))
     print_result(args, result, score_table(curves(runs)), *where)
-
-
-def _describe_time(run: Run) -> str:
-    if not run.done:
-        return DIVERGED
-    about = run.about()
-    matmul = about.get("matmul", "fp32")
-    seconds = duration(about["wall_s"]) if "wall_s" in about else "nobody knows in what time"
-    return seconds + ("" if matmul == "fp32" else f", products in {matmul}")
 
 
 def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
@@ -227,12 +213,25 @@ def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
     return plan
 
 
-def _rehearse(args: Options, recipe: Recipe) -> None:
+def _uses_stack(args: Options, recipes: Sequence[Recipe], on: Launcher) -> bool:
+    """Return whether seeds train as a stack: on request, or if they do better so. Raises UsageError for options that
+    --stack does not support."""
+    in_processes = args.jobs is not None or not isinstance(on, Local)
+    if args.stack and args.keep_state:
+        raise UsageError("--stack does not support --keep-state: omit one of them")
+    if args.stack and in_processes:
+        raise UsageError("--stack trains all seeds in this process: omit --jobs and --on")
+    if args.no_stack or args.compile or args.keep_state or in_processes:
+        return False
+    return args.stack or (len(recipes) > 1 and prefers_stack(recipes, choose_device(args.device), args.matmul))
+
+
+def _rehearse(args: Options, recipe: Recipe, progress: Progress) -> None:
     """Raise UsageError for what cannot work, before anything is written."""
     device, matmul = local_device(args)
     rehearse(recipe, device, matmul)
     if args.compile and isinstance(parse_engine(args), Local):
-        with Progress(quiet=args.quiet) as progress, computation_settings(args.threads):
+        with computation_settings(args.threads):
             prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
@@ -245,23 +244,6 @@ def _train(args: Options, run: Run, progress: Progress) -> None:
     train(run.recipe, run.folder, progress=progress, **how)
 
 
-def _prefers_stack(args: Options, recipes: Sequence[Recipe], on: Launcher) -> bool:
-    """Return whether seeds train as a stack without --stack."""
-    if args.no_stack or args.compile or args.keep_state or args.jobs is not None or not isinstance(on, Local):
-        return False
-    return len(recipes) > 1 and prefers_stack(recipes, choose_device(args.device), args.matmul)
-
-
-def _train_stacked(args: Options, recipes: Sequence[Recipe], on: Launcher) -> None:
-    if args.keep_state:
-        raise UsageError("--stack does not support --keep-state: omit one of them")
-    if args.jobs is not None or not isinstance(on, Local):
-        raise UsageError("--stack trains all seeds in this process: omit --jobs and --on")
-    with Progress(quiet=args.quiet) as progress:
-        how = _training_arguments(args) | {"graphs": not args.no_graphs}
-        train_stacked(recipes, progress=progress, wait=args.wait, **how)
-
-
 def _training_arguments(args: Options) -> dict[str, Any]:
     """Return the training options that are not part of a recipe."""
     names = ("device", "threads", "save_every", "allow_divergence", "matmul", "track")
@@ -270,33 +252,23 @@ def _training_arguments(args: Options) -> dict[str, Any]:
 
 def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
     """Run the measurements that a run still lacks, so that a repeated command resumes where it was interrupted."""
-    weights = run.weights(choose_device(args.device))
+    weights, recipe = run.weights(choose_device(args.device)), run.recipe
     for asked in plan:
-        for sizes, samples, rules in _missing_measurements(run, asked):
-            what = f"{run.recipe.name}: exact match, {asked.kind}"
-            with computation_settings(args.threads):
-                scores = partial(evaluate, weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
-                for score in follow_scores(scores, progress, run.recipe, sizes, what=what, rules=len(rules)):
+        counts = {
+            rule: asked.samples if rule is asked.rules[0] else min(asked.samples, FURTHER) for rule in asked.rules
+        }
+        sizes = dict.fromkeys(map(recipe.sizes, asked.sizes))
+        for count in dict.fromkeys(counts.values()):  # rules on the same number of problems share an evaluation
+            rules = [rule for rule in asked.rules if counts[rule] == count]
+            known = {
+                (at, rule)
+                for (at, problems, rule), done in run.measured().items()
+                if problems == asked.kind and done >= count
+            }
+            for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
+                what, options = f"{recipe.name}: exact match, {asked.kind}", {"samples": count, "kind": asked.kind}
+                for score in follow_scores(weights, lacks, missing, progress, what=what, **options):
                     run.append("scores", score.row() | {"seed": 0})
-
-
-def _missing_measurements(
-    run: Run, asked: Measurement
-) -> Iterator[tuple[list[tuple[int, ...]], int, Sequence[Stopping]]]:
-    """Yield the parts of a measurement that the run's scores lack; rules on the same number of problems share an
-    evaluation."""
-    known = run.measured()
-    missing: dict[tuple[tuple[Stopping, ...], int], list[tuple[int, ...]]] = {}
-    for at in dict.fromkeys(run.recipe.sizes(size) for size in asked.sizes):
-        lacking: dict[int, tuple[Stopping, ...]] = {}
-        for rule in asked.rules:
-            count = asked.samples if rule is asked.rules[0] else min(asked.samples, FURTHER)
-            if known.get((at, asked.kind, rule.name), 0) < count:
-                lacking[count] = (*lacking.get(count, ()), rule)
-        for count, rules in lacking.items():
-            missing.setdefault((rules, count), []).append(at)
-    for (rules, count), sizes in missing.items():
-        yield sizes, count, rules
 
 
 def _measure_families(
@@ -308,32 +280,19 @@ def _measure_families(
     """
     weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
     rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *extra_rules])))
+    alone = [size for size in sizes if isinstance(size, int)]
+    shown = sizes if len(sizes) - len(alone) <= LISTED else alone
+    reach = [BEYOND * top for top in recipe.tops]
+    wanted = [size for size in shown if args.far_families or trained_on(recipe.sizes(size), reach)]
+    wanted = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, count), *wanted]))]
     known = {
-        (at, stopping)
-        for (at, problems, stopping), done in run.measured().items()
+        (at, rule)
+        for (at, problems, rule), done in run.measured().items()
         if problems not in ALONE and (done >= count or problems == "every")
     }
-    wanted = [
-        *short_sizes(recipe, count),
-        *(
-            size
-            for size in _drop_map_sizes(sizes)
-            if args.far_families or trained_on(recipe.sizes(size), [BEYOND * top for top in recipe.tops])
-        ),
-    ]
-    missing = {
-        at: lacking
-        for at in map(recipe.sizes, wanted)
-        if (lacking := [rule for rule in rules if (at, rule.name) not in known])
-    }
-    with computation_settings(args.threads):
-        # One size at a time, so that a repeated command resumes where it was interrupted.
-        for at in follow_sizes(progress, recipe, list(missing), what=f"{recipe.name}: families"):
-            found = evaluate_families(weights, [at], samples=count, stopping=missing[at])
-            run.append("scores", *(score.row() | {"seed": 0} for score in found))
-
-
-def _drop_map_sizes(sizes: Sequence[AnySize]) -> Sequence[AnySize]:
-    """Return the sizes without those of a map."""
-    alone = [size for size in sizes if isinstance(size, int)]
-    return sizes if len(sizes) - len(alone) <= LISTED else alone
+    for missing, lacks in sizes_without_scores(recipe, wanted, rules, known).items():
+        what = f"{recipe.name}: families"
+        found = follow_scores(weights, lacks, missing, progress, what=what, families=True, samples=count)
+        # Saved per complete size, so that a repeated command resumes where it was interrupted.
+        for _, of_size in groupby(found, lambda score: score.sizes):
+            run.append("scores", *(score.row() | {"seed": 0} for score in of_size))

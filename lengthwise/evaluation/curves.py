@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Sizes
+from lengthwise.base.score_rows import Sizes, size_text
 from lengthwise.base.types import Score
+from lengthwise.evaluation.families import evaluate_families
+from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
+from lengthwise.runs.run import Weights
 
 
 def sizes_without_scores(
@@ -36,27 +39,29 @@ def work(recipe: Recipe, size: AnySize) -> float:
 
 
 def follow_scores(
-    measure: Callable[..., Iterable[Score]],
-    progress: Progress,
-    recipe: Recipe,
+    weights: Weights,
     sizes: Sequence[AnySize],
+    rules: Sequence[Stopping],
+    progress: Progress,
     *,
     what: str,
-    scores_per_rule: int = 1,
-    rules: int = 1,
+    families: bool = False,
+    **options: Any,
 ) -> Iterator[Score]:
-    """Yield the scores of ``measure`` and show progress within and between sizes. A size and rule has
-    ``scores_per_rule`` scores, or one of all problems. ``measure`` takes ``watch`` (see ``evaluate``)."""
+    """Yield the scores of ``evaluate`` or, with ``families``, of ``evaluate_families``, which takes ``options``, and
+    show progress within and between sizes."""
+    recipe = weights.recipe
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
-    line, done = progress.line(what, scores_per_rule * rules * sum(cost.values())), 0.0
+    measure, per_rule = (evaluate_families, len(recipe.task.families)) if families else (evaluate, 1)
+    line, done = progress.line(what, per_rule * len(rules) * sum(cost.values())), 0.0
 
     def watch(current: Sequence[Sizes], share: float) -> None:
-        inside = share * scores_per_rule * rules * sum(cost[size] for size in current)
-        line.show(max(line.done, done + inside), _describe_sizes(current[-1]))
+        inside = share * per_rule * len(rules) * sum(cost[size] for size in current)
+        line.show(max(line.done, done + inside), f"at {size_text(current[-1])}")
 
-    for score in measure(watch=watch):
-        done += cost[score.sizes] * (scores_per_rule if score.problems == "every" else 1)
-        line.show(max(line.done, done), _describe_sizes(score.sizes))
+    for score in measure(weights, sizes, stopping=rules, watch=watch, **options):
+        done += cost[score.sizes] * (per_rule if score.problems == "every" else 1)  # one score for all families
+        line.show(max(line.done, done), f"at {size_text(score.sizes)}")
         yield score
 
 
@@ -65,11 +70,7 @@ def follow_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *
     total = sum(work(recipe, size) for size in sizes)
     line, done = progress.line(what, total), 0.0
     for size in sizes:
-        line.show(done, _describe_sizes(recipe.sizes(size)))
+        line.show(done, f"at {size_text(recipe.sizes(size))}")
         yield size
         done += work(recipe, size)
     line.show(total)
-
-
-def _describe_sizes(sizes: tuple[int, ...]) -> str:
-    return f"at {'x'.join(map(str, sizes))}"

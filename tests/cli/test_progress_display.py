@@ -5,7 +5,6 @@ import itertools
 import json
 import sys
 import types
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -230,13 +229,15 @@ def test_work_grows_as_loops_and_positions_do():
 def test_what_is_followed_is_as_it_was():
     recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
     weights = load("looped-parity", torch.device("cpu"))
-    measure = partial(evaluate, weights, [2, 3], samples=4)
-    assert list(follow_scores(measure, shown, recipe, [2, 3], what="")) == list(measure())
+    followed = follow_scores(weights, [2, 3], [recipe.stopping], shown, what="", samples=4)
+    assert list(followed) == list(evaluate(weights, [2, 3], samples=4))
     assert list(follow_sizes(shown, recipe, [2, 3], what="")) == [2, 3]
 
 
-@pytest.mark.parametrize("more", [{}, {"precision": 0.1}, {"stopping": [Oracle(), MaxConfidence()]}])
-def test_progress_moves_within_a_size(more, monkeypatch):
+@pytest.mark.parametrize(("rules", "more"), [
+    ([Oracle()], {}), ([Oracle()], {"precision": 0.1}), ([Oracle(), MaxConfidence()], {})
+])  # fmt: skip
+def test_progress_moves_within_a_size(rules, more, monkeypatch):
     """A long size takes many batches: the line moves with each."""
     monkeypatch.setattr(scores, "TOKENS", 200)
     monkeypatch.setattr(scores, "CACHED", 200)
@@ -245,7 +246,7 @@ def test_progress_moves_within_a_size(more, monkeypatch):
     show = line.show
     monkeypatch.setattr(line, "show", lambda done, note="": (show(done, note), seen.append((done, note))))
     progress = SimpleNamespace(line=lambda *_: line)
-    list(follow_scores(partial(evaluate, weights, [20], samples=100, **more), progress, weights.recipe, [20], what=""))
+    list(follow_scores(weights, [20], rules, progress, what="", samples=100, **more))
     whole = work(weights.recipe, 20)
     assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}
     assert all(0 < done <= whole * 2 for done, _ in seen) and [*seen] == sorted(seen)
