@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from lengthwise.api import catalog
-from lengthwise.ask.asking import Outcome, RequestOptions, collect
+from lengthwise.ask.asking import RequestOptions, collect
 from lengthwise.ask.client import client_library
 from lengthwise.ask.folder import InquiryRun, estimate
 from lengthwise.ask.inquiry import Inquiry, Item, items
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import scores
+from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import err, print_result
+from lengthwise.cli.console import err, print_result, warn
 from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, ProgressOptions, Words
 from lengthwise.experiment.data import default_sizes
@@ -75,14 +74,24 @@ def run(args: Options) -> int:
         _warn_of_damage(asked)
         asked.rows("scores")  # so that damage is an error before replies are paid for
         before = asked.tokens_spent()
-        outcome = _collect_replies(args, asked, wanted, request_options)
+        prompts = {item.prompt for item in wanted}
+        done = len(prompts & asked.replies().keys())
+        with Progress(quiet=args.quiet, console=err) as progress:
+            line = progress.line("replies", len(prompts), done)
+            outcome = collect(
+                asked, wanted, request_options, lambda new, sent: line.show(done + new, f"{sent} requests")
+            )
         rows, tokens = scores(inquiry, wanted, asked.replies()), asked.tokens_spent()
         asked.keep_scores(rows)
+    spent = {name: tokens[name] - before[name] for name in tokens}
     result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
-    result |= {"tokens": tokens, "tokens_of_this_call": {name: tokens[name] - before[name] for name in tokens}}
-    print_result(args, result, *([language_model_table(rows)] if rows else []), _summarize(asked, outcome, result))
+    result |= {"tokens": tokens, "tokens_of_this_call": spent}
+    now, in_all = (f"{count['prompt_tokens']:,} + {count['completion_tokens']:,}" for count in (spent, tokens))
+    summary = f"{outcome.requests} requests, tokens in and out: {now}; with earlier calls: {in_all}\n{asked.folder}"
+    print_result(args, result, *([language_model_table(rows)] if rows else []), Text(summary, overflow="fold"))
     if outcome.left:
-        print(f"lengthwise: {_describe_missing(outcome, wanted)}", file=sys.stderr)
+        counted = f"{outcome.left} of {len(prompts)} prompts have no reply"
+        warn(f"{counted} ({outcome.reason}); the same command goes on from here")
     return 1 if outcome.left else 0
 
 
@@ -126,35 +135,4 @@ def _warn_of_damage(asked: InquiryRun) -> None:
     """Warn of damaged rows in ``replies``, in one line."""
     if damaged := asked.damaged_replies():
         others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
-        print(f"lengthwise: {damaged[0]}{others}: set aside, and asked again", file=sys.stderr)
-
-
-def _collect_replies(args: Options, asked: InquiryRun, wanted: list[Item], request_options: RequestOptions) -> Outcome:
-    """Collect replies, with a progress bar."""
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-    known, prompts = asked.replies(), {item.prompt for item in wanted}
-    done = len(prompts & known.keys())
-    quiet = args.quiet or not err.is_terminal
-    with Progress(TextColumn("{task.description}", markup=False), *columns, console=err, disable=quiet) as bar:
-        line = bar.add_task("replies", total=len(prompts), completed=done, note="")
-
-        def seen(replies: int, requests: int) -> None:
-            bar.update(line, completed=done + replies, note=f"{requests} requests")
-
-        return collect(asked, wanted, request_options, seen)
-
-
-def _summarize(asked: InquiryRun, outcome: Outcome, result: dict[str, Any]) -> Text:
-    now, all_in_all = (
-        f"{tokens['prompt_tokens']:,} + {tokens['completion_tokens']:,}"
-        for tokens in (result["tokens_of_this_call"], result["tokens"])
-    )
-    return Text(
-        f"{outcome.requests} requests, tokens in and out: {now}; with earlier calls: {all_in_all}\n{asked.folder}",
-        overflow="fold",
-    )
-
-
-def _describe_missing(outcome: Outcome, wanted: list[Item]) -> str:
-    total = len({item.prompt for item in wanted})
-    return f"{outcome.left} of {total} prompts have no reply ({outcome.reason}); the same command goes on from here"
+        warn(f"{damaged[0]}{others}: set aside, and asked again")

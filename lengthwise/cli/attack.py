@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.ranges import Count, Positive, Seed
@@ -46,32 +44,15 @@ def run(args: Options) -> int:
     summary = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
     if not found["failed"]:
         return print_result(args, found, f"{summary}: nothing found, which proves nothing; a longer search may")
-    return print_result(args, found, _shortest_failures(found), "", _count_by_origin(found), "", summary)
-
-
-def _shortest_failures(found: dict[str, Any]) -> Table:
-    table = _table("the shortest failures", "prompt", "answer", "right", "sure", "from")
+    columns = ("prompt", "answer", "right", "sure", "from")
+    shortest = FittedTable(*columns, left_aligned={*columns} - {"sure"}, title="the shortest failures")
     for row in found["shortest"]:
-        texts = (_shorten(row[name]) for name in ("prompt", "answer", "right"))
-        table.add_row(*texts, share_text(row["confidence"], 3), row["origin"])
-    return table
-
-
-def _count_by_origin(found: dict[str, Any]) -> Table:
-    table = _table("where they come from", "from", "tries", "fail")
+        texts = (row[name] for name in ("prompt", "answer", "right"))
+        cells = (Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…") for text in texts)
+        shortest.add_row(*cells, share_text(row["confidence"], 3), row["origin"])
+    origins = FittedTable("from", "tries", "fail", left_aligned=("from",), title="where they come from")
     for row in found["origins"][:ORIGINS]:
-        table.add_row(row["origin"], str(row["tries"]), share_text(row["share"], 3))
+        origins.add_row(row["origin"], str(row["tries"]), share_text(row["share"], 3))
     if len(found["origins"]) > ORIGINS:
-        table.caption = f"{len(found['origins']) - ORIGINS} more fail as often or less"
-    return table
-
-
-def _shorten(text: str) -> Text:
-    return Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…")
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = FittedTable(title=title)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in ("sure", "tries", "fail") else "left")
-    return table
+        origins.caption = f"{len(found['origins']) - ORIGINS} more fail as often or less"
+    return print_result(args, found, shortest, "", origins, "", summary)

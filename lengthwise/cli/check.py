@@ -39,9 +39,13 @@ def run(args: Options) -> int:
     with show_elapsed(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
         for name in names:
             found += check(sys.modules[name])
+    table = FittedTable("part", "laws")
+    for part, law, holds in found.lines():
+        cell = Text(f"{law} {holds}", "green") if holds == "hold" else Text.assemble(law, "\n", (holds, "bold red"))
+        table.add_row(Text(part), cell)
     broken = len(found.broken)
     result: dict[str, Any] = {"laws": len(found), "broken": broken, "found": [asdict(one) for one in found]}
-    print_result(args, result, _table(found), "", found.summary if broken else f"all {len(found)} laws hold")
+    print_result(args, result, table, "", found.summary if broken else f"all {len(found)} laws hold")
     return 1 if broken else 0
 
 
@@ -58,11 +62,3 @@ def _check_files(args: Options, names: Sequence[str]) -> int:
         tables, wrong = [*tables, table], wrong + len(faults)
     print_result(args, result, *tables)
     return 1 if wrong else 0
-
-
-def _table(found: Findings) -> FittedTable:
-    table = FittedTable("part", "laws")
-    for part, law, result in found.lines():
-        cell = Text(f"{law} {result}", "green") if result == "hold" else Text.assemble(law, "\n", (result, "bold red"))
-        table.add_row(Text(part), cell)
-    return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -126,19 +127,15 @@ def worked_sums(runs: Sequence[Run]) -> RenderableType:
     for size in WORKED:
         problem = fresh_problems(task, (size,), 1, seed=1)
         first, second = (str(int(operand)) for operand in task.to_text(problem.prompt[0]).split("+"))
-        answers = {run.recipe.name: _answer_prompt(Solver(run.weights()), f"{first}+{second}") for run in runs}
         right = str(int(first) + int(second))
         lines = [Text(f"{'':>16} {first:>{len(right)}}"), Text(f"{'+':>16} {second:>{len(right)}}")]
-        lines += [_mark_wrong(name, answer, right) for name, answer in answers.items()]
+        for run in runs:
+            answer = None
+            with suppress(UsageError):  # longer than its position table
+                answer = Solver(run.weights()).solve(f"{first}+{second}")
+            lines.append(_mark_wrong(run.recipe.name, answer, right))
         panels.append(Panel(Group(*lines), title=f"{size} digits", title_align="left", expand=False))
     return Group(*panels)
-
-
-def _answer_prompt(solver: Solver, prompt: str) -> Answer | None:
-    try:
-        return solver.solve(prompt)
-    except UsageError:
-        return None  # longer than its position table
 
 
 def _mark_wrong(name: str, answer: Answer | None, right: str) -> Text:

@@ -111,7 +111,9 @@ def _run(args: argparse.Namespace) -> int:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return _print_error(f"out of memory: reduce {_memory_settings(args)}{_resume_hint(args)}", 2)
+        options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
+        settings = ["batch, lengths.top"] * hasattr(args, "recipe") + options or ["the problem's size"]
+        return _print_error(f"out of memory: reduce {', '.join(settings)}{_resume_hint(args)}", 2)
     except OSError as error:
         if error.filename is None:
             streams.discard_output()
@@ -120,13 +122,6 @@ def _run(args: argparse.Namespace) -> int:
 
 def _resume_hint(args: argparse.Namespace) -> str:
     return "; the same command goes on from here" if args.verb in KEEPING else ""
-
-
-def _memory_settings(args: argparse.Namespace) -> str:
-    """Return the settings of a verb that determine its memory, as they are typed."""
-    fields = ["batch, lengths.top"] * hasattr(args, "recipe")
-    options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
-    return ", ".join([*fields, *options]) or "the problem's size"
 
 
 def _load_verb(args: argparse.Namespace) -> Callable[[], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,9 @@ from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import Run
-from lengthwise.training.cost import Cost, cost, gpu_step_seconds, known_cost
+from lengthwise.training.cost import cost, gpu_step_seconds, known_cost
+
+NO_GPU = "unknown here, where there is none; `make gpu` measures one"
 
 
 def announce_scores(
@@ -50,56 +52,38 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
         "recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title
     )
     found = []
-    for seeds in _show_progress(plan, args.quiet or not args.measure):
-        cost_each = cost(seeds[0], moments=2, rows=rows) if args.measure else known_cost(seeds[0])
-        faster = gpu_step_seconds(seeds[0], 2, matmul=args.matmul, compile=args.compile) if gpu else None
-        row = _cost_row(seeds, cost_each, faster)
-        found.append(row)
-        minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
-        times = ["–" if each is None else duration(each * 60) for each in minutes]
-        size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
-        table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
-    engines = _time_by_engine(args, found)
-    return print_result(
-        args,
-        {"recipes": found, "engines": engines},
-        table,
-        "\n".join([*map(_describe_source, engines), *_notes(found, gpu)]),
-    )
-
-
-def _notes(found: Sequence[Row], gpu: bool) -> list[str]:
-    """Describe the sources of the numbers, and what they leave out."""
-    gpu_note = (
-        "its times: with --measure"
-        if torch.cuda.is_available()
-        else "unknown here, where there is none; `make gpu` measures one"
-    )
-    counts = {source: sum(row["source"] == source for row in found) for source in SOURCES}
-    of = {source: f" ({count} of {len(found)})" * (count < len(found)) for source, count in counts.items() if count}
-    sources = [f"{source}{some}: {SOURCES[source]}" for source, some in of.items()]
-    return [*["GPU: " + gpu_note] * (not gpu), *sources, "evaluation is not counted"]
-
-
-def _show_progress(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Sequence[Recipe]]:
-    with Progress(quiet=quiet) as progress:
+    with Progress(quiet=args.quiet or not args.measure) as progress:
         line = progress.line("what each would cost", len(plan))
         for number, seeds in enumerate(plan):
-            line.show(number, seeds[0].name)
-            yield seeds
-
-
-def _cost_row(seeds: Sequence[Recipe], cost_each: Cost, faster: float | None) -> Row:
-    return {
-        "recipe": seeds[0].name,
-        "seeds": len(seeds),
-        "missing": sum(not Run.locate(one).done for one in seeds),
-        "operations_each": cost_each.operations * cost_each.steps,
-        "memory": cost_each.memory,
-        "minutes_each": cost_each.minutes,
-        "source": cost_each.source,
-        "gpu_minutes_each": None if faster is None else cost_each.steps * faster / 60,
-    }
+            recipe = seeds[0]
+            line.show(number, recipe.name)
+            price = cost(recipe, moments=2, rows=rows) if args.measure else known_cost(recipe)
+            faster = gpu_step_seconds(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
+            row: Row = {
+                "recipe": recipe.name,
+                "seeds": len(seeds),
+                "missing": sum(not Run.locate(one).done for one in seeds),
+                "operations_each": price.operations * price.steps,
+                "memory": price.memory,
+                "minutes_each": price.minutes,
+                "source": price.source,
+                "gpu_minutes_each": None if faster is None else price.steps * faster / 60,
+            }
+            found.append(row)
+            minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
+            times = ["–" if each is None else duration(each * 60) for each in minutes]
+            size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
+            table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
+    engines = _time_by_engine(args, found)
+    notes = [*map(_describe_engine, engines)]
+    if not gpu:
+        where = "its times: with --measure" if torch.cuda.is_available() else NO_GPU
+        notes.append(f"GPU: {where}")
+    for source, meaning in SOURCES.items():
+        if count := sum(row["source"] == source for row in found):
+            notes.append(f"{source}{f' ({count} of {len(found)})' * (count < len(found))}: {meaning}")
+    notes.append("evaluation is not counted")
+    return print_result(args, {"recipes": found, "engines": engines}, table, "\n".join(notes))
 
 
 def _time_by_engine(args: TrainingOptions, found: Sequence[Row]) -> list[dict[str, Any]]:
@@ -124,7 +108,7 @@ def _time_by_engine(args: TrainingOptions, found: Sequence[Row]) -> list[dict[st
     return rows
 
 
-def _describe_source(row: dict[str, Any]) -> str:
+def _describe_engine(row: dict[str, Any]) -> str:
     if row["minutes"] is None:
         return f"--on {row['engine']}: not at hand"
     marks = [name for name in ("cheapest", "fastest") if row[name]]

@@ -121,8 +121,16 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
 
 
 def _read_recipe_file(path: Path) -> Recipe:
+    """Read a recipe from a file: all fields, as ``show --json`` prints them; or ``recipe: NAME`` and changed fields."""
     try:
-        return _parse_recipe(read_bytes(path).decode(), path)
+        text = read_bytes(path).decode()
+        tree = parse_object(text, "it is") if path.suffix == ".json" else _parse_yaml(text)
+        recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
+        if not isinstance(recipe, str):
+            return Recipe.read(json.dumps(recipe))
+        changes = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in tree.items()
+                   if name != "recipe"]  # fmt: skip
+        return catalog.recipe(recipe, [change.replace("=null", "=none") for change in changes])
     except NotImported as error:
         raise NotImported(f"{path}: {error}") from None
     except (OSError, UsageError, UnicodeDecodeError) as error:
@@ -130,23 +138,12 @@ def _read_recipe_file(path: Path) -> Recipe:
         raise UsageError(f"{path}: cannot be read as a recipe ({reason})") from None
 
 
-def _parse_recipe(text: str, path: Path) -> Recipe:
-    """Read a recipe from a file's text: all fields, as ``show --json`` prints them; or ``recipe: NAME`` and changed
-    fields."""
-    if path.suffix == ".json":
-        tree = parse_object(text, "it is")
-    else:
-        yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
-        try:
-            tree = _parse_numbers(yaml.safe_load(text))
-        except yaml.YAMLError as error:
-            raise UsageError(f"not YAML: {one_line(error)}") from None
-    recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
-    if not isinstance(recipe, str):
-        return Recipe.read(json.dumps(recipe))
-    changes = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in tree.items()
-               if name != "recipe"]  # fmt: skip
-    return catalog.recipe(recipe, [change.replace("=null", "=none") for change in changes])
+def _parse_yaml(text: str) -> Any:
+    yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
+    try:
+        return _parse_numbers(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise UsageError(f"not YAML: {one_line(error)}") from None
 
 
 def _parse_numbers(tree: Any) -> Any:
@@ -181,7 +178,11 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
 def rules_of(args: MeasurementOptions, recipe: Recipe) -> list[Stopping]:
     """Return the requested stopping rules, or the recipe's own. Raises UsageError if one is invalid or does not fit the
     recipe's layout."""
-    rules = parse_rules(args.stopping) + _after_rules(getattr(args, "loops", None)) or [recipe.stopping]
+    loops = getattr(args, "loops", None) or ""
+    if loops and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", loops):
+        raise UsageError(f"--loops: numbers from 1 up with commas, e.g. 1,8,16, not {loops!r}")
+    rules = [*parse_rules(args.stopping), *(After(int(count)) for count in loops.split(",") if count)]
+    rules = rules or [recipe.stopping]
     for rule in rules:
         check_stopping(recipe.layout, rule)
     return rules
@@ -197,15 +198,6 @@ def only_rule(texts: Sequence[str]) -> Stopping | None:
 def parse_rules(texts: Sequence[str]) -> list[Stopping]:
     """Parse stopping rules. Raises UsageError if one is invalid."""
     return [fields.decode(Stopping, literals.parse(text, "--stopping"), "--stopping") for text in texts]
-
-
-def _after_rules(loops: str | None) -> list[Stopping]:
-    """Return a rule for each number of ``1,8,16``."""
-    if not loops:
-        return []
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", loops):
-        raise UsageError(f"--loops: numbers from 1 up with commas, e.g. 1,8,16, not {loops!r}")
-    return [After(int(count)) for count in loops.split(",")]
 
 
 # Processes

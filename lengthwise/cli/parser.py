@@ -61,21 +61,16 @@ def verbs_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]
     return next(action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
 
 
-def _epilog() -> str:
-    """Return examples, with descriptions beside them on a wide terminal, otherwise below."""
-    widest = max(map(len, EXAMPLES))
-    beside = shutil.get_terminal_size().columns >= _BESIDE
-    lines = [f"  lengthwise {text:<{widest}}  {about}" if beside else f"  lengthwise {text}\n      {about}"
-             for text, about in EXAMPLES.items()]  # fmt: skip
-    return "\n".join(["examples:", *lines, "", _COMPLETION])
-
-
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all verbs and their options."""
+    widest = max(map(len, EXAMPLES))
+    beside = shutil.get_terminal_size().columns >= _BESIDE
+    examples = [f"  lengthwise {text:<{widest}}  {about}" if beside else f"  lengthwise {text}\n      {about}"
+                for text, about in EXAMPLES.items()]  # fmt: skip
     top = _Parser(
         prog="lengthwise",
         description=_ABOUT,
-        epilog=_epilog(),
+        epilog="\n".join(["examples:", *examples, "", _COMPLETION]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

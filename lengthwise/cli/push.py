@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -13,7 +12,6 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Several
 from lengthwise.evaluation.attack import prompts
-from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.model_card import model_card
 from lengthwise.runs.folder import RunFolder, run_path
 from lengthwise.runs.hub import place, push
@@ -37,10 +35,14 @@ def run(args: Options) -> int:
     where = place(args.repository)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", args.license):
         raise UsageError(f"--license: {args.license!r} is not a licence id of the Hub, e.g. apache-2.0 or mit")
-    folder: Path = weights_folder(args.weights)
+    folder = weights_folder(args.weights)
     weights = load(folder)
+    # A prompt beyond the training lengths, if the task has one.
+    recipe, task = weights.recipe, weights.recipe.task
+    size = task.nearest_size(min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2))
+    (example,) = prompts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
     controls = [RunFolder(run_path(name)) for name in args.controls]
-    options = {"license_": args.license, "example": _example(weights.recipe), "controls": controls}
+    options = {"license_": args.license, "example": example, "controls": controls}
     card = model_card(RunFolder(folder), where.repository, **options)
     if args.dry_run:
         if not args.json:
@@ -48,13 +50,3 @@ def run(args: Options) -> int:
         return print_result(args, {"card": card})
     address = push(folder, str(where), card, private=args.private)
     return print_result(args, {"repository": where.repository, "commit": address}, address)
-
-
-def _example(recipe: Recipe) -> str:
-    """Return a prompt beyond the training lengths, if the task has one."""
-    task = recipe.task
-    size = min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2)
-    (prompt,) = prompts(
-        task, task.sample(torch.tensor([list(recipe.sizes(task.nearest_size(size)))]), stream(0, "card"))
-    )
-    return prompt

@@ -32,7 +32,11 @@ def run(args: Options) -> int:
     """Print a program's state after each round; without a task, list the programs."""
     tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
     if args.task is None:
-        return _list(args, tasks)
+        known = {name: catalog.summary_of(type(program(task))) for name, task in tasks.items()}
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, text in known.items():
+            table.add_row(Text(name, "bold"), text)
+        return print_result(args, known, table)
     if args.prompt is None:
         raise UsageError(f"rasp: give the program of {args.task} a prompt, for example: rasp parity 10110")
     task = fields.override(tasks.get(args.task) or catalog.task(args.task), args.changes)
@@ -49,21 +53,9 @@ def run(args: Options) -> int:
     if args.json:
         return print_result(args, result)
     # Printed without rich, which takes a minute for the states of thousands of symbols.
-    print(
-        "\n".join(
-            line if line.isprintable() else remove_controls(line)
-            for line in [*_state_lines(row, rounds), f"answer {answer_text}"]
-        )
-    )
+    for shown in [*_state_lines(row, rounds), f"answer {answer_text}"]:
+        print(shown if shown.isprintable() else remove_controls(shown))
     return 0
-
-
-def _list(args: Options, tasks: dict[str, Task]) -> int:
-    known = {name: catalog.summary_of(type(program(task))) for name, task in tasks.items()}
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, text in known.items():
-        table.add_row(Text(name, "bold"), text)
-    return print_result(args, known, table)
 
 
 def _state_lines(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:

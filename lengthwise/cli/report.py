@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,8 +15,7 @@ from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import check_file, is_folder, path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
-from lengthwise.cli import console
-from lengthwise.cli.console import announce_duration, code_changed, print_result, save_page, show_elapsed
+from lengthwise.cli.console import announce_duration, code_changed, print_result, save_page, show_elapsed, warn
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
@@ -38,7 +37,6 @@ from lengthwise.runs.folder import (
 )
 
 if TYPE_CHECKING:  # modules that need torch are imported late, since a report of finished runs does not
-    from lengthwise.ask.folder import InquiryRun
     from lengthwise.runs.run import Run
 
 SAMPLES = 512  # problems per length, with --stopping
@@ -73,17 +71,26 @@ def run(args: Options) -> int:
         return _write_results_page(args, args.html, folders)
     if folders:
         return _redraw(args, folders)
-    found = [_open_inquiry(name) or _open_run(name) for name in args.runs]
-    runs = drop_repeats(one for one in found if isinstance(one, RunFolder))
-    asked = drop_repeats(one for one in found if isinstance(one, InquiryFolder))
+    paths = {name: inquiry_path(name) for name in args.runs}
+    runs = drop_repeats(_open_run(name) for name, path in paths.items() if path is None)
+    asked: list[InquiryFolder] = []
+    if any(paths.values()):
+        from lengthwise.ask.folder import InquiryRun
+
+        asked = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
     if args.html:
         return _write_page(args, args.html, _open_runs(runs), asked)
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model has no loops to report")
         return _report_stopping(args, _open_runs(runs))
-    with _pause_garbage_collection():
+    collects = gc.isenabled()
+    gc.disable()  # it would repeatedly scan a hundred thousand rows
+    try:
         return _write_report(args, runs, asked)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _figure_options(args: Options) -> dict[str, Any]:
@@ -119,27 +126,13 @@ def _check_options(args: Options) -> None:
 def _runs_among(names: Sequence[str]) -> list[str]:
     """Drop sweep folders, and results of ``demo`` stored among runs, from several names such as ``runs/*``, and report
     which. If all names are such folders, keep them."""
-    among = [name for name in names if (Path(name) / "sweep.json").exists() or _results_among_runs(Path(name))]
+    beside, paths = runs_folder().resolve(), {name: Path(name) for name in names}
+    among = [name for name, path in paths.items() if (path / "sweep.json").exists()
+             or (is_published(path) and path.resolve().parent == beside)]  # fmt: skip
     if len(among) in (0, len(names)):
         return list(names)
-    console.err.print(f"left out, as no runs: {', '.join(among)}", highlight=False, markup=False, soft_wrap=True)
+    warn(f"left out, as no runs: {', '.join(among)}")
     return [name for name in names if name not in among]
-
-
-def _results_among_runs(folder: Path) -> bool:
-    return is_published(folder) and folder.resolve().parent == runs_folder().resolve()
-
-
-@contextmanager
-def _pause_garbage_collection() -> Iterator[None]:
-    """A context without garbage collection, which would repeatedly scan a hundred thousand rows."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def _open_run(name: str) -> RunFolder:
@@ -148,15 +141,6 @@ def _open_run(name: str) -> RunFolder:
     if not (path / "config.json").exists() and any(path.glob("*/config.json")):
         raise UsageError(f"{name}: a folder of runs; name the runs, e.g. {name.rstrip('/')}/*")
     return RunFolder(path)
-
-
-def _open_inquiry(name: str) -> InquiryRun | None:
-    """Return the folder of an inquiry; None if it is not one."""
-    if not (path := inquiry_path(name)):
-        return None
-    from lengthwise.ask.folder import InquiryRun
-
-    return InquiryRun.open(path)
 
 
 def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:

@@ -24,7 +24,6 @@ from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
 from lengthwise.evaluation.sealed import seal
 from lengthwise.experiment.data import fixed_set
-from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Finite
 from lengthwise.experiment.study import Panel, Study
 from lengthwise.jobs.live import follow
@@ -64,22 +63,35 @@ class Options(TrainingOptions):
 def run(args: Options) -> int:
     """Train and measure what a study still lacks, then publish it; with --dry-run, print its cost."""
     check_stack(stack=args.stack, compile=args.compile)
-    options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
-    study = catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
+    choices = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
+    study = catalog.study(args.study, **{name: value for name, value in choices.items() if value is not None})
     if args.dry_run:
-        return _dry_run(args, study)
+        plan = [seeds_of(recipe, args.seed, args.seeds) for recipe in study.recipes]
+        return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
     parse_engine(args).check()
     device, matmul = local_device(args)
     check_matmul(matmul, device)
     if args.samples is None:
         args.samples = study.samples
-    if args.stack:
-        _check_stacks(study, args.seed, args.seeds)
+    if args.stack:  # checked before anything is written
+        for recipe in study.recipes:
+            recipes = seeds_of(recipe, args.seed, args.seeds)
+            check_seeds(recipes)
+            if not all(Run.locate(one).done for one in recipes):
+                rehearse_stacked(recipes, torch.device("cpu"))
     folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
     runs = {panel.title: _runs_of_panel(args, panel) for panel in study.panels}
-    fleet = _train_and_measure(args, study, runs)
+    options = {
+        one.folder: [*training_options(args), *_measurement_options(args, panel, one)]
+        for panel in study.panels
+        for one in runs[panel.title]
+    }
+    together = list(chain(*runs.values()))
+    how = {"jobs": jobs_of(args.jobs), "on": parse_engine(args), "stack": args.stack}
+    with JobPool(together, lambda one: options[one.folder], **how) as fleet:
+        follow(fleet, together, err, quiet=args.quiet)
     runs = {
         title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # divergence is a result too
         for title, group in runs.items()
@@ -93,15 +105,6 @@ def run(args: Options) -> int:
     return 0
 
 
-def _check_stacks(study: Study, first: int, seeds: int) -> None:
-    """Raise UsageError, before anything is written, if the seeds of a recipe cannot be stacked."""
-    for recipe in study.recipes:
-        recipes = seeds_of(recipe, first, seeds)
-        check_seeds(recipes)
-        if not all(Run.locate(one).done for one in recipes):
-            rehearse_stacked(recipes, torch.device("cpu"))
-
-
 def _runs_of_panel(args: Options, panel: Panel) -> list[Run]:
     """Return the requested seeds, and the seeds after them that are already trained."""
     runs = []
@@ -110,20 +113,6 @@ def _runs_of_panel(args: Options, panel: Panel) -> list[Run]:
         following = (Run.locate(one) for seed in count(args.seed + args.seeds) for one in seeds_of(recipe, seed, 1))
         runs += takewhile(lambda run: run.done, following)
     return runs
-
-
-def _train_and_measure(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> JobPool:
-    """Train and measure in processes; the returned pool records which runs failed."""
-    options = {
-        one.folder: [*training_options(args), *_measurement_options(args, panel, one)]
-        for panel in study.panels
-        for one in runs[panel.title]
-    }
-    together = list(chain(*runs.values()))
-    how = {"jobs": jobs_of(args.jobs), "on": parse_engine(args), "stack": args.stack}
-    with JobPool(together, lambda one: options[one.folder], **how) as fleet:
-        follow(fleet, together, err, quiet=args.quiet)
-    return fleet
 
 
 def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
@@ -146,20 +135,8 @@ def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
         options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
     for rule in panel.rules(run.recipe):
         options += ["--stopping", rule.name]
-    return (
-        options
-        + ["--hard"] * panel.hard
-        + ["--natural"] * panel.natural
-        + [
-            "--families",
-            *["--far-families"] * panel.far_families,
-        ]
-    )
-
-
-def _dry_run(args: Options, study: Study) -> int:
-    plan = [seeds_of(recipe, args.seed, args.seeds) for recipe in study.recipes]
-    return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
+    options += ["--hard"] * panel.hard + ["--natural"] * panel.natural
+    return [*options, "--families", *["--far-families"] * panel.far_families]
 
 
 # Publishing
@@ -236,16 +213,10 @@ def _publish_panel(
         rows[one.outline.name] += [{"train_seed": one.outline.seed} | row for row in found]
     for name in {run.outline.name for run in runs if isinstance(run, Run)}:
         files += publish_depth(rows[name], folder / f"stopping-{name}") if rows[name] else []
-    if panel.natural:
-        files += _publish_set(panel.recipes[0], folder / "distribution", quiet=args.quiet)
+    recipe = panel.recipes[0]
+    if panel.natural and isinstance(recipe.source, Finite):
+        with show_elapsed(f"{recipe.name}: its set", quiet=args.quiet):
+            sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
+        counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
+        files += publish_distribution(counts, folder / "distribution")
     return files
-
-
-def _publish_set(recipe: Recipe, path: Path, *, quiet: bool) -> list[Path]:
-    """Write the distribution of lengths in a fixed set; nothing if there is no fixed set."""
-    if not isinstance(recipe.source, Finite):
-        return []
-    with show_elapsed(f"{recipe.name}: its set", quiet=quiet):
-        sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
-    counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
-    return publish_distribution(counts, path)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from lengthwise.api import Task, catalog
 from lengthwise.base import streams
@@ -45,54 +46,42 @@ def run(args: Options) -> int:
     task = catalog.task(args.task, args.changes)
     if args.size and args.lengths:
         raise UsageError("give a size, or --lengths, not both")
-    if not args.lengths:
-        return _print_one_size(args, task)
-    return _print_many_sizes(args, task, task_sizes(task, args.lengths))
-
-
-def _print_many_sizes(args: Options, task: Task, sizes: list[tuple[int, ...]]) -> int:
-    """Write problems of several sizes as they are drawn; print their digest to standard error."""
-    count, digest, done, out = args.count or 5, hashlib.sha256(), 0, streams.results()
-    estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
-    with Progress(quiet=out.isatty(), console=err) as progress:
-        line = progress.line(f"{task.name}: problems", count)
-        for problems in draw_problems(task, sizes, count, split=args.split, seed=args.seed or 0):
-            text = "".join(json_lines(task, problems))
-            digest.update(text.encode())
-            done += len(problems)
-            if args.jsonl:
-                out.write(text)
-            else:
-                out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in problem_texts(task, problems)))
-            line.show(done)
-    err.print(f"{done:,} problems, digest {digest.hexdigest()[:16]} (SHA-256 of the JSON Lines)", highlight=False)
+    count, seed = args.count or 5, args.seed or 0
+    if args.lengths:
+        sizes = task_sizes(task, args.lengths)
+        estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
+        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed)
+    elif args.split or args.size is None:
+        raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
+    else:  # the problems that models are measured on
+        size = parse_size(args.size, len(task.axes))
+        estimate_problems(count, size).check(f"{count} problems of size {args.size}")
+        problems = fresh_problems(task, size, count, seed=seed, kind=kind_of(args))
+        drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
+    digest = _write_problems(args, task, drawn, count)
+    if args.lengths:
+        err.print(f"{count:,} problems, digest {digest[:16]} (SHA-256 of the JSON Lines)", highlight=False)
     return 0
 
 
-def _print_one_size(args: Options, task: Task) -> int:
-    """Write problems of one size, the ones that models are measured on."""
-    if args.split or args.size is None:
-        raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
-    size, count = parse_size(args.size, len(task.axes)), args.count or 5
-    estimate_problems(count, size).check(f"{count} problems of size {args.size}")
-    problems = fresh_problems(task, size, count, seed=args.seed or 0, kind=kind_of(args))
-    out = streams.results()
+def _write_problems(args: Options, task: Task, drawn: Iterable[Problems], count: int) -> str:
+    """Write problems as they are drawn; return the digest of their JSON Lines."""
+    digest, done, out = hashlib.sha256(), 0, streams.results()
     # On a terminal the problems themselves show the progress.
     with Progress(quiet=out.isatty(), console=err) as progress:
         line = progress.line(f"{task.name}: problems", count)
-        out.write("[" * args.json)
-        for start in range(0, count, CHUNK):
-            out.write(_format_problems(args, task, problems.take(slice(start, start + CHUNK)), first=start == 0))
-            line.show(min(count, start + CHUNK))
-        out.write("]\n" * args.json)
-    return 0
-
-
-def _format_problems(args: Options, task: Task, problems: Problems, *, first: bool) -> str:
-    if args.jsonl:
-        return "".join(json_lines(task, problems))
-    pairs: Any = problem_texts(task, problems)
-    if not args.json:
-        return "".join(f"{prompt} → {answer}\n" for prompt, answer in pairs)
-    rows = [json_text({"prompt": prompt, "answer": answer}) for prompt, answer in pairs]
-    return ", " * (not first) + ", ".join(rows)
+        out.write("[" * (args.json and not args.jsonl))
+        for problems in drawn:
+            lines = "".join(json_lines(task, problems)) if args.jsonl or args.lengths else ""
+            digest.update(lines.encode())
+            if args.jsonl:
+                out.write(lines)
+            elif args.json:
+                rows = ({"prompt": prompt, "answer": answer} for prompt, answer in problem_texts(task, problems))
+                out.write(", " * (done > 0) + ", ".join(map(json_text, rows)))
+            else:
+                out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in problem_texts(task, problems)))
+            done += len(problems)
+            line.show(done)
+        out.write("]\n" * (args.json and not args.jsonl))
+    return digest.hexdigest()

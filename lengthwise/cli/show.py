@@ -81,8 +81,9 @@ def _show_recipe(args: Options) -> int:
     with show_elapsed(f"{recipe.name}: some steps, to see what they cost", quiet=not args.measure):
         cost = describe_cost(recipe, measure=args.measure)
     minutes = cost["evaluation_minutes"]
-    rows = _all_fields(recipe) if args.all else _list_fields(recipe)
-    rows += [
+    changed = [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
+    rows = [
+        *(_all_fields(recipe) if args.all else changed),
         ("parameters", Text(f"{cost['parameters']:,}")),
         ("operations", Text(f"{cost['operations_per_step'] / 1e9:.2f} GFLOP per step, forward and backward")),
         ("training", Text(f"about {cost['minutes']:,.1f} min of processor time on one thread")),
@@ -92,11 +93,6 @@ def _show_recipe(args: Options) -> int:
     ]
     result = {"recipe": fields.encode(recipe), "id": recipe.id, **cost}
     return print_result(args, result, format_columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
-
-
-def _list_fields(recipe: Any) -> list[tuple[str, Text]]:
-    """Return every field of a recipe; parts without their defaults."""
-    return [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
 
 
 def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:

@@ -83,7 +83,9 @@ def run(args: Options) -> int:
     folder = Path(args.out) if args.out else path_inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
     if sweep.trials is not None:
         load_optuna()
-    _record_sweep(folder, text)
+    if (path := folder / "sweep.json").exists() and json_text(read_tree(path)) != text:
+        raise UsageError(f"{folder}: holds another sweep; name another folder")
+    write(folder / "sweep.json", (text + "\n").encode())
     with Folder(folder).locked(what="sweep"):
         trials, faults = (_run_grid if sweep.trials is None else _run_search)(args, sweep, folder)
         if not trials:
@@ -119,20 +121,13 @@ def _dry_run(args: Options, sweep: Sweep) -> int:
     return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
 
 
-def _record_sweep(folder: Path, text: str) -> None:
-    """Record the sweep in its folder. Raises UsageError if the folder holds another sweep."""
-    path = folder / "sweep.json"
-    if path.exists() and json_text(read_tree(path)) != text:
-        raise UsageError(f"{folder}: holds another sweep; name another folder")
-    write(path, (text + "\n").encode())
-
-
 # Trials
 
 
 def _run_grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     points = list(grid(sweep.axes))
-    groups = [_runs(change_recipe(sweep.recipe, point), sweep.seeds) for point in points]
+    recipes = [_replicates(change_recipe(sweep.recipe, point), sweep.seeds) for point in points]
+    groups = [[Run.of(one) for one in group] for group in recipes]
     faults = _train(args, sweep, [one for group in groups for one in group])
     rows = [_trial_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
     return [row for row in rows if row["seeds"]], faults
@@ -192,10 +187,6 @@ def _replicates(recipe: Recipe, count: int) -> list[Recipe]:
     return seeds_of(recipe, recipe.seed, count)
 
 
-def _runs(recipe: Recipe, count: int) -> list[Run]:
-    return [Run.of(one) for one in _replicates(recipe, count)]
-
-
 def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
     try:
         return [Run.locate(one) for one in _replicates(change_recipe(sweep.recipe, point), sweep.seeds)]
@@ -247,7 +238,10 @@ def _trial_row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
 def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
     ranges = {axis.path: axis.log for axis in sweep.axes if not axis.values}
     best, parts = rank_trials(trials)[0], compute_importances(trials, list(ranges))
-    chosen = _best_recipe(sweep, best["values"])
+    recipe, before = change_recipe(sweep.recipe, best["values"]), sweep.recipe.chosen_on
+    sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
+    # It records the sizes it was chosen on, beside those of earlier choices.
+    chosen = replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))
     write_csv(
         folder / "trials.csv", [row["values"] | {n: v for n, v in row.items() if n != "values"} for row in trials]
     )
@@ -262,11 +256,3 @@ def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[R
     return print_result(
         args, result, trials_table(trials), "", importance_table(parts), note, "\n".join(map(str, files))
     )
-
-
-def _best_recipe(sweep: Sweep, point: Point) -> Recipe:
-    """Return the recipe at a point, which records the sizes it was chosen on."""
-    recipe = change_recipe(sweep.recipe, point)
-    sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
-    before = sweep.recipe.chosen_on  # sizes of earlier choices stay recorded
-    return replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))

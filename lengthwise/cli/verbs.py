@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,14 +21,18 @@ from lengthwise.base.errors import UsageError, message_of
 from lengthwise.base.fields import validate
 from lengthwise.cli.parser import flag_of, read_options, value_type
 from lengthwise.cli.shared import TrainingOptions
-from lengthwise.registry.sources import Field
 
 
 def load(args: argparse.Namespace) -> Callable[[], int]:
     """Return the verb as a function without arguments that returns the exit status, with its imports done. Raises
     UsageError if an option is invalid."""
     _, declared = read_options(args.verb)
-    _validate_options(args, declared)
+    for name, field in declared.items():
+        value, flag = getattr(args, name), flag_of(name)
+        if value == "" and field.type == "str | None":
+            raise UsageError(f"{flag}: empty; omit it, or give at least one value")
+        if isinstance(value, (int, float)) and field.type != "bool":
+            validate(value_type(field), value, flag)
     if args.import_:
         sys.path.append(os.getcwd())  # finds the user's modules; last, so that they shadow no other module
     for name in args.import_:
@@ -57,15 +61,6 @@ def is_problem_file(name: str) -> bool:
         or (path / "dataset_info.json").is_file()
         or (path / "dataset_dict.json").is_file()
     )
-
-
-def _validate_options(args: argparse.Namespace, declared: Mapping[str, Field]) -> None:
-    for name, field in declared.items():
-        value, flag = getattr(args, name), flag_of(name)
-        if value == "" and field.type == "str | None":
-            raise UsageError(f"{flag}: empty; omit it, or give at least one value")
-        if isinstance(value, (int, float)) and field.type != "bool":
-            validate(value_type(field), value, flag)
 
 
 def _import_module(name: str, asked: str) -> None:

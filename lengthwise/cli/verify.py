@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.files import check_file, write_json
@@ -45,7 +44,10 @@ class Options(ComputeOptions, OutputOptions, ProgressOptions):
 def run(args: Options) -> int:
     """Verify weights, or a record of an earlier verification; return 1 if a check exposed a problem."""
     if args.weights.endswith(".json"):
-        return _read_record(args)
+        path = Path(args.weights)
+        if not path.exists():
+            raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
+        return _print_record(args, read(path), f"{path}: as it was written")
     folder = weights_folder(args.weights)
     weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
     weights = replace(weights, name=name_of(args.weights, folder))
@@ -66,34 +68,17 @@ def run(args: Options) -> int:
     return _print_record(args, record, f"written to {out}")
 
 
-def _read_record(args: Options) -> int:
-    """Read a record and print it."""
-    path = Path(args.weights)
-    if not path.exists():
-        raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
-    return _print_record(args, read(path), f"{path}: as it was written")
-
-
 def _print_record(args: Options, record: dict[str, Any], where: str) -> int:
     about = record["about"]
-    table = FittedTable(title=f"{about['name']}: {about['task']}, trained to {about['trained_to']}")
-    for heading in ("check", "verdict", "found"):
-        table.add_column(heading)
+    title = f"{about['name']}: {about['task']}, trained to {about['trained_to']}"
+    table = FittedTable("check", "verdict", "found", title=title)
     for check in record["checks"]:
         table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
-    print_result(args, record, table, "", _score_lines(record), "", _longest_text(record), Text(where, "dim"))
-    return 0 if has_passed(record) else 1
-
-
-def _score_lines(record: dict[str, Any]) -> Table:
-    tops = tuple(map(int, record["about"]["trained_to"].split("x")))
-    return worst_table(record["scores"], tops)
-
-
-def _longest_text(record: dict[str, Any]) -> Text:
-    """Return the score, and the score on uniform problems alone."""
+    scores = worst_table(record["scores"], tuple(map(int, about["trained_to"].split("x"))))
     longest = (
         f"longest: {record['longest'] or 'none'}; of uniform problems alone: {record['longest_uniform'] or 'none'}"
     )
-    left = f"; for want of time not measured: {', '.join(record['left_out'])} (--minutes)" if record["left_out"] else ""
-    return Text(longest + left)
+    if record["left_out"]:
+        longest += f"; for want of time not measured: {', '.join(record['left_out'])} (--minutes)"
+    print_result(args, record, table, "", scores, "", Text(longest), Text(where, "dim"))
+    return 0 if has_passed(record) else 1
