@@ -36,8 +36,8 @@ from fillers.sources import claims, headline, standings
 from fillers.stopping import loops
 
 from lengthwise.api import catalog
+from lengthwise.cli.records import RECORDS
 from lengthwise.registry import sources
-from lengthwise.report.records import RECORDS
 
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPOT = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)

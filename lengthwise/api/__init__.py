@@ -6,7 +6,7 @@ Its functions accept names, folders and objects, and report errors in one line.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +30,6 @@ from lengthwise.api.arguments import (
 )
 from lengthwise.api.checking import check
 from lengthwise.api.depth import depth
-from lengthwise.api.listing import list_models, list_recipes, list_tasks
-from lengthwise.api.problem_sets import problems
 from lengthwise.api.replicates import Factory, compare_pooled, is_pooled, train_seeds
 from lengthwise.api.runs import Run
 from lengthwise.base import fields
@@ -41,7 +39,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, Range, Seed, Seeds
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
+from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Purpose, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.evaluation.curves import follow_scores
 from lengthwise.evaluation.families import rules_of_families, samples_of_family
@@ -52,7 +50,7 @@ from lengthwise.experiment.layout import FullOutput, Grid, Labelled, Layout, Nex
 from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, OneOf, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
-from lengthwise.experiment.problem_set import ProblemSet
+from lengthwise.experiment.problem_set import ProblemSet, problem_set
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.experiment.source import Finite, Fresh
@@ -294,6 +292,31 @@ def evaluate(
     return Scores(scores, outline_of(found, length_known=known))
 
 
+@fields.validate_arguments
+def problems(
+    task: Task | str,
+    sizes: AnySize | Iterable[AnySize],
+    count: int,
+    *,
+    split: Purpose | None = None,
+    seed: int = 0,
+) -> ProblemSet:
+    """Draw ``count`` problems of a task, each of a uniform one of the ``sizes``, for other programs.
+
+    ``split`` is "train", "validation" or "test": parts of all prompts of which none is in two, or None for any. The
+    result is a sequence of dictionaries that a torch ``DataLoader`` takes; it has ``lines()`` of JSON, ``digest``,
+    ``batches(rows, layout)``, and tensors in ``problems``. ``lengthwise sample --jsonl`` writes the same.
+
+    UsageError where the task has no such size.
+    """
+    chosen = task_from(task)
+    fields.validate(Count, count, "count")
+    fields.validate(Seed, seed, "seed")
+    each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in sizes_from(sizes, chosen)]
+    estimate_problems(count, max(each, key=sum)).check(f"{count:,} problems")
+    return problem_set(chosen, each, count, split=split, seed=seed)
+
+
 Compared = Scores | Run | str | Path
 
 
@@ -334,6 +357,29 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 
 
 # What there is
+
+
+def list_recipes(*words: str) -> Listing:
+    """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
+    return _matching({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
+
+
+def list_tasks(*words: str) -> Listing:
+    """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
+    return _matching({fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words)
+
+
+def list_models(*words: str) -> Listing:
+    """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
+    return _matching({name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, words)
+
+
+def _matching(entries: Mapping[str, str], words: Sequence[str]) -> Listing:
+    return Listing(sources.filter_entries(entries, texts_from(words, "words")))
+
+
+def _sentence(cls: type) -> str:
+    return sources.first_sentence(inspect.getdoc(cls) or "")
 
 
 @fields.validate_arguments

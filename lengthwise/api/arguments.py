@@ -78,13 +78,24 @@ def task_from(task: Task | str) -> Task:
     return catalog.task(task)
 
 
-def weights_from(weights: object, device: str, *, task: Task | str | None, **given: Any) -> Weights:
+def weights_from(
+    weights: object,
+    device: str,
+    *,
+    task: Task | str | None,
+    layout: Layout | None,
+    loops: Loops | None,
+    trained_to: int | None,
+) -> Weights:
     """Return the weights that an argument means: weights, a run, a name, a folder, or a module."""
+    given = {name: value for name, value in (("layout", layout), ("loops", loops)) if value is not None}
     if isinstance(weights, nn.Module):
         if task is None:
             raise UsageError(f"{type(weights).__name__}: name the task to measure it on, e.g. task='parity'")
-        return weights_of_module(weights, task, **given)
-    if task is not None or any(value is not None for value in given.values()):
+        lengths = Uniform(top=20 if trained_to is None else trained_to)
+        recipe = recipe_of_model(weights, task, lengths=lengths, **given)
+        return Weights(type(weights).__name__, recipe, weights if isinstance(weights, Model) else SinglePass(weights))
+    if task is not None or trained_to is not None or given:
         raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
     chosen = choose_device(device)
     if isinstance(weights, Weights):
@@ -93,16 +104,6 @@ def weights_from(weights: object, device: str, *, task: Task | str | None, **giv
     if isinstance(weights, (Run, str, Path)):
         return load_weights(weights, chosen)
     raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_quote(weights)}")
-
-
-def weights_of_module(
-    module: nn.Module, task: Task | str, *, layout: Layout | None, loops: Loops | None, trained_to: int | None
-) -> Weights:
-    """Return a module as weights. Raises UsageError unless it answers in the task's symbols."""
-    lengths = Uniform(top=20 if trained_to is None else trained_to)
-    given: dict[str, Any] = {"layout": layout, "loops": loops, "lengths": lengths}
-    recipe = recipe_of_model(module, task, **{name: value for name, value in given.items() if value is not None})
-    return Weights(type(module).__name__, recipe, module if isinstance(module, Model) else SinglePass(module))
 
 
 def sizes_from(lengths: object, task: Task) -> list[AnySize]:

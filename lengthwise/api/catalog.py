@@ -50,15 +50,13 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
     found = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            own = function.__module__ == module.__name__ and not name.startswith("_")
-            if own and _is_wanted_type(_return_type(function), returns) and _needs_no_arguments(function):
+            if function.__module__ != module.__name__ or name.startswith("_"):
+                continue
+            returned, parameters = _return_type(function), inspect.signature(function).parameters.values()
+            is_module = returns is nn.Module and isinstance(returned, type) and issubclass(returned, nn.Module)
+            if (is_module or returned == returns) and all(one.default is not one.empty for one in parameters):
                 found[name.replace("_", "-")] = function
     return found
-
-
-def _is_wanted_type(returned: Any, wanted: Any) -> bool:
-    modules = wanted is nn.Module and isinstance(returned, type) and issubclass(returned, nn.Module)
-    return modules or returned == wanted
 
 
 def _return_type(function: Callable[..., Any]) -> Any:
@@ -69,12 +67,6 @@ def _return_type(function: Callable[..., Any]) -> Any:
         return typing.get_type_hints(holder, inspect.unwrap(function).__globals__)["return"]
     except NameError:
         return None
-
-
-def _needs_no_arguments(function: Callable[..., Any]) -> bool:
-    """Return whether a function can be called without arguments."""
-    parameters = inspect.signature(function).parameters.values()
-    return all(parameter.default is not parameter.empty for parameter in parameters)
 
 
 def _recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
@@ -126,23 +118,6 @@ def add(module: ModuleType) -> None:
     Raises UsageError if a part, recipe or study has the name of one of the package's, or a part has the name of a part
     of another module.
     """
-    _check_names(module)
-    recipes, studies = _recipes([module]), _find_functions([module], Study)
-    # A module without recipes does not wait for the package's recipes to be built.
-    taken = [name for name in recipes if name in _shipped_recipes()] + [
-        name for name in studies if name in _shipped_studies()
-    ]
-    if taken:
-        raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
-    add_builders(_find_functions([module], nn.Module).values())
-    _OWN.update(recipes)
-    _OWN_STUDIES.update(studies)
-    if module.__file__:
-        sources.add(Path(module.__file__))
-
-
-def _check_names(module: ModuleType) -> None:
-    """Raise UsageError if a part of a user's own module shares its name with another part."""
     parts()  # raises for names of the package's parts
     for base in PARTS.values():
         # Skip classes that were redefined, e.g. by a reload.
@@ -153,6 +128,16 @@ def _check_names(module: ModuleType) -> None:
         for cls in found:
             if cls.__module__ == module.__name__ and (other := others.get(cls.__name__)):
                 raise UsageError(f"{cls.__name__}: {other.__module__} and {cls.__module__} each define it: rename one")
+    recipes, studies = _recipes([module]), _find_functions([module], Study)
+    # A module without recipes does not wait for the package's recipes to be built.
+    taken = [name for name in recipes if name in _shipped_recipes()]
+    if taken := taken + [name for name in studies if name in _shipped_studies()]:
+        raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
+    add_builders(_find_functions([module], nn.Module).values())
+    _OWN.update(recipes)
+    _OWN_STUDIES.update(studies)
+    if module.__file__:
+        sources.add(Path(module.__file__))
 
 
 def find_defined(
@@ -163,14 +148,10 @@ def find_defined(
     return found, _recipes([module]), _find_functions([module], Study)
 
 
-def own_recipes() -> dict[str, str]:
-    """Return a user's own recipes, with a description each."""
-    return {name: summary_of(function) for name, function in _OWN.items()}
-
-
-def own_studies() -> dict[str, str]:
-    """Return a user's own studies, with a description each."""
-    return {name: summary_of(function) for name, function in _OWN_STUDIES.items()}
+def describe_own() -> tuple[dict[str, str], dict[str, str]]:
+    """Return a user's own recipes and studies, with a description each."""
+    recipes, studies = ({name: summary_of(function) for name, function in own.items()} for own in (_OWN, _OWN_STUDIES))
+    return recipes, studies
 
 
 def members() -> dict[str, dict[str, list[str]]]:

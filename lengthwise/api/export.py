@@ -47,7 +47,13 @@ def export(
             torch.export.save(traced, buffer)
             write(Path(program), buffer.getvalue())
         if onnx:
-            write(Path(onnx), _to_onnx(weights, traced))
+            exported = torch.onnx.export(
+                traced, dynamo=True, verbose=False, input_names=list(NAMES), output_names=["logits"]
+            )
+            assert exported is not None
+            reads, writes = (json.dumps(one.symbols) for one in weights.recipe.layout.vocabs(weights.recipe.task))
+            exported.model.metadata_props.update(reads=reads, writes=writes)
+            write(Path(onnx), exported.model_proto.SerializeToString())
 
 
 def trace(weights: Weights) -> torch.export.ExportedProgram:
@@ -59,12 +65,3 @@ def trace(weights: Weights) -> torch.export.ExportedProgram:
     sizes = torch.tensor([recipe.sizes(recipe.task.first_sizes(BEYOND + 1)[-1])] * ROWS)
     batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "export")), recipe.task)
     return export_program(weights.model, batch.inputs, recipe.loops.planned(batch.rounds))
-
-
-def _to_onnx(weights: Weights, program: torch.export.ExportedProgram) -> bytes:
-    """Return the program as an ONNX file, with the symbols that are read and written in its metadata."""
-    exported = torch.onnx.export(program, dynamo=True, verbose=False, input_names=list(NAMES), output_names=["logits"])
-    reads, writes = weights.recipe.layout.vocabs(weights.recipe.task)
-    assert exported is not None
-    exported.model.metadata_props.update(reads=json.dumps(reads.symbols), writes=json.dumps(writes.symbols))
-    return exported.model_proto.SerializeToString()

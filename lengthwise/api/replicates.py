@@ -89,19 +89,16 @@ def is_pooled(thing: object) -> bool:
 def compare_pooled(groups: Iterable[object]) -> PooledComparison:
     """Pool runs, lists of runs and names of shipped weights by recipe."""
     found: list[RunFolder] = []
-    for one in groups:
-        found += [_run_folder(part) for part in (one if isinstance(one, list | tuple) else [one])]
+    for source in (part for one in groups for part in (one if isinstance(one, list | tuple) else [one])):
+        if isinstance(source, Run):
+            found.append(source)
+        elif isinstance(source, str) and source in list_shipped():
+            found.append(RunFolder(SHIPPED / source))
+        elif isinstance(source, str | Path):
+            found.append(RunFolder(run_path(source)))
+        else:
+            raise UsageError(
+                f"compare pools runs, their folders and shipped weights, not {quote_value(source)}; "
+                "keep scores in a run with lw.evaluate(run, …, save=True)"
+            )
     return PooledComparison(found)
-
-
-def _run_folder(source: object) -> RunFolder:
-    if isinstance(source, Run):
-        return source
-    if isinstance(source, str) and source in list_shipped():
-        return RunFolder(SHIPPED / source)
-    if isinstance(source, str | Path):
-        return RunFolder(run_path(source))
-    raise UsageError(
-        f"compare pools runs, their folders and shipped weights, not {quote_value(source)}; "
-        "keep scores in a run with lw.evaluate(run, …, save=True)"
-    )

@@ -42,8 +42,9 @@ def run(args: Options) -> int:
     if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
-        systems.append(sources.System("yours", "Recipes of what was imported", catalog.own_recipes()))
-        studies |= catalog.own_studies()
+        own_recipes, own_studies = catalog.describe_own()
+        systems.append(sources.System("yours", "Recipes of what was imported", own_recipes))
+        studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything |= {"studies": studies} | _sections_on_disk()
     found = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}

@@ -74,7 +74,7 @@ def _write_page(args: Options, html: str) -> int:
 
 
 def _show_recipe(args: Options) -> int:
-    from lengthwise.api.cost import SOURCES, describe_cost  # late: it imports torch, which parts do not need
+    from lengthwise.cli.forecast import SOURCES, describe_cost  # late: it imports torch, which parts do not need
     from lengthwise.cli.options import recipe_of
 
     recipe = recipe_of(args.recipe, args.changes)

@@ -10,7 +10,7 @@ from fillers import records
 from fillers.records import Ours
 
 from lengthwise.cli import entry
-from lengthwise.report.records import read_records
+from lengthwise.cli.records import read_records
 
 RECORDS = tomllib.loads((records.ROOT / "docs" / "records.toml").read_text())["record"]
 PAGE = (records.ROOT / "docs" / "records.md").read_text()
