@@ -301,7 +301,8 @@ def problems(
     split: Purpose | None = None,
     seed: int = 0,
 ) -> ProblemSet:
-    """Draw ``count`` problems of a task, each of a uniform one of the ``sizes``, for other programs.
+    """Draw ``count`` problems of a ``task``, by its name too, each of a uniform one of the ``sizes``, for other
+    programs. ``seed`` chooses them.
 
     ``split`` is "train", "validation" or "test": parts of all prompts of which none is in two, or None for any. The
     result is a sequence of dictionaries that a torch ``DataLoader`` takes; it has ``lines()`` of JSON, ``digest``,
