@@ -122,30 +122,26 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
     """Return the curves of these runs, in their order; for each recipe its own stopping rule comes first. Runs without
     scores add nothing. Raises UsageError if no run has scores."""
     runs = list(runs)
-    found = [curve for label, group in by_recipe(runs).items() for curve in _curves(label, group)]
+    found: list[Curve] = []
+    for label, group in by_recipe(runs).items():
+        kinds: dict[tuple[str, str], dict[SeedPair, list[Row]]] = {}
+        for run in group:
+            rows = run.rows("scores")
+            alone = [(row["problems"], row) for row in rows if not is_full_family_run(row)]
+            for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
+                seeds = kinds.setdefault((problems, row["stopping"]), {})
+                seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
+        first, diverged = group[0].outline, sum(run.diverged for run in group)
+        # Single families come last; within both groups the recipe's own rule comes first.
+        in_order = sorted(kinds.items(), key=lambda kind: (_is_family(kind[0][0]), kind[0][1] != first.stopping))
+        facts = {"looked_at": first.looked_at, "most": first.tops, "diverged": diverged, "own_rule": first.stopping}
+        for (problems, stopping), seeds in in_order:
+            found.append(Curve(label, first.top, first.axes, problems, stopping, seeds, **facts))
     if not found:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         first = ", ".join(run.folder.name for run in runs[:3])
         raise UsageError(f"{first}{more}: no scores yet; `lengthwise evaluate RUN` measures a run")
     return found
-
-
-def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
-    kinds: dict[tuple[str, str], dict[SeedPair, list[Row]]] = {}
-    for run in group:
-        rows = run.rows("scores")
-        alone = [(row["problems"], row) for row in rows if not is_full_family_run(row)]
-        for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
-            seeds = kinds.setdefault((problems, row["stopping"]), {})
-            seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
-    first, diverged = group[0].outline, sum(run.diverged for run in group)
-    # Single families come last; within both groups the recipe's own rule comes first.
-    in_order = sorted(kinds.items(), key=lambda kind: (_is_family(kind[0][0]), kind[0][1] != first.stopping))
-    facts = {"looked_at": first.looked_at, "most": first.tops, "diverged": diverged, "own_rule": first.stopping}
-    return [
-        Curve(label, first.top, first.axes, problems, stopping, seeds, **facts)
-        for (problems, stopping), seeds in in_order
-    ]
 
 
 def all_curves(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Curve]:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.report.lines import legend, line_style
-from lengthwise.report.style import COLOURS, Drawing, Width, add_heading, fix_layout, new_figure, style
+from lengthwise.report.style import COLOURS, Drawing, Width, fix_layout, new_figure, style
 
 ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}
 SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of sizes in a figure; the largest are taken
@@ -44,10 +44,9 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     grid[0, 0].set_ylabel("answers first wrong there")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
-    add_heading(figure, title, width)
     if traits and len(looks) > 1:
         legend(figure, list(looks.values()), columns=5)
-    return fix_layout(figure)
+    return fix_layout(figure, title, width)
 
 
 def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -20,7 +20,6 @@ from lengthwise.report.style import (
     Dash,
     Drawing,
     Width,
-    add_heading,
     fix_layout,
     new_figure,
     style,
@@ -68,10 +67,9 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
         below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("exact match")
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
-    add_heading(figure, title, width)
     rules = [rule for name, rule in RULES.items() if any(name in row["chosen"] for row in rows)]
     legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
-    return fix_layout(figure)
+    return fix_layout(figure, title, width)
 
 
 def _mark_rules(axes: Axes, row: Row) -> None:
@@ -105,14 +103,13 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
     if not detailed:
         for axes in grid.flat[len(panels) :]:
             axes.remove()
-    add_heading(figure, title, "page")
     looks = [
         LineStyle("exact match (left)", COLOURS[0], "", "-"),
         LineStyle("movement over one loop (right)", COLOURS[1], "", "-"),
         LineStyle("over two loops (right)", COLOURS[2], "", DASHED),
     ]
     legend(figure, looks, columns=3)
-    return fix_layout(figure)
+    return fix_layout(figure, title)
 
 
 def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -37,7 +37,12 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     short = [sizes for sizes in structured if _have_all_problems(structured[sizes]) and sizes not in uniform]
     for within in (True, False):
         if part := [sizes for sizes in short if trained_on(sizes, tops) == within]:
-            table.add_row(*_combine_short_sizes(part, structured, TRAINED if within else ""))
+            # The shortest sizes, where all problems were measured, share a row.
+            rows = [row for at in part for row in structured[at]]
+            count, wrong = sum(row["count"] for row in rows), sum((1 - row["exact"]) * row["count"] for row in rows)
+            span = TRAINED * within + "–".join(dict.fromkeys([size_text(min(part)), size_text(max(part))]))
+            share = _format_share(worst(rows))
+            table.add_row(span, "", "every problem", share, f"{round(wrong)} of {count} wrong")
     for sizes in sorted({*uniform, *structured} - {*short}):
         found = structured.get(sizes, [])
         low = worst(found) if found else None
@@ -71,18 +76,6 @@ def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
 
 def _have_all_problems(rows: Sequence[Row]) -> bool:
     return all(row["problems"] == "every" for row in rows)
-
-
-def _combine_short_sizes(
-    sizes: Sequence[Sizes], structured: Mapping[Sizes, Sequence[Row]], mark: str
-) -> list[str | Text]:
-    """Combine the shortest sizes, where all problems were measured, in one row that starts with ``mark``."""
-    rows = [row for at in sizes for row in structured[at]]
-    low, count = worst(rows), sum(row["count"] for row in rows)
-    share = sum(row["exact"] * row["count"] for row in rows) / count
-    ends = [size_text(min(sizes)), size_text(max(sizes))]
-    wrong = f"{count - round(share * count)} of {count} wrong"
-    return [mark + "–".join(dict.fromkeys(ends)), "", "every problem", _format_share(low), wrong]
 
 
 def _format_share(row: Row | None) -> Text:

@@ -25,7 +25,6 @@ from lengthwise.report.style import (
     SHADE,
     Drawing,
     Width,
-    add_heading,
     fix_layout,
     new_figure,
     style,
@@ -171,9 +170,7 @@ def _draw_panels(
         _draw_plot(axes, part, longest)
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.strong else "normal")
     legend(figure, list(looks), columns=2 if width == "column" else columns)
-    if title:
-        add_heading(figure, title, width)
-    return fix_layout(figure)
+    return fix_layout(figure, title or "", width)
 
 
 def _draw_plot(axes: Axes, part: Plot, longest: int | None = None) -> None:
@@ -210,7 +207,20 @@ def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
     axes.set_yticks(np.linspace(0, 1, 6))
     place = axes.get_subplotspec()
     if place is None or place.is_last_row():
-        axes.set_xlabel(_length_label(curves))
+        label, kinds = "length", {curve.axes for curve in curves}
+        if {row["task"] for curve in curves for rows in curve.rows_by_seed.values() for row in rows} == {"addition"}:
+            label = "digits per operand"
+        elif len(kinds) == 1:  # what sizes count
+            (kind,) = kinds
+            short = {
+                name: most
+                for curve in curves
+                for name, most in zip(curve.axes, curve.tops, strict=True)
+                if most < curve.top
+            }
+            free = " = ".join(name for name in kind if name not in short)
+            label = ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
+        axes.set_xlabel(label)
     if place is None or place.is_first_col():
         axes.set_ylabel("exact match")
     if not tops:
@@ -234,21 +244,6 @@ def explain_bands(axes: Axes, curves: Sequence[Curve]) -> None:
     bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
     explained = ",\nor ".join(bands)
     axes.set_xlabel(f"{axes.get_xlabel()}\nbands: {explained}")
-
-
-def _length_label(curves: Sequence[Curve]) -> str:
-    """Return the label of the length axis: what sizes count, if all curves agree."""
-    tasks = {row["task"] for curve in curves for rows in curve.rows_by_seed.values() for row in rows}
-    axes = {curve.axes for curve in curves}
-    if tasks == {"addition"}:
-        return "digits per operand"
-    if len(axes) > 1:
-        return "length"
-    short = {
-        name: most for curve in curves for name, most in zip(curve.axes, curve.tops, strict=True) if most < curve.top
-    }
-    free = " = ".join(name for name in next(iter(axes)) if name not in short)
-    return ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
 
 
 def draw_curve(axes: Axes, look: LineStyle, points: Sequence[Point], *, banded: bool) -> None:
@@ -306,26 +301,22 @@ def _choose_styles(
     numbers = list(dict.fromkeys(style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
-    fits = fits_of(curves)
-    return [
-        line_style(
-            colours.index(style_key(curve, "problems")) if twins else numbers.index(style_key(curve)),
+    fits, looks = fits_of(curves), []
+    for curve in curves:
+        rules = {other.stopping for other in curves if other.label == curve.label}
+        parts = [
+            *([brief[curve.label]] if split != "label" else []),
+            *([rule_text(curve.stopping)] if curve.stopping and (split == "label" or len(rules) > 1) else []),
+            *([curve.problems] if curve.problems != "uniform" and split != "problems" else []),
+        ]
+        noted = curve.problems == "uniform" and not split
+        number = colours.index(style_key(curve, "problems")) if twins else numbers.index(style_key(curve))
+        look = line_style(
+            number,
             sets.index(curve.problems) if twins else None,
-            name=_curve_name(curve, curves, split, brief),
+            name=", ".join(parts),
             strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
-            note=training_warnings(fits.get(curve.label), curve.top, curve.diverged)
-            if curve.problems == "uniform" and not split
-            else "",
+            note=training_warnings(fits.get(curve.label), curve.top, curve.diverged) if noted else "",
         )
-        for curve in curves
-    ]
-
-
-def _curve_name(curve: Curve, curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str]) -> str:
-    rules = {other.stopping for other in curves if other.label == curve.label}
-    parts = [
-        *([brief[curve.label]] if split != "label" else []),
-        *([rule_text(curve.stopping)] if curve.stopping and (split == "label" or len(rules) > 1) else []),
-        *([curve.problems] if curve.problems != "uniform" and split != "problems" else []),
-    ]
-    return ", ".join(parts)
+        looks.append(look)
+    return looks

@@ -129,12 +129,12 @@ def legend(figure: Figure, looks: Sequence[LineStyle], columns: int, heading: st
         legend(figure, looks, columns - 1, heading)
 
 
-def _spread_heights(wanted: Sequence[float], gaps: Sequence[float], top: float = 1.0) -> list[float]:
+def _spread_heights(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
     """Return label heights from the top down, spaced by at least ``gaps`` and close to ``wanted`` (in falling order),
-    from one pass down and one up. If there are too many, they exceed ``top``."""
+    from one pass down and one up. If there are too many, they exceed 1."""
     heights: list[float] = []
     for number, height in enumerate(wanted):
-        heights.append(min(height, heights[-1] - gaps[number - 1] if heights else top))
+        heights.append(min(height, heights[-1] - gaps[number - 1] if heights else 1.0))
     floor = 0.0
     for number in reversed(range(len(heights))):
         heights[number] = max(heights[number], floor)

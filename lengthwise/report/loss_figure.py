@@ -62,13 +62,15 @@ def loss_figure(
     ends = _draw_losses(loss, groups, looks)
     for axes, part in zip(below, parts, strict=True):
         _draw_watched(axes, groups, looks, part)
-    last = panels[-1, 0]
-    last.set_xlabel("steps")
-    last.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    last.set_xlim(left=0)
+    panels[-1, 0].set(xlabel="steps", xlim=(0, None))
+    panels[-1, 0].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     loss.set_title(wrap_title(title or "Training", width))
     if width == "page" and parts and len(parts[0]) > 1:
-        _name_sizes(below[0], groups, sizes)
+        marks, heights = [_size_style(number, size) for number, size in enumerate(sizes)], []
+        for size in sizes:  # which marker and dash stand for which size
+            last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
+            heights.append((0.0, statistics.fmean(share for _, share in last)))
+        name_lines(below[0], marks, heights, "page")
     name_lines(loss, list(looks.values()), ends, width, heading)
     return fix_layout(figure)
 
@@ -167,15 +169,6 @@ def _draw_watched(
 def _size_style(number: int, size: str) -> LineStyle:
     marker, dash = MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)]
     return LineStyle(f"at {size}", INK, marker, dash, hollow=number > 0)
-
-
-def _name_sizes(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[str]) -> None:
-    """Label which marker and dash stand for which size."""
-    ends = []
-    for size in sizes:
-        last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
-        ends.append((0.0, statistics.fmean(share for _, share in last)))
-    name_lines(axes, [_size_style(number, size) for number, size in enumerate(sizes)], ends, "page")
 
 
 def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:

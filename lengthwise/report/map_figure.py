@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, latest, share_text, size_text
 from lengthwise.report import rule_text
-from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, add_heading, fix_layout, new_figure, style
+from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, fix_layout, new_figure, style
 from lengthwise.runs.folder import RunFolder
 
 TICKS = 9  # maximum number of sizes labelled per side
@@ -65,8 +65,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         axes.remove()
     bar = figure.colorbar(mesh, ax=figure.axes, label="exact match", ticks=np.linspace(0, 1, 6), aspect=25, shrink=0.8)
     bar.outline.set_visible(False)
-    add_heading(figure, ": ".join(filter(None, [title, reach])), width)
-    return fix_layout(figure)
+    return fix_layout(figure, ": ".join(filter(None, [title, reach])), width)
 
 
 def _mean_by_panel(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:

@@ -21,7 +21,7 @@ from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.base.score_rows import SOLVED, Row, fit_rows, share_text, uniform_in, worst_rows
 from lengthwise.report import own_scores
 from lengthwise.report.sheet import FittedTable
-from lengthwise.report.style import FORMATS, INK, Drawing, Width, add_heading, fix_layout, new_figure, save, style
+from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, new_figure, save, style
 from lengthwise.runs.folder import RunFolder
 
 NEAR = 1.1  # maximum factor between a measured size and the wanted one
@@ -248,8 +248,7 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     sizes = [sorted({max(row["sizes"]) for row in rows if row["times"] == times}) for times in MATRIX_TIMES]
     shown = " · ".join("–".join(map(str, dict.fromkeys((found[0], found[-1])))) for found in sizes if found)
     axes.set_xlabel(f"{CAPTION}; sizes {shown}", fontsize=6.5)
-    add_heading(figure, title or "Exact match", width)
-    return fix_layout(figure)
+    return fix_layout(figure, title or "Exact match", width)
 
 
 def _draw_cell(axes: Axes, place: tuple[int, int], row: Row) -> None:

@@ -41,6 +41,7 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
     size = f"{count:,} parameters." if count else ""
     kinds = set(_part_names(run.config()))
     papers = [f"- {paper}" for kind, paper in PAPERS.items() if kind in kinds]
+    table = [HEADINGS, ["---"] * len(HEADINGS), *map(card_cells, score_card([run, *controls]))] if controls else []
     text = [
         *_metadata_lines(run, rows, license_),
         f"# {outline.name}",
@@ -57,7 +58,7 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         "",
         *(_score_lines(rows, outline.tops) if rows else ["Not measured."]),
         "",
-        *_control_lines([run, *controls] if controls else []),
+        *(["## Controls", "", *(f"| {' | '.join(cells)} |" for cells in table), ""] if table else []),
         "## Training",
         "",
         *_training_lines(run),
@@ -106,12 +107,6 @@ def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
 
 def _format_share(row: Row | None) -> str:
     return f"{share_text(row['exact'], 3)} ({interval_text(row)}; {row['count']:,})" if row else "–"
-
-
-def _control_lines(runs: Sequence[RunFolder]) -> Iterator[str]:
-    if runs:
-        lines = [HEADINGS, ["---"] * len(HEADINGS), *map(card_cells, score_card(runs))]
-        yield from ("## Controls", "", *(f"| {' | '.join(cells)} |" for cells in lines), "")
 
 
 def _training_lines(run: RunFolder) -> Iterator[str]:

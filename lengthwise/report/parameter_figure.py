@@ -24,7 +24,6 @@ from lengthwise.report.style import (
     INK,
     Drawing,
     Width,
-    add_heading,
     fix_layout,
     new_figure,
     style,
@@ -44,6 +43,10 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
             continue
         top = run.outline.top
         natural = [row for row in own_scores(run) if row["problems"] == "natural"]
+        # Natural problems have all lengths up to their size, so the largest size counts.
+        ordered = sorted(natural, key=lambda row: max(row["sizes"]))
+        within = [row["exact"] for row in ordered if max(row["sizes"]) <= top]
+        beyond = [row["exact"] for row in ordered if max(row["sizes"]) > top]
         found.append(
             {
                 "recipe": run.outline.name,
@@ -52,19 +55,13 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
                 "model": run.outline.model,
                 "parameters": about["parameters"],
                 "validation_loss": min(losses),
-                "within": _exact_at_longest(row for row in natural if max(row["sizes"]) <= top),
-                "beyond": _exact_at_longest(row for row in natural if max(row["sizes"]) > top),
+                "within": within[-1] if within else None,
+                "beyond": beyond[-1] if beyond else None,
                 "cpu_s": about["cpu_s"],
                 "wall_s": about["wall_s"],
             }
         )
     return found
-
-
-def _exact_at_longest(rows: Iterable[Row]) -> float | None:
-    """Return exact match of the row with the largest size: natural problems have all lengths up to it."""
-    longest = max(rows, key=lambda row: max(row["sizes"]), default=None)
-    return None if longest is None else longest["exact"]
 
 
 @style()
@@ -102,7 +99,6 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         axes.margins(x=0.12)
         _label_log_axis(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _label_log_axis(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
-    add_heading(figure, "Accuracy and loss against size", width)
     ranges = [
         LineStyle("within the training lengths", FAINT, "o", ""),
         LineStyle("beyond", FAINT, "o", "", hollow=True),
@@ -110,7 +106,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     joined = len({row["parameters"] for row in rows}) > len(kinds)  # otherwise only marks are drawn
     shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
     legend(figure, [*shown, *ranges], columns=6)
-    return fix_layout(figure)
+    return fix_layout(figure, "Accuracy and loss against size", width)
 
 
 def _common_name(rows: Sequence[Row]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -55,21 +55,18 @@ def publish(
     files = _write_data(runs, asked, folder, operations)
     files.append(_write_json(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
-    if again:
-        _remove_stale_files(folder, list(by_recipe(runs)) if runs else [], files)
-    return files
-
-
-def _remove_stale_files(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> None:
-    """Remove files of an earlier publication that these recipes would have overwritten but did not: they would be
-    mistaken for results of these runs."""
-    figures = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels)]
-    names = [f"{figure}.{kind}" for figure in figures for kind in KNOWN_FORMATS]
+    if not again:
+        return files
+    # Files of an earlier publication that these did not overwrite would be mistaken for their results.
+    labels = list(by_recipe(runs)) if runs else []
+    drawn = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels)]
+    names = [f"{figure}.{kind}" for figure in drawn for kind in KNOWN_FORMATS]
     names += ["inquiries.json", "card.json", *(f"anatomy-{label}.json" for label in labels)]
     names += [f"{table}.csv{packed}" for table in ("scores", "metrics") for packed in ("", ".gz")]
     for name in names:
-        if (path := folder / name) not in written:
+        if (path := folder / name) not in files:
             remove(path)
+    return files
 
 
 def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:

@@ -130,13 +130,11 @@ def _encode(figure: Figure, kind: str) -> bytes:
     return content.getvalue()
 
 
-def add_heading(figure: Drawing, title: str, width: Width) -> None:
-    """Write a heading at the top left of a figure."""
-    figure.suptitle(wrap_title(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
-
-
-def fix_layout(figure: Drawing) -> Drawing:
-    """Compute the layout once and freeze it, so that all formats and repeated saves look the same."""
+def fix_layout(figure: Drawing, title: str = "", width: Width = "page") -> Drawing:
+    """Compute the layout once and freeze it, so that all formats and repeated saves look the same. ``title`` is
+    written at the top left."""
+    if title:
+        figure.suptitle(wrap_title(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
     figure.draw_without_rendering()
     with _without_layout_engine():
         figure.set_layout_engine(None)

@@ -11,7 +11,7 @@ from rich.table import Table
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text
 from lengthwise.report.sheet import FittedTable
-from lengthwise.report.style import COLOURS, FAINT, Drawing, add_heading, fix_layout, new_figure, style
+from lengthwise.report.style import COLOURS, FAINT, Drawing, fix_layout, new_figure, style
 
 SHOWN = 12  # trials in the table
 BINS = 3  # per searched range
@@ -104,5 +104,4 @@ def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) 
         axes.set_xlabel(path)
         axes.set_ylim(-0.02, 1.02)
     panels[0].set_ylabel("exact match")
-    add_heading(figure, title, "page")
-    return fix_layout(figure)
+    return fix_layout(figure, title)

@@ -236,15 +236,13 @@ def row_table(rows: Sequence[Row]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = FittedTable(*(name.replace("_", " ") for name in names))
     for row in rows:
-        table.add_row(*(_format_value(row.get(name, "")) for name in names))
+        cells = []
+        for value in map(row.get, names, [""] * len(names)):
+            if isinstance(value, float):  # a fraction is not rounded to 0 or 1
+                value = share_text(value, 3) if 0 <= value <= 1 else f"{value:.3f}"
+            cells.append(str(value))
+        table.add_row(*cells)
     return table
-
-
-def _format_value(value: object) -> str:
-    """Format any value; a fraction is not rounded to 0 or 1."""
-    if not isinstance(value, float):
-        return str(value)
-    return share_text(value, 3) if 0 <= value <= 1 else f"{value:.3f}"
 
 
 # Cells
