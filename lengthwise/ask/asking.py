@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from lengthwise.ask.client import Client, Failure, Refusal, shorten
-from lengthwise.ask.folder import InquiryRun, Row
+from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Item
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judge
@@ -108,17 +108,18 @@ class _Asker:
     async def run(self, items: Iterable[Item]) -> None:
         """Ask all items. Raises UsageError for errors that would repeat."""
         queue, options = deque(items), self.options
+
+        async def work() -> None:
+            while queue and not self.closed.is_set():
+                await self._ask(client, queue.popleft())
+
         async with Client.open(self.asked.inquiry, options.key, options.timeout) as client:
             try:
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(min(options.concurrency, len(queue))):
-                        workers.create_task(self._ask_from_queue(client, queue))
+                        workers.create_task(work())
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None
-
-    async def _ask_from_queue(self, client: Client, queue: deque[Item]) -> None:
-        while queue and not self.closed.is_set():
-            await self._ask(client, queue.popleft())
 
     async def _ask(self, client: Client, item: Item) -> None:
         """Ask one prompt until there is a reply or no try is left."""
@@ -140,7 +141,12 @@ class _Asker:
                 return
             else:
                 self._note_response(responded=True)
-                self._save_reply(item, reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)})
+                row = reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)}
+                row |= judge(self.asked.inquiry.task, reply["said"], item.right)
+                hidden = {name: self.options.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
+                self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden)
+                self.replies, self.in_vain, self.any_replies = self.replies + 1, 0, True
+                self.seen(self.replies, self.requests)
                 return
         self.in_vain += 1
         if self.in_vain >= max(3, self.options.concurrency):
@@ -178,10 +184,3 @@ class _Asker:
         self.silence = None if responded or self.silence is None else self.silence + 1
         if self.silence is not None and self.silence >= max(TRIES, 2 * self.options.concurrency):
             self.closed.set()
-
-    def _save_reply(self, item: Item, reply: Row) -> None:
-        row = reply | judge(self.asked.inquiry.task, reply["said"], item.right)
-        hidden = {name: self.options.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
-        self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden)
-        self.replies, self.in_vain, self.any_replies = self.replies + 1, 0, True
-        self.seen(self.replies, self.requests)

@@ -15,7 +15,7 @@ from lengthwise.base.results import InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.recipe import import_parts
-from lengthwise.runs.folder import InquiryFolder, inquiry_path, runs_folder
+from lengthwise.runs.folder import InquiryFolder, runs_folder
 
 TOKENS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
 AROUND = 4  # tokens that a chat template adds to a message
@@ -59,12 +59,6 @@ class InquiryRun(InquiryFolder):
             return InquiryRun(folder, fields.decode(Inquiry, tree))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
-
-    @staticmethod
-    def find_by_name(name: str | Path) -> InquiryRun | None:
-        """Open a folder by its path, or by its name among the runs; None if there is no inquiry."""
-        path = inquiry_path(name)
-        return InquiryRun.open(path) if path else None
 
     def config(self) -> Row:
         """Return the inquiry as plain values, with defaults for fields that its file lacks."""

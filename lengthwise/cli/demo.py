@@ -21,8 +21,7 @@ from lengthwise.cli.options import jobs_of
 from lengthwise.cli.shared import OutputOptions, ProgressOptions
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.experiment.data import fresh_problems
-from lengthwise.jobs.live import follow
-from lengthwise.jobs.pool import JobPool
+from lengthwise.jobs.pool import JobPool, follow
 from lengthwise.report import WORST, curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table

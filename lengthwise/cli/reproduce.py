@@ -26,8 +26,7 @@ from lengthwise.evaluation.sealed import seal
 from lengthwise.experiment.data import fixed_set
 from lengthwise.experiment.source import Finite
 from lengthwise.experiment.study import Panel, Study
-from lengthwise.jobs.live import follow
-from lengthwise.jobs.pool import JobPool
+from lengthwise.jobs.pool import JobPool, follow
 from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix

@@ -33,8 +33,7 @@ from lengthwise.cli.shared import RecipeOptions, TrainingOptions
 from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
 from lengthwise.experiment.recipe import ChosenOn, Recipe
 from lengthwise.jobs.axes import Axis, Point, grid, parse
-from lengthwise.jobs.live import follow
-from lengthwise.jobs.pool import JobPool
+from lengthwise.jobs.pool import JobPool, follow
 from lengthwise.jobs.search import Search, load_optuna
 from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
@@ -83,9 +82,7 @@ def run(args: Options) -> int:
     folder = Path(args.out) if args.out else path_inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
     if sweep.trials is not None:
         load_optuna()
-    if (path := folder / "sweep.json").exists() and json_text(read_tree(path)) != text:
-        raise UsageError(f"{folder}: holds another sweep; name another folder")
-    write(folder / "sweep.json", (text + "\n").encode())
+    _record_sweep(folder, text)
     with Folder(folder).locked(what="sweep"):
         trials, faults = (_run_grid if sweep.trials is None else _run_search)(args, sweep, folder)
         if not trials:
@@ -119,6 +116,14 @@ def _dry_run(args: Options, sweep: Sweep) -> int:
         return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
     plan = [_replicates(sweep.recipe, sweep.seeds * sweep.trials)]
     return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
+
+
+def _record_sweep(folder: Path, text: str) -> None:
+    """Record the sweep in its folder. Raises UsageError if the folder holds another sweep."""
+    path = folder / "sweep.json"
+    if path.exists() and json_text(read_tree(path)) != text:
+        raise UsageError(f"{folder}: holds another sweep; name another folder")
+    write(path, (text + "\n").encode())
 
 
 # Trials

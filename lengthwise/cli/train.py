@@ -40,8 +40,7 @@ from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.jobs.launchers import Launcher, Local
-from lengthwise.jobs.live import follow
-from lengthwise.jobs.pool import JobPool
+from lengthwise.jobs.pool import JobPool, follow
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.runs.folder import DIVERGED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -74,8 +75,11 @@ def find_refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed
     unknown = [row for row in own if _key(row) not in scores]
     drawn = Random(address(seed, "claims")).sample(unknown, min(DRAWN, len(unknown)))
     for row in drawn:
-        if score := _measure_again(weights, row, seed):
-            scores[_key(row)] = score
+        recipe, sizes = weights.recipe, [tuple(row["sizes"])]
+        with suppress(UsageError):  # there are no such problems
+            if estimate_evaluation(recipe, sizes, PROBLEMS, [recipe.stopping]).seconds <= LONG:
+                (score,) = evaluate(weights, sizes, samples=PROBLEMS, kind=row["problems"], seed=seed)
+                scores[_key(row)] = score.row()
     compared = [row for row in own if _key(row) in scores]
     refuted = []
     for row in compared:
@@ -91,15 +95,3 @@ def find_refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed
 
 def _key(row: Row) -> tuple[tuple[int, ...], str]:
     return tuple(row["sizes"]), row["problems"]
-
-
-def _measure_again(weights: Weights, row: Row, seed: int) -> Row | None:
-    """Measure a claim on fresh problems; None if there are no such problems or it would take too long."""
-    recipe, size = weights.recipe, tuple(row["sizes"])
-    try:
-        if estimate_evaluation(recipe, [size], PROBLEMS, [recipe.stopping]).seconds > LONG:
-            return None
-        (score,) = evaluate(weights, [size], samples=PROBLEMS, kind=row["problems"], seed=seed)
-    except UsageError:
-        return None
-    return score.row()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,9 @@ def export_model(weights: Weights) -> dict[str, Any]:
     parameters = sum(part.numel() for part in weights.model.parameters())
     check(recipe, parameters)
     reads, writes = recipe.layout.vocabs(recipe.task)
+    steps = None
+    with suppress(UsageError):  # it may have no n-RASP-L program
+        steps = graph(program(recipe.task))
     tensors = {name: part.detach().cpu().float().numpy().ravel() for name, part in weights.model.state_dict().items()}
     starts = np.cumsum([0, *map(len, tensors.values())]).tolist()
     return {
@@ -88,7 +92,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
         "decodes": recipe.layout.decodes,
         "reads": reads.symbols,
         "writes": writes.symbols,
-        "program": _export_program(recipe.task),
+        "program": steps,
         "tensors": [[name, start, len(part)] for (name, part), start in zip(tensors.items(), starts, strict=False)],
         "weights": base64.b64encode(np.concatenate(list(tensors.values())).astype("<f4").tobytes()).decode(),
     }
@@ -132,11 +136,3 @@ def _task_facts(task: Task) -> dict[str, Any]:
         question = f"Two numbers in base {task.base} and one {task.signs[0]} between them."
     facts = {"symbols": task.symbols, "signs": task.signs, "mirrored": task.mirrored, "question": question}
     return fields.encode(task) | facts | {"name": task.name, "example": TASKS[type(task)]}
-
-
-def _export_program(task: Task) -> dict[str, Any] | None:
-    """Return the task's n-RASP-L program as data; None if it has none."""
-    try:
-        return graph(program(task))
-    except UsageError:
-        return None

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation.attack import attack, prompts
+from lengthwise.evaluation.sealed import digest
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment.data import sampler
 from lengthwise.runs.run import Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts
 from lengthwise.viewer.models import export_model
-from lengthwise.viewer.offered import collect_examples
 
 NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "viewer"
+TRIES = 1500  # of an attack on a model without known failures; takes some seconds
+MAX_FAILURES = 4  # shown
+HARD = 3  # number of structured problems shown
+# The longest searches for failures of shipped weights: the options of ``attack``, the counts, and some failing prompts;
+# ``weights`` is the digest of the weights searched.
+FAILURES = Path(__file__).with_name("failures.json")
 
 
 def viewer_page(models: Sequence[Weights]) -> str:
@@ -32,6 +47,63 @@ see what it would answer after every loop, how sure it is, where its heads look,
 
 
 def model_data(model: Weights, tries: int | None = None) -> dict[str, Any]:
-    """Return the data of one model for the viewer; ``tries`` is the length of the search for failures (see
-    ``offered``)."""
+    """Return the data of one model for the viewer; ``tries`` is the length of the search for failures."""
     return export_model(model) | collect_examples(model, tries)
+
+
+# Examples
+
+
+def collect_examples(weights: Weights, tries: int | None = None) -> dict[str, Any]:
+    """Return ``examples``, problems with their origin and whether the model solves them, and ``searched``, a summary of
+    the search for failures. The model answers each problem here, so ``right`` is always measured."""
+    failing, searched = _find_failures(weights, tries or TRIES)
+    solver, found = Solver(weights), []
+    for prompt, origin in dict([*_draw_examples(weights), *((prompt, "attack") for prompt in failing)]).items():
+        try:
+            answer = solver.solve(prompt)
+        except UsageError:  # longer than the model's position table
+            continue
+        found.append({"prompt": prompt, "origin": origin, "right": answer.correct})
+    return {"examples": found, "searched": searched}
+
+
+def _draw_examples(weights: Weights) -> list[tuple[str, str]]:
+    """Draw one problem of the harder set at twice the training length, if the task has one; uniform problems at the
+    training length and at twice it; and one each of some families."""
+    recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
+    top = recipe.lengths.top
+    names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
+    structured = [(top, name) for name in names[:: max(1, len(names) // HARD)][:HARD]]
+    hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder else []
+    wanted = [*hard, (top, "uniform"), (2 * top, "uniform"), *structured]
+    found = []
+    for length, origin in wanted:
+        try:
+            size = torch.tensor([list(recipe.sizes(length))])
+            (prompt,) = prompts(recipe.task, sampler(recipe.task, origin)(size, draw))
+        except UsageError:  # a size that the task cannot draw
+            continue
+        found.append((prompt, f"{origin}, {size_text(size[0].tolist())}"))
+    return found
+
+
+def _find_failures(weights: Weights, tries: int) -> tuple[list[str], str]:
+    """Return problems that the model gets wrong, and a description of the search for them."""
+    stored = json.loads(FAILURES.read_text(encoding="utf-8")).get(weights.name)
+    if stored and stored["weights"] == digest(weights.model.state_dict()):
+        also = f"; {stored['also']}" if "also" in stored else ""
+        command = f"lengthwise attack {weights.name} {stored['options']}"
+        return stored["prompts"], f"{command} {describe_search(stored)}{also}"
+    try:
+        ran = attack(weights, tries=tries)
+    except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
+        return [], f"no search for failures: {error}"
+    return [row["prompt"] for row in ran["shortest"][:MAX_FAILURES]], f"a search for failures {describe_search(ran)}"
+
+
+def describe_search(search: Mapping[str, Any]) -> str:
+    """Describe the outcome of a search: the number of tries and of failures."""
+    if not search["failed"]:
+        return f"found no wrong answer in {search['tries']:,} tries, which proves nothing"
+    return f"found {search['failed']:,} wrong answer{'s' * (search['failed'] > 1)} in {search['tries']:,} tries"

@@ -986,7 +986,6 @@ def test_what_is_asked_is_read_back(tmp_path):
     assert inquiry.endpoint == "https://x.example/v1"
     with pytest.raises(UsageError, match=r"asked\.json"):
         InquiryRun.open(tmp_path)
-    assert InquiryRun.find_by_name(tmp_path) is None
 
 
 def test_a_list_tells_of_what_was_asked(endpoint, asked, told):

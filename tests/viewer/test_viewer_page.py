@@ -28,7 +28,7 @@ from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import UniqueSet
-from lengthwise.viewer import document, offered
+from lengthwise.viewer import document, viewer
 from lengthwise.viewer.models import MOST, TASKS, _task_facts, check, export_model
 from lengthwise.viewer.viewer import NETWORK
 
@@ -292,7 +292,7 @@ def test_examples_say_truly_what_the_model_gets_right(page):
 def test_known_failures_are_those_of_the_shipped_weights():
     from lengthwise import load as solver
 
-    for name, known in offered._longest_searches().items():
+    for name, known in json.loads(viewer.FAILURES.read_text()).items():
         assert known["weights"] == digest(load(name).model.state_dict()), "search again: these are other weights"
         for prompt in known["prompts"] if LONG else []:
             assert not solver(name).solve(prompt).correct, (name, prompt)
@@ -321,5 +321,5 @@ def test_the_command_says_what_is_wrong(tmp_path):
 )
 def test_a_search_that_cannot_be_made_leaves_the_page(change, why):
     recipe = catalog.recipe("looped-parity", [change])
-    found = offered.collect_examples(Weights("mine", recipe, recipe.build()))
+    found = viewer.collect_examples(Weights("mine", recipe, recipe.build()))
     assert found["searched"].startswith("no search for failures: ") and why in found["searched"] and found["examples"]
