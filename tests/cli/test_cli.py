@@ -312,7 +312,7 @@ def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
     (runs / "sweep-x" / "sweep.json").write_text("{}")
     done = command("report", *sorted(runs.glob("[!.]*")), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == f"left out, as no runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
+    assert done.stderr == f"lengthwise: left out, as no runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
 
 
 def test_a_grid_is_measured_again_where_more_precision_is_asked_for():

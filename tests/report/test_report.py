@@ -470,9 +470,9 @@ def test_series_are_told_apart_without_colour():
     assert text.plain.startswith(f"exact match   {MARKS[0]} looped   {MARKS[1]} standard")
 
 
-@pytest.mark.parametrize("answer_slots", [{"width": 12}, {"height": 4}, {"x_range": (3, 3)}, {"y_range": (1, 0)}])
+@pytest.mark.parametrize("answer_slots", [{"width": 12}, {"height": 4}])
 def test_a_plot_without_room_says_so(answer_slots):
-    with pytest.raises(UsageError, match=r"more room|from low to high"):
+    with pytest.raises(UsageError, match="more room"):
         plot({"a": [(1, 1.0)]}, **answer_slots)
 
 
