@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import path_of
 from lengthwise.base.quantities import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 from lengthwise.tasks.file import File
-from lengthwise.tasks.problem_file import PARTS, list_faults, to_text
+from lengthwise.tasks.problem_file import PARTS, to_text
 from lengthwise.testing.laws import Findings, check_kinds, check_part
 from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
 from lengthwise.training.arithmetic import computation_settings
@@ -32,30 +30,23 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
     found = Findings()
     with computation_settings(1):
         for thing in things:
-            found += _check_part(thing)
+            if isinstance(thing, ModuleType):
+                if not any(defined := catalog.find_defined(thing)):
+                    own = "a part is a dataclass that subclasses e.g. lw.Task"
+                    raise UsageError(f"{thing.__name__}: defines no part, recipe or study; {own}")
+                found += check_all(*defined)
+            elif isinstance(thing, Recipe):
+                found += check_recipes({thing.name: lambda recipe=thing: recipe})
+            elif isinstance(thing, Study):
+                found += check_studies({thing.title: lambda study=thing: study})
+            elif isinstance(thing, type) and issubclass(thing, fields.Config):
+                found += check_kinds([thing])
+            elif isinstance(thing, fields.Config):
+                found += check_part(thing)
+            else:
+                kinds = "parts, recipes, studies, classes of parts and modules"
+                raise UsageError(f"check takes {kinds}, not {type(thing).__name__}")
     return found
-
-
-def _check_part(thing: Any) -> Findings:
-    if isinstance(thing, ModuleType):
-        if not any(defined := catalog.find_defined(thing)):
-            own = "a part is a dataclass that subclasses e.g. lw.Task"
-            raise UsageError(f"{thing.__name__}: defines no part, recipe or study; {own}")
-        return check_all(*defined)
-    if isinstance(thing, Recipe):
-        return check_recipes({thing.name: lambda: thing})
-    if isinstance(thing, Study):
-        return check_studies({thing.title: lambda: thing})
-    if isinstance(thing, type) and issubclass(thing, fields.Config):
-        return check_kinds([thing])
-    if isinstance(thing, fields.Config):
-        return check_part(thing)
-    raise UsageError(f"check takes parts, recipes, studies, classes of parts and modules, not {type(thing).__name__}")
-
-
-def find_faults(name: str, *, words: bool = False) -> list[str]:
-    """Return the faults of a file of problems, or of a data set's folder, with their lines."""
-    return list_faults(path_of(name).resolve(), words)
 
 
 def describe_file(name: str, *, words: bool = False) -> list[tuple[str, str]]:

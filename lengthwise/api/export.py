@@ -12,7 +12,6 @@ from typing import Literal
 
 import torch
 
-from lengthwise.base.extras import import_library
 from lengthwise.base.files import write
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
@@ -24,12 +23,6 @@ from lengthwise.runs.run import Weights
 
 DType = Literal["float32", "float64"]
 ROWS, BEYOND = 5, 4  # rows that are traced; their size beyond the smallest
-
-
-def check_exporters() -> None:
-    """Raise UsageError if the libraries that write ONNX are not installed."""
-    for name in ("onnx", "onnxscript"):
-        import_library(name, "onnx")
 
 
 def export(

@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lengthwise.ask.client import Client, Failure, Refusal, shorten
+from lengthwise.ask.client import Client, Failure, Key, Refusal, shorten
 from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Item
-from lengthwise.ask.key import Key
-from lengthwise.ask.scoring import judge
+from lengthwise.ask.inquiry import Item, judge
 from lengthwise.base.fields import Config
 from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
 from lengthwise.base.signals import on_stop_signals

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from lengthwise.base.ranges import Sizes
 
 Row = dict[str, Any]  # from `Score.row`, or a row of metrics
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 SOLVED = 0.99  # exact match from which a size counts as solved
@@ -96,13 +98,17 @@ def fit_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
     return every or [row for row in found if row["problems"] == "uniform"]
 
 
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return items by their keys, in the order in which keys first occur."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 def families_in(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
     """Return rows of families of structured problems, including the harder set, by size."""
-    found: dict[Sizes, list[Row]] = {}
-    for row in rows:
-        if row["problems"] not in DRAWN:
-            found.setdefault(tuple(row["sizes"]), []).append(row)
-    return found
+    return group_by((row for row in rows if row["problems"] not in DRAWN), lambda row: tuple(row["sizes"]))
 
 
 def worst(rows: Sequence[Row]) -> Row:

@@ -12,11 +12,9 @@ from rich.text import Text
 
 from lengthwise.api import catalog
 from lengthwise.ask.asking import RequestOptions, collect
-from lengthwise.ask.client import client_library
+from lengthwise.ask.client import Key, client_library
 from lengthwise.ask.folder import InquiryRun, estimate
-from lengthwise.ask.inquiry import Inquiry, Item, items
-from lengthwise.ask.key import Key
-from lengthwise.ask.scoring import scores
+from lengthwise.ask.inquiry import Inquiry, Item, items, scores
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.base.types import UsageError

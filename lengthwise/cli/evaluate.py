@@ -15,7 +15,7 @@ from lengthwise.base.files import check_file, json_text, write
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Row, Sizes, latest
+from lengthwise.base.score_rows import Row, Sizes, group_by, latest
 from lengthwise.base.types import Kind, Score, UsageError
 from lengthwise.cli.console import code_changed, print_result
 from lengthwise.cli.forecast import announce_scores
@@ -120,13 +120,15 @@ def _measure(
         what = f"{weights.name}: exact match"
         for score in follow_scores(weights, lacks, missing, progress, what=what, **uniform):
             rows += keep([score])
-    tables: list[Any] = (_map_tables(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
+    by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
+    maps = [map_table(found, tops) for found in by_rule if len(found) > BLOCKS**2]  # of blocks, if the map is large
+    tables: list[Any] = maps or [detail_table(rows, tops)]
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     if args.families or (recipe.task.families and not other):
         options["samples"] = samples_of_family(samples)
         everywhere = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, options["samples"]), *sizes]))]
-        by_rule, what = rules_of_families(rules), f"{weights.name}: families"
-        found = follow_scores(weights, everywhere, by_rule, progress, what=what, families=True, **options)
+        chosen, what = rules_of_families(rules), f"{weights.name}: families"
+        found = follow_scores(weights, everywhere, chosen, progress, what=what, families=True, **options)
         # Saved per complete size, since the worst family needs all families.
         structured = [row for _, of_size in groupby(found, lambda score: score.sizes) for row in keep(of_size)]
         tables += _family_tables(rows, structured, tops, all_families=args.families)
@@ -170,11 +172,3 @@ def _read_measured(
         if row["stopping"] in names and tuple(row["sizes"]) in cells
         if (row["problems"], row["count"], row.get("seed")) == requested
     ]
-
-
-def _map_tables(rows: Sequence[Row], tops: Sizes) -> list[Table]:
-    """Return a table of blocks for each rule, if the map is large."""
-    by_rule: dict[str, list[Row]] = {}
-    for row in rows:
-        by_rule.setdefault(row["stopping"], []).append(row)
-    return [map_table(found, tops) for found in by_rule.values() if len(found) > BLOCKS**2]

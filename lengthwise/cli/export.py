@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lengthwise.api import catalog
-from lengthwise.api.export import NAMES, DType, check_exporters, export
+from lengthwise.api.export import NAMES, DType, export
+from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Size
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
@@ -43,7 +44,8 @@ def run(args: Options) -> int:
             "--lm-eval addition --lengths 4,8,16"
         )
     if args.onnx:
-        check_exporters()
+        for name in ("onnx", "onnxscript"):
+            import_library(name, "onnx")
     weights = load(args.weights)
     with show_elapsed(f"{weights.name}: exported", quiet=args.quiet):
         export(weights, onnx=args.onnx, program=args.program, dtype=args.dtype)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_text
+from lengthwise.base.score_rows import group_by
 from lengthwise.cli.console import format_columns, out, print_result
 from lengthwise.cli.shared import OutputOptions, Words
 from lengthwise.registry import sources
@@ -55,7 +56,9 @@ def run(args: Options) -> int:
             args, found | {"parts": {kind: list(about) for kind, about in parts.items() if about or not args.words}}
         )
     if not args.words:
-        return print_result(args, None, _overview(systems, found), "", _overview_of_parts(parts))
+        head = "Parts of a recipe (lengthwise show Transformer; lengthwise list WORD says what each is)"
+        names = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
+        return print_result(args, None, _overview(systems, found), "", format_columns(Text(head, "bold"), names))
     matches = {title: entries for title, entries in (found | parts).items() if entries}
     if not matches:
         raise UsageError(f"list: no name or description contains {' and '.join(args.words)}")
@@ -118,19 +121,11 @@ def _overview(systems: Iterable[sources.System], found: Sections) -> Any:
     return format_columns(head, rows)
 
 
-def _overview_of_parts(parts: Sections) -> Any:
-    rows = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
-    head = Text("Parts of a recipe (lengthwise show Transformer; lengthwise list WORD says what each is)", "bold")
-    return format_columns(head, rows)
-
-
 def _group(entries: Mapping[str, str], few: float) -> list[tuple[str, str]]:
     """Return names with their texts; of ``few`` names or more with the same text, only the first and their number."""
-    by_text: dict[str, list[str]] = {}
-    for name, text in entries.items():
-        by_text.setdefault(text, []).append(name)
     shown = []
-    for text, names in by_text.items():
+    for text, found in group_by(entries.items(), lambda entry: entry[1]).items():
+        names = [name for name, _ in found]
         shown += [(name, text) for name in (names if len(names) < few else [f"{names[0]} … ({len(names)})"])]
     return shown
 

@@ -12,7 +12,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Several
 from lengthwise.evaluation.attack import prompts
-from lengthwise.report.model_card import model_card
+from lengthwise.report.card import model_card
 from lengthwise.runs.folder import RunFolder, run_path
 from lengthwise.runs.hub import place, push
 from lengthwise.runs.run import load, weights_folder

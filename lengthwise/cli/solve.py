@@ -34,8 +34,13 @@ def run(args: Options) -> int:
     solver = Solver(load(args.weights, choose_device(args.device)))
     if (stopping := only_rule(args.stopping)) is not None:
         check_stopping(solver.weights.recipe.layout, stopping)
+    prompts: Iterable[str] = args.prompts
+    if not prompts:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UsageError("solve: no prompt: give prompts as arguments, or one per line on standard input")
+        prompts = _join_grids((line.rstrip("\n") for line in sys.stdin), solver.weights.recipe.task)
     count = bad = 0
-    for count, prompt in enumerate(_read_prompts(args, solver.weights.recipe.task), 1):
+    for count, prompt in enumerate(prompts, 1):
         try:
             with report_waiting(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
@@ -48,16 +53,6 @@ def run(args: Options) -> int:
     if not count:
         raise UsageError("solve: standard input was empty: write one prompt per line")
     return 1 if bad else 0
-
-
-def _read_prompts(args: Options, task: Task) -> Iterable[str]:
-    """Return the prompts given as arguments, otherwise those of standard input: its lines or, if it draws grids line
-    after line, its grids."""
-    if args.prompts:
-        return args.prompts
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError("solve: no prompt: give prompts as arguments, or one per line on standard input")
-    return _join_grids((line.rstrip("\n") for line in sys.stdin), task)
 
 
 def _join_grids(lines: Iterable[str], task: Task) -> Iterator[str]:

@@ -17,7 +17,7 @@ from rich.table import Table
 from lengthwise.base.errors import remove_controls
 from lengthwise.base.progress import EVERY
 from lengthwise.base.quantities import duration
-from lengthwise.base.score_rows import loss_text, share_text
+from lengthwise.base.score_rows import group_by, loss_text, share_text
 from lengthwise.base.types import UsageError
 from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.runs.run import Run
@@ -46,10 +46,8 @@ class JobPool:
     ) -> None:
         if jobs < 1:
             raise UsageError(f"jobs must be 1 or more, not {jobs}")
-        groups: dict[str, list[Run]] = {}  # the runs of each recipe
-        for run in runs:
-            groups.setdefault(run.recipe.seedless_id, []).append(run)
-        self.waiting: list[Together] = [*groups.values()] if stack else [[run] for run in runs]
+        by_recipe = group_by(runs, lambda run: run.recipe.seedless_id).values()
+        self.waiting: list[Together] = [*by_recipe] if stack else [[run] for run in runs]
         self.arguments = arguments
         self.executor = (on or Local()).executor(jobs)
         self.running: list[tuple[Together, Job]] = []

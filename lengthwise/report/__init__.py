@@ -26,6 +26,7 @@ from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     Sizes,
+    group_by,
     is_full_family_run,
     latest,
     share_text,
@@ -87,10 +88,8 @@ class Curve:
 
     @cached_property
     def _points(self) -> Sequence[Point]:
-        by_size: dict[Sizes, list[Row]] = {}
-        for rows in self.rows_by_seed.values():
-            for row in latest(rows):
-                by_size.setdefault(tuple(row["sizes"]), []).append(row)
+        rows = [row for seed in self.rows_by_seed.values() for row in latest(seed)]
+        by_size: dict[Sizes, list[Row]] = group_by(rows, lambda row: tuple(row["sizes"]))
         return [_point(sizes, rows) for sizes, rows in sorted(by_size.items())]
 
     def diagonal(self) -> list[Point]:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, share_text, size_text
+from lengthwise.base.score_rows import Row, group_by, share_text, size_text
 from lengthwise.report.lines import legend, line_style
 from lengthwise.report.style import COLOURS, Drawing, Width, fix_layout, new_figure, style
 
@@ -51,10 +51,8 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
 
 def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Group rows by size, smallest first. If a run was analysed twice at a size, both rows count."""
-    groups: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (max(row["sizes"]), row["sizes"])):
-        groups.setdefault(size_text(row["sizes"]), []).append(row)
-    return groups
+    ordered = sorted(rows, key=lambda row: (max(row["sizes"]), row["sizes"]))
+    return group_by(ordered, lambda row: size_text(row["sizes"]))
 
 
 def merge_rows(rows: Sequence[Row]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import group_by, size_text
 from lengthwise.report import WORST, Curve, Point, all_curves, curves, fits_of, rule_text, training_warnings
 from lengthwise.report.lines import MARKS, LineStyle, legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
@@ -276,9 +276,7 @@ def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot
         elif len({curve.problems for curve in curves}) > 1:
             split = "problems"
     looks = _choose_styles(curves, split, brief, strong)
-    groups: dict[str, list[int]] = {}
-    for number, curve in enumerate(curves):
-        groups.setdefault(str(getattr(curve, split)) if split else "", []).append(number)
+    groups = group_by(range(len(curves)), lambda number: str(getattr(curves[number], split)) if split else "")
     titles = brief if split == "label" else {key: f"{key} problems" for key in groups if split}
     panels = [
         Plot(titles.get(key, key), [curves[i] for i in group], [looks[i] for i in group], key == strong)

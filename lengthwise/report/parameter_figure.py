@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -13,7 +12,7 @@ from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, 
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Claim
-from lengthwise.base.score_rows import Row
+from lengthwise.base.score_rows import Row, group_by
 from lengthwise.report import own_scores
 from lengthwise.report.lines import LineStyle, legend, line_style, shorten_labels
 from lengthwise.report.style import (
@@ -74,7 +73,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     wide = width == "page"
     figure = new_figure(width, 3.0 if wide else 5.0)
     left, right = figure.subplots(1, 2) if wide else figure.subplots(2, 1)
-    kinds = _group_rows(rows, "model")
+    kinds = group_by(rows, lambda row: row["model"])
     twins = len(kinds) <= len(COLOURS)  # keep a line's colour beyond the training range if there are enough colours
     looks = []
     for number, group in enumerate(kinds.values()):
@@ -126,7 +125,8 @@ def _label_log_axis(axis: Axis, values: Sequence[float], formatter: Formatter) -
 
 
 def _draw_line(axes: Axes, group: Sequence[Row], measure: str, own: LineStyle) -> None:
-    recipes = _group_rows([row for row in group if row.get(measure) is not None], "recipe", "parameters")
+    measured = [row for row in group if row.get(measure) is not None]
+    recipes = group_by(measured, lambda row: (row["recipe"], row["parameters"]))
     if not recipes:
         return
     means = sorted((rows[0]["parameters"], statistics.fmean(row[measure] for row in rows)) for rows in recipes.values())
@@ -135,13 +135,6 @@ def _draw_line(axes: Axes, group: Sequence[Row], measure: str, own: LineStyle) -
     each = [(row["parameters"], row[measure]) for rows in recipes.values() for row in rows]
     faint = line | {"linestyle": "none", "label": "_"}
     axes.plot(*zip(*each, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
-
-
-def _group_rows(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    return groups
 
 
 @style()

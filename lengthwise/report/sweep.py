@@ -9,7 +9,7 @@ from itertools import groupby
 from rich.table import Table
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, share_text
+from lengthwise.base.score_rows import Row, group_by, share_text
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import COLOURS, FAINT, Drawing, fix_layout, new_figure, style
 
@@ -39,11 +39,10 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
 
 
 def _group_scores(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str, list[float]]:
-    groups: dict[str, list[float]] = {}
     if not binned:
-        for row in trials:
-            groups.setdefault(row["values"][path], []).append(row["exact"])
-        return groups
+        by_value = group_by(trials, lambda row: row["values"][path])
+        return {value: [row["exact"] for row in rows] for value, rows in by_value.items()}
+    groups: dict[str, list[float]] = {}
     ordered = sorted(trials, key=lambda row: float(row["values"][path]))
     size, parts = -(-len(ordered) // BINS), [list[Row]()]
     for alike in (list(found) for _, found in groupby(ordered, key=lambda row: float(row["values"][path]))):

@@ -15,6 +15,7 @@ from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     Sizes,
+    group_by,
     interval_notes,
     interval_text,
     loops_notes,
@@ -314,11 +315,9 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown: in
         f"beside exact match: {', of a single seed the '.join(bands)}"
     ]
     lines += [f"{shown} of {sizes} sizes are shown"] if shown < sizes else []
-    by_looked_at: dict[tuple[int, ...], list[str]] = {}
-    for curve in curves:
-        by_looked_at.setdefault(curve.looked_at, []).append(curve.label)
-    for looked_at, labels in by_looked_at.items():
-        whose = f": {', '.join(dict.fromkeys(labels))}" if len(by_looked_at) > 1 else ""
+    by_looked_at = group_by(curves, lambda curve: curve.looked_at)
+    for looked_at, alike in by_looked_at.items():
+        whose = f": {', '.join(dict.fromkeys(one.label for one in alike))}" if len(by_looked_at) > 1 else ""
         lines += [f"chosen on {', '.join(map(str, looked_at))}{whose}"] if looked_at else []
     lines += ["final: on sealed problems"] if all(curve.sealed() for curve in curves) else []
     worst = [curve for curve in curves if curve.problems == WORST]

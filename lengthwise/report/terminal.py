@@ -34,8 +34,8 @@ def plot(
     ``width`` columns.
 
     A dashed line marks ``top``, the largest size trained on; the axis then starts at 0, to show the training range in
-    proportion. Values that are not finite leave a gap; values outside 0 to 1 are drawn at the edge. Raises UsageError if
-    there is too little room.
+    proportion. Values that are not finite leave a gap; values outside 0 to 1 are drawn at the edge. Raises UsageError
+    if there is too little room.
     """
     legend = _legend_lines(list(series), y_label, width, max(1, height // 4))
     rows, columns = height - len(legend) - 2, width - GUTTER - 1

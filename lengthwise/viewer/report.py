@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lengthwise import __version__
+from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.errors import UsageError
 from lengthwise.report import by_recipe
 from lengthwise.report.card import HEADINGS, SURE, card_cells
@@ -14,7 +15,7 @@ from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts, vendor_scripts
 from lengthwise.viewer.models import check
-from lengthwise.viewer.rows import card_rows, chart_rows, pack_columns, tables
+from lengthwise.viewer.rows import card_rows, chart_rows, tables
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
 from lengthwise.viewer.viewer import model_data
 
@@ -35,10 +36,14 @@ def report_page(
     """Return the page of these runs and of the language models in ``asked``, as HTML. ``command`` regenerates it,
     ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
     title = title or default_title([one.outline for one in [*runs, *asked]])
+    packed = {}
+    for name, rows in tables(runs, asked, operations).items():  # each column is named once
+        columns, flat = flatten_rows(rows)
+        packed[name] = {"columns": columns, "rows": [[row.get(column) for column in columns] for row in flat]}
     report = {
         "made": command,
         "charts": chart_rows(runs, asked),
-        "tables": {name: pack_columns(rows) for name, rows in tables(runs, asked, operations).items()},
+        "tables": packed,
         "recipes": {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()},
     }
     body = _build_body(title, runs, asked, card_rows(runs, operations), command)

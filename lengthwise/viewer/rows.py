@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.score_rows import ALONE, Row, latest, size_text
 from lengthwise.report import all_curves, by_recipe, language_model_curves, names
 from lengthwise.report.anatomy_figure import by_size, merge_rows
@@ -82,12 +81,6 @@ def tables(
 def card_rows(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> list[Row]:
     """Return the score card; empty without scores."""
     return score_card(runs, operations) if any(run.rows("scores") for run in runs) else []
-
-
-def pack_columns(rows: Iterable[Row]) -> dict[str, Any]:
-    """Return a table as its columns and the rows' values, so that each column is named once."""
-    columns, flat = flatten_rows(rows)
-    return {"columns": columns, "rows": [[row.get(name) for name in columns] for row in flat]}
 
 
 def _length_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:

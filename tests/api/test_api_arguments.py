@@ -15,8 +15,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.api.runs import Run
 from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry
-from lengthwise.ask.scoring import is_leniently_right
+from lengthwise.ask.inquiry import Inquiry, is_leniently_right
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.cli.entry import main

@@ -23,11 +23,9 @@ import pytest
 from lengthwise import ask
 from lengthwise.api import catalog
 from lengthwise.ask import asking, client
-from lengthwise.ask.client import read_reply
+from lengthwise.ask.client import Key, read_reply
 from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import ALONE, Inquiry, items
-from lengthwise.ask.key import Key
-from lengthwise.ask.scoring import is_leniently_right, judge
+from lengthwise.ask.inquiry import ALONE, Inquiry, is_leniently_right, items, judge
 from lengthwise.base import signals
 from lengthwise.base.fields import kinds
 from lengthwise.base.types import UsageError, wilson

@@ -13,7 +13,7 @@ from conftest import command
 from lengthwise.api.catalog import recipe
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
-from lengthwise.report.model_card import model_card
+from lengthwise.report.card import model_card
 from lengthwise.runs import hub
 from lengthwise.runs.folder import SHIPPED
 from lengthwise.runs.hub import fetch, place, push

@@ -14,8 +14,7 @@ from conftest import command
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry, items
-from lengthwise.ask.scoring import judge, scores
+from lengthwise.ask.inquiry import Inquiry, items, judge, scores
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.results import Score
 from lengthwise.report import curves
