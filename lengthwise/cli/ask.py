@@ -130,7 +130,6 @@ def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
 
 
 def _warn_of_damage(asked: InquiryRun) -> None:
-    """Warn of damaged rows in ``replies``, in one line."""
     if damaged := asked.damaged_replies():
         others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
         warn(f"{damaged[0]}{others}: set aside, and asked again")

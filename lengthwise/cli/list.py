@@ -78,7 +78,6 @@ def run(args: Options) -> int:
 
 
 def _shipped_recipes() -> list[sources.System]:
-    """Return shipped recipes by system."""
     if (found := sources.systems()) is None:  # their files have changed: import them
         from lengthwise.api import catalog
 
@@ -87,7 +86,6 @@ def _shipped_recipes() -> list[sources.System]:
 
 
 def _sections_on_disk() -> Sections:
-    """Return weights, runs and inquiries on disk."""
     files = (runs_folder().glob(f"*/{name}.json") for name in ("config", "asked"))
     runs, asked = (sorted(found, key=lambda path: path.parent.name) for found in files)
     weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped()}

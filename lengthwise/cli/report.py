@@ -144,7 +144,6 @@ def _open_run(name: str) -> RunFolder:
 
 
 def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
-    """Open run folders as runs, with their recipes."""
     from lengthwise.runs.run import Run
 
     return [Run.open(one.folder) for one in runs]

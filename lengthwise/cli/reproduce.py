@@ -127,7 +127,6 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
 
 
 def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
-    """Return the options of ``train`` that select a run's measurements."""
     sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
     options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
     if panel.curve:

@@ -162,7 +162,6 @@ def _describe_field(field: sources.Field) -> Text:
 
 
 def _list_kind(kind: str) -> RenderableType:
-    """List the parts of one kind, with a sentence each."""
     rows = [(name, Text(one.summary)) for name, one in sources.parts()[kind].items()]
     return format_columns(Text("one of", "bold"), rows)
 

@@ -164,7 +164,6 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
 
 
 def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int:
-    """Train and measure in separate processes, on this machine or elsewhere."""
     options = to_words(args, OF_THE_CALL | {"recipe", "changes", "from_", "seed", "stack", "no_stack"})
     with JobPool(runs, lambda _: options, jobs=jobs_of(args.jobs), on=on) as fleet:
         follow(fleet, runs, err, quiet=args.quiet)
@@ -176,7 +175,6 @@ def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int
 
 
 def _train_here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
-    """Train and measure what is missing, in this process."""
     with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
         _train(args, run, progress)
         with send_to_trackers(run, args.track, progress.note), computation_settings(args.threads):

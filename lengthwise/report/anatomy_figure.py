@@ -38,8 +38,7 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
                 middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
                 shares = [part["exact"] for part in row["by"][trait]]
                 below.plot(middles, shares, zorder=3, clip_on=False, **looks[row.get("train_seed", 0)].line())
-            below.set_ylim(-0.02, 1.02)
-            below.set_xlabel(trait)
+            below.set(ylim=(-0.02, 1.02), xlabel=trait)
             below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("answers first wrong there")
     for row in grid[1:]:
@@ -72,8 +71,7 @@ def _draw_first_wrong(axes: Axes, group: Sequence[Row]) -> None:
     positions = sorted(all_["first_wrong"])
     axes.bar(positions, [all_["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
     axes.set_title(f"length {size_text(group[0]['sizes'])}: {share_text(all_['exact'], 3)} right", pad=29, fontsize=8)
-    axes.set_xlim(0.4, max(positions, default=1) + 0.6)
-    axes.set_xlabel("position in the answer")
+    axes.set(xlim=(0.4, max(positions, default=1) + 0.6), xlabel="position in the answer")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     ends = ",\n".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())

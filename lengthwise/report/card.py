@@ -209,7 +209,6 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
 
 
 def _metadata_lines(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
-    """Yield the metadata that the Hub indexes."""
     yield "---"
     yield f"license: {license_}"
     yield "library_name: lengthwise"
@@ -264,7 +263,6 @@ def _training_lines(run: RunFolder) -> Iterator[str]:
 
 
 def _part_names(tree: Any) -> Iterator[str]:
-    """Yield the names of all parts of a recipe."""
     if isinstance(tree, dict):
         yield str(tree.get("kind"))
         for value in tree.values():

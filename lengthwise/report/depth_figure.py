@@ -60,10 +60,8 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
         below.plot(loops, unsure, color=COLOURS[0], zorder=3, clip_on=False, label="_")
         above.set_title(f"length {size_text(row['sizes'])}", fontsize=8)
-        above.set_ylim(-0.02, 1.02)
-        above.set_xlim(0, 1.02 * len(row["exact"]))
-        below.set_yscale("log")
-        below.set_xlabel("loops")
+        above.set(ylim=(-0.02, 1.02), xlim=(0, 1.02 * len(row["exact"])))
+        below.set(yscale="log", xlabel="loops")
         below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("exact match")
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
@@ -120,8 +118,7 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
             other.plot(fate.after, shown, color=colour, linestyle=dash, linewidth=width, label="_")
         exact = [fate.exact_after(k) for k in fate.after]
         axes.plot(fate.after, exact, color=COLOURS[0], linewidth=1.6 * width, zorder=3, label="_")
-    other.set_yscale("log")
-    other.set_ylim(FLOOR, 5)
+    other.set(yscale="log", ylim=(FLOOR, 5))
     other.grid(visible=False)
     other.tick_params(labelsize=6)
     axes.axvline(0, color=INK, linewidth=0.6)

@@ -201,10 +201,8 @@ def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
     """Set up axes of exact match against length, up to ``longest``, with the training range shaded."""
     tops = sorted({curve.top for curve in curves if curve.top})
     right = 1.02 * max([longest, *tops])
-    axes.set_xlim(0, right)
-    axes.set_ylim(-0.02, 1.02)
+    axes.set(xlim=(0, right), ylim=(-0.02, 1.02), yticks=np.linspace(0, 1, 6))
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
-    axes.set_yticks(np.linspace(0, 1, 6))
     place = axes.get_subplotspec()
     if place is None or place.is_last_row():
         label, kinds = "length", {curve.axes for curve in curves}

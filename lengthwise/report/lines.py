@@ -70,7 +70,6 @@ def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _count_common_words(words: Sequence[Sequence[str]]) -> int:
-    """Return the number of words that all labels start with."""
     return next((i for i, at in enumerate(zip(*words, strict=False)) if len(set(at)) > 1), min(map(len, words)))
 
 

@@ -124,8 +124,7 @@ def _draw_losses(
     axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, LineStyle]
 ) -> list[tuple[float, float]]:
     """Draw all losses. Return the end point of each recipe's lines, averaged over seeds."""
-    axes.set_yscale("log")
-    axes.set_ylabel("loss (nats)")
+    axes.set(yscale="log", ylabel="loss (nats)")
     ends: list[tuple[float, float]] = []
     explanation = (
         "bold: running geometric mean; thin: as logged" if len(groups) <= FULLY_DRAWN else "running geometric mean"
@@ -150,8 +149,7 @@ def _draw_watched(
     axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, LineStyle], sizes: Sequence[str]
 ) -> None:
     """Draw exact match in the colours of the recipes; each size has a marker and a dash, or axes of its own."""
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_ylabel("exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
+    axes.set(ylim=(-0.02, 1.02), ylabel="exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
     for label, group in groups.items():
         for number, size in enumerate(sizes):
             own = looks[label]

@@ -14,7 +14,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, Sizes, latest, share_text, size_text
+from lengthwise.base.score_rows import Row, Sizes, group_by, latest, share_text, size_text
 from lengthwise.report import rule_text
 from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, fix_layout, new_figure, style
 from lengthwise.runs.folder import RunFolder
@@ -40,7 +40,11 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
-    panels = _mean_by_panel(pairs)
+    kinds = mean_cells(pairs)
+    varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
+    panels = {
+        ", ".join(compress((rule_text(rule), problems), varies)): cells for (rule, problems), cells in kinds.items()
+    }
     measured = {sizes for cells in panels.values() for sizes in cells}
     unequal = {sizes for sizes in measured if sizes[0] != sizes[1]}
     sides = [sorted({sizes[axis] for sizes in unequal or measured}) for axis in (0, 1)]
@@ -59,8 +63,9 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         axes.set_title(name, fontsize=7.5, pad=21)
         size = 6 if side > 1.2 else 5
         axes.annotate(_describe_cells(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=size)
-        axes.set_xlabel(_side_label(pairs, "first") if number + across >= len(panels) else "")
-        axes.set_ylabel(_side_label(pairs, "second") if number % across == 0 else "")
+        what = "operand's digits" if {row["task"] for row in pairs} == {"addition"} else "size"
+        axes.set_xlabel(f"first {what}" if number + across >= len(panels) else "")
+        axes.set_ylabel(f"second {what}" if number % across == 0 else "")
     for axes in grid[len(panels) :]:
         axes.remove()
     bar = figure.colorbar(mesh, ax=figure.axes, label="exact match", ticks=np.linspace(0, 1, 6), aspect=25, shrink=0.8)
@@ -68,21 +73,14 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     return fix_layout(figure, ": ".join(filter(None, [title, reach])), width)
 
 
-def _mean_by_panel(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
-    """Return mean exact match over weights, by panel name and size. Names give the stopping rule and the problems where
-    these vary."""
+def mean_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, float]]:
+    """Return mean exact match over weights, by stopping rule and problems, and by size."""
     kinds: dict[tuple[str, str], dict[Sizes, list[float]]] = {}
-    for weights in dict.fromkeys(row["weights"] for row in rows):
-        for row in latest(row for row in rows if row["weights"] == weights):
+    for of_weights in group_by(rows, lambda row: row["weights"]).values():
+        for row in latest(of_weights):
             cells = kinds.setdefault((row["stopping"], row["problems"]), {})
             cells.setdefault(tuple(row["sizes"]), []).append(row["exact"])
-    varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
-    return {
-        ", ".join(compress((rule_text(kind[0]), kind[1]), varies)): {
-            sizes: statistics.fmean(shares) for sizes, shares in cells.items()
-        }
-        for kind, cells in kinds.items()
-    }
+    return {kind: {sizes: statistics.fmean(shares) for sizes, shares in cells.items()} for kind, cells in kinds.items()}
 
 
 def _draw_map(
@@ -190,7 +188,3 @@ def _describe_cells(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -
     if 0 < len(rest) <= 2:  # more of them are drawn as a line in the length figure
         lines[0] += f", beyond: {', '.join(rest)}"
     return "\n".join(lines)
-
-
-def _side_label(rows: Sequence[Row], axis: str) -> str:
-    return f"{axis} operand's digits" if {row["task"] for row in rows} == {"addition"} else f"{axis} size"

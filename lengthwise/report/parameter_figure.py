@@ -93,8 +93,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     right.set_yscale("log")
     right.set_title("validation loss (nats)", fontsize=8)
     for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_xlabel("parameters")
+        axes.set(xscale="log", xlabel="parameters")
         axes.margins(x=0.12)
         _label_log_axis(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _label_log_axis(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
@@ -147,7 +146,5 @@ def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width =
     axes.bar(list(counts), list(counts.values()), color=FAINT, width=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set_xlabel("length")
-    axes.set_ylabel("problems")
-    axes.set_title(wrap_title(title, width))
+    axes.set(xlabel="length", ylabel="problems", title=wrap_title(title, width))
     return fix_layout(figure)

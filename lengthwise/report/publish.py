@@ -174,7 +174,6 @@ def metrics_rows(runs: Sequence[RunFolder]) -> list[Row]:
 
 
 def _write_json(folder: Path, name: str, tree: object) -> Path:
-    """Write a JSON file of this name; return its path."""
     write_json(folder / f"{name}.json", tree)
     return folder / f"{name}.json"
 

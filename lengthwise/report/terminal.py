@@ -121,7 +121,6 @@ class Canvas:
 
 
 def _series_style(number: int) -> tuple[str, str]:
-    """Return the mark and the style of a series, by its number."""
     return MARKS[number % len(MARKS)], f"bold {COLOURS[number % len(COLOURS)]}"
 
 

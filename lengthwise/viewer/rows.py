@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from lengthwise.report.anatomy_figure import by_size, merge_rows
 from lengthwise.report.card import format_sizes, score_card
 from lengthwise.report.lines import line_style
 from lengthwise.report.loss_figure import running_mean
+from lengthwise.report.map_figure import label_scores, mean_cells
 from lengthwise.report.publish import anatomy_rows, metrics_rows, score_rows_of
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.folder import InquiryFolder, RunFolder
@@ -114,16 +114,13 @@ def _length_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> l
 
 def _map_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return exact match over two sizes, the mean over seeds; empty unless a pair of different sizes was measured."""
-    cells: dict[tuple[str, str, int, int], list[float]] = {}
-    for row in (row for run in group for row in latest(run.rows("scores"))):
-        if row["problems"] in ALONE and len(row["sizes"]) == 2:
-            cells.setdefault((row["problems"], row["stopping"], *row["sizes"]), []).append(row["exact"])
-    names = ("problems", "stopping", "first", "second")
-    if all(first == second for _, _, first, second in cells):
+    rows = [row for row in label_scores(group) if row["problems"] in ALONE and len(row["sizes"]) == 2]
+    if all(first == second for first, second in (row["sizes"] for row in rows)):
         return []
     return [
-        dict(zip(names, key, strict=True)) | {"exact": round(statistics.fmean(shares), 6)}
-        for key, shares in cells.items()
+        {"problems": problems, "stopping": rule, "first": first, "second": second, "exact": round(share, 6)}
+        for (rule, problems), cells in mean_cells(rows).items()
+        for (first, second), share in cells.items()
     ]
 
 
@@ -134,7 +131,6 @@ def _depth_rows(group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _loop_rows(group: Sequence[RunFolder]) -> list[Row]:
-    """Return accuracy and confidence after each loop."""
     return [
         {"size": size_text(row["sizes"]), "loop": loop, "exact": exact, "confidence": sure}
         for row in _depth_rows(group)
@@ -172,7 +168,6 @@ def _loss_rows(group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _training_rows(group: Sequence[RunFolder]) -> list[Row]:
-    """Return exact match measured while training."""
     return [
         {"seed": seed, "size": size, "step": row["step"], "exact": share}
         for run, seed in _seed_labels(group).items()
