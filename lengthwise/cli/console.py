@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -51,6 +52,11 @@ def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
         for renderable in renderables:
             out.print(renderable)
     return 0
+
+
+def print_files(args: OutputOptions, files: Sequence[Path], *renderables: Any, **result: Any) -> int:
+    """Print the paths of files that were written, below other results."""
+    return print_result(args, {"files": [*map(str, files)]} | result, *renderables, "\n".join(map(str, files)))
 
 
 def warn(text: str) -> None:

@@ -15,7 +15,7 @@ from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import check_file, is_folder, path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
-from lengthwise.cli.console import announce_duration, code_changed, print_result, save_page, show_elapsed, warn
+from lengthwise.cli.console import announce_duration, code_changed, print_files, save_page, show_elapsed, warn
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
@@ -68,7 +68,14 @@ def run(args: Options) -> int:
     if args.matrix:
         return _write_matrix(args, folders)
     if folders and args.html:
-        return _write_results_page(args, args.html, folders)
+        if len(folders) < len(args.runs):
+            raise UsageError("--html takes either folders of results or runs, not both")
+        published = [run for folder in folders for run in read_published(folder)]
+        inquiries = [one for folder in folders for one in read_inquiries(folder)]
+        if not published and not inquiries:
+            raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
+        title = read_figures_json(folders[0]).get("title") if len(folders) == 1 else None
+        return _write_page(args, args.html, published, inquiries, title=title)
     if folders:
         return _redraw(args, folders)
     paths = {name: inquiry_path(name) for name in args.runs}
@@ -79,7 +86,8 @@ def run(args: Options) -> int:
 
         asked = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
     if args.html:
-        return _write_page(args, args.html, _open_runs(runs), asked)
+        check_file("--html", Path(args.html))
+        return _write_page(args, args.html, _open_runs(runs), asked, operations=_operations(args, runs))
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model has no loops to report")
@@ -158,15 +166,13 @@ def _write_report(args: Options, runs: Sequence[RunFolder], asked: Sequence[Inqu
     lines = all_curves(runs, asked)
     shown = [score_table(lines) if lines else "no scores yet: `lengthwise evaluate RUN` measures a run"]
     shown += ["", card_table(cards)] if scores else []
-    result = {"files": [str(file) for file in files], "scores": scores + replied, "cards": cards}
+    result: dict[str, Any] = {"scores": scores + replied, "cards": cards}
     if args.table:
-        latex = PooledComparison(runs).to_latex()
-        if args.json:
-            return print_result(args, result | {"latex": latex})
-        # Written directly, since rich would wrap its lines.
-        streams.results().write(latex + "".join(f"% {file}\n" for file in files))
-        return 0
-    return print_result(args, result, *shown, "\n".join(map(str, files)))
+        result["latex"] = latex = PooledComparison(runs).to_latex()
+        if not args.json:  # written directly, since rich would wrap its lines
+            streams.results().write(latex + "".join(f"% {file}\n" for file in files))
+            return 0
+    return print_files(args, files, *shown, **result)
 
 
 def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
@@ -188,35 +194,16 @@ def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
     return found
 
 
-def _write_page(args: Options, html: str, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
-    """Write one page of all results of these runs, with as many runnable models as fit."""
+def _write_page(
+    args: Options, html: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], **options: Any
+) -> int:
+    """Write one page of all results, with as many models of runs as fit, which can be run there."""
     from lengthwise.viewer.report import exportable_weights, report_page
 
-    check_file("--html", Path(html))
-    price = _operations(args, runs)
+    command = shlex.join(["lengthwise", "report", *args.runs, "--html", html])
     with show_elapsed("a page: examples, and a search for failures", quiet=args.quiet):
-        page = report_page(
-            runs, asked, command=_repeat_command(args.runs, html), operations=price, models=exportable_weights(runs)
-        )
+        page = report_page(runs, asked, command=command, models=exportable_weights(runs), **options)
     return save_page(args, html, page)
-
-
-def _write_results_page(args: Options, html: str, folders: Sequence[Path]) -> int:
-    """Write the page of folders of results, which contain no weights."""
-    if len(folders) < len(args.runs):
-        raise UsageError("--html takes either folders of results or runs, not both")
-    runs = [run for folder in folders for run in read_published(folder)]
-    asked = [one for folder in folders for one in read_inquiries(folder)]
-    if not runs and not asked:
-        raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
-    from lengthwise.viewer.report import report_page
-
-    title = read_figures_json(folders[0]).get("title") if len(folders) == 1 else None
-    return save_page(args, html, report_page(runs, asked, title=title, command=_repeat_command(args.runs, html)))
-
-
-def _repeat_command(runs: Sequence[str], html: str) -> str:
-    return shlex.join(["lengthwise", "report", *runs, "--html", html])
 
 
 def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
@@ -226,9 +213,7 @@ def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
     rows = matrix_rows(drop_repeats(runs))
     with show_elapsed("the matrix", quiet=args.quiet):
         files = publish_matrix(rows, Path(args.out or "figures"), **_figure_options(args))
-    return print_result(
-        args, {"files": list(map(str, files)), "matrix": rows}, matrix_table(rows), "\n".join(map(str, files))
-    )
+    return print_files(args, files, matrix_table(rows), matrix=rows)
 
 
 def _redraw(args: Options, folders: Sequence[Path]) -> int:
@@ -239,7 +224,7 @@ def _redraw(args: Options, folders: Sequence[Path]) -> int:
     if len(set(targets)) < len(targets):
         raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
     files = [file for pair in zip(folders, targets, strict=True) for file in redraw(*pair, **_figure_options(args))]
-    return print_result(args, {"files": list(map(str, files))}, "\n".join(map(str, files)))
+    return print_files(args, files)
 
 
 def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
@@ -268,5 +253,4 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
         path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
         files += publish_depth(rows, path, **_figure_options(args))
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
-    result = {"files": [str(file) for file in files], "loops": found}
-    return print_result(args, result, row_table(found), "\n".join(map(str, files)))
+    return print_files(args, files, row_table(found), loops=found)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, takewhile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from lengthwise.base.files import path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.score_rows import Row
-from lengthwise.cli.console import err, print_result, show_elapsed
+from lengthwise.cli.console import err, print_files, show_elapsed
 from lengthwise.cli.forecast import forecast
 from lengthwise.cli.options import check_stack, jobs_of, local_device, parse_engine, seeds_of, training_options
 from lengthwise.cli.shared import Argument, TrainingOptions
@@ -169,9 +170,9 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     files += publish_matrix(cells, folder, title=study.title) if cells else []
     table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(every))
     cards, scores = score_card(every, prices), [row for one in every for row in one.rows("scores")]
-    result = {"files": list(map(str, files)), "summary": rows, "scores": scores, "cards": cards}
+    result: dict[str, Any] = {"summary": rows, "scores": scores, "cards": cards}
     result |= {"matrix": cells} if cells else {}
-    return print_result(args, result, table, "", card_table(cards), study.notes, "\n".join(map(str, files)))
+    return print_files(args, files, table, "", card_table(cards), study.notes, **result)
 
 
 def _other_columns(folder: Path, study: Study) -> list[RunFolder]:

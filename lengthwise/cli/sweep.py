@@ -17,7 +17,7 @@ from lengthwise.base.files import json_text, path_inside, read_tree, write, writ
 from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest, size_text
-from lengthwise.cli.console import err, print_result
+from lengthwise.cli.console import err, print_files
 from lengthwise.cli.forecast import announce_scores, forecast
 from lengthwise.cli.options import (
     check_seeds,
@@ -255,9 +255,7 @@ def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[R
     title = f"{sweep.recipe.name}: {len(trials)} trials, chosen on {', '.join(map(str, sweep.sizes))}"
     files = save(sweep_figure(trials, ranges, title), folder / "sweep")
     files += [folder / name for name in ("trials.csv", "mattered.json", "best.json")]
-    result = {"best": fields.encode(chosen), "trials": trials, "mattered": parts, "files": [*map(str, files)]}
+    result = {"best": fields.encode(chosen), "trials": trials, "mattered": parts}
     how = " ".join(f"{path}={value}" for path, value in best["values"].items())
     note = f"best: {how}  (lengthwise train {folder / 'best.json'})"
-    return print_result(
-        args, result, trials_table(trials), "", importance_table(parts), note, "\n".join(map(str, files))
-    )
+    return print_files(args, files, trials_table(trials), "", importance_table(parts), note, **result)

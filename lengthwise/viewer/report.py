@@ -57,7 +57,7 @@ def report_page(
     return page
 
 
-def exportable_weights(runs: Sequence[Run]) -> list[Weights]:
+def exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
     """Return the weights of each recipe's first trained run, if ``js`` implements the model."""
     found = []
     for group in by_recipe(runs).values() if runs else ():
