@@ -24,9 +24,8 @@ from lengthwise.jobs.launchers import Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.report.sheet import FittedTable
-from lengthwise.runners import cpu
 from lengthwise.runs.run import Run
-from lengthwise.training.cost import MAX_STEP_SECONDS, cost, evaluation_seconds, gpu_step_seconds, known_cost
+from lengthwise.training.cost import cost, gpu_step_seconds, known_cost
 
 NO_GPU = "unknown here, where there is none; `make gpu` measures one"
 SOURCES = {  # of the estimates
@@ -120,21 +119,3 @@ def _describe_engine(row: dict[str, Any]) -> str:
     most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
     text = f"--on {row['engine']}: about {duration(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
     return text + (f" ({' and '.join(marks)})" if marks else "")
-
-
-def describe_cost(recipe: Recipe, *, measure: bool = False) -> dict[str, Any]:
-    """Return a recipe's parameters, operations and minutes of training, the ``source`` of these, and its runner.
-    They are stored or estimated; with ``measure``, some steps and evaluations are run."""
-    price, evaluation = cost(recipe) if measure else known_cost(recipe), None
-    if measure and price.source == "measured":
-        evaluation = evaluation_seconds(recipe) / 60
-    is_slow = price.seconds > MAX_STEP_SECONDS
-    return {
-        "parameters": price.parameters,
-        "operations_per_step": price.operations,
-        "seconds_per_step": price.seconds,
-        "minutes": price.minutes,
-        "source": price.source,
-        "evaluation_minutes": evaluation,
-        "runner": "not looked at: a step takes too long" if is_slow else cpu.describe_choice(recipe.build()),
-    }

@@ -74,24 +74,39 @@ def _write_page(args: Options, html: str) -> int:
 
 
 def _show_recipe(args: Options) -> int:
-    from lengthwise.cli.forecast import SOURCES, describe_cost  # late: it imports torch, which parts do not need
+    from lengthwise.cli.forecast import SOURCES  # late: these import torch, which parts do not need
     from lengthwise.cli.options import recipe_of
+    from lengthwise.runners.cpu import describe_choice
+    from lengthwise.training.cost import MAX_STEP_SECONDS, cost, evaluation_seconds, known_cost
 
-    recipe = recipe_of(args.recipe, args.changes)
+    recipe, minutes = recipe_of(args.recipe, args.changes), None
     with show_elapsed(f"{recipe.name}: some steps, to see what they cost", quiet=not args.measure):
-        cost = describe_cost(recipe, measure=args.measure)
-    minutes = cost["evaluation_minutes"]
+        price = cost(recipe) if args.measure else known_cost(recipe)
+        if args.measure and price.source == "measured":
+            minutes = evaluation_seconds(recipe) / 60
+        is_slow = price.seconds > MAX_STEP_SECONDS
+        runner = "not looked at: a step takes too long" if is_slow else describe_choice(recipe.build())
     changed = [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
     rows = [
         *(_all_fields(recipe) if args.all else changed),
-        ("parameters", Text(f"{cost['parameters']:,}")),
-        ("operations", Text(f"{cost['operations_per_step'] / 1e9:.2f} GFLOP per step, forward and backward")),
-        ("training", Text(f"about {cost['minutes']:,.1f} min of processor time on one thread")),
+        ("parameters", Text(f"{price.parameters:,}")),
+        ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
+        ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread")),
         *([] if minutes is None else [("evaluation", Text(f"about {minutes:.1f} min more, {EACH}"))]),
-        ("numbers", Text(f"{cost['source']}: {SOURCES[cost['source']]}")),
-        ("runner", Text(cost["runner"])),
+        ("numbers", Text(f"{price.source}: {SOURCES[price.source]}")),
+        ("runner", Text(runner)),
     ]
-    result = {"recipe": fields.encode(recipe), "id": recipe.id, **cost}
+    result = {
+        "recipe": fields.encode(recipe),
+        "id": recipe.id,
+        "parameters": price.parameters,
+        "operations_per_step": price.operations,
+        "seconds_per_step": price.seconds,
+        "minutes": price.minutes,
+        "source": price.source,
+        "evaluation_minutes": minutes,
+        "runner": runner,
+    }
     return print_result(args, result, format_columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
 
 
