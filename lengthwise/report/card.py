@@ -73,6 +73,9 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and not trained_on(size, first.tops) for size in found]
         steps = (operations or {}).get(first.seedless_id)
+        families = [row for rows in own for row in worst_rows(rows)]
+        failing = [row for row in families if trained_on(row["sizes"], first.tops) and row["exact"] < SOLVED]
+        low = worst(failing or families) if families else None
         rows.append(
             {
                 "recipe": label,
@@ -83,7 +86,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "generalise": sum(beyond),
                 "longest": [size and size_text(size) for size in found] + [DIVERGED] * len(diverged),
                 "longest_uniform": [size and size_text(size) for size in alone] + [DIVERGED] * len(diverged),
-                "worst": _worst_family(own, first.tops),
+                "worst": low and {"family": low["problems"], "size": size_text(low["sizes"]), "exact": low["exact"]},
                 "fit": round(statistics.fmean(fits), 5) if fits else None,
                 "parameters": abouts[0]["parameters"] if abouts else None,
                 "operations": None if steps is None else float(f"{steps * first.steps:.3g}"),
@@ -109,16 +112,6 @@ def _longest_solved(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes
         if row["low"] >= SOLVED and (low is None or low["exact"] >= SOLVED):
             longest = sizes
     return longest
-
-
-def _worst_family(runs: Iterable[Sequence[Row]], tops: Sizes) -> Row | None:
-    """Return the worst family over all runs: within the training range or, if none fails there, beyond it."""
-    rows = [row for own in runs for row in worst_rows(own)]
-    within = [row for row in rows if trained_on(row["sizes"], tops) and row["exact"] < SOLVED]
-    if not rows:
-        return None
-    low = worst(within or rows)
-    return {"family": low["problems"], "size": size_text(low["sizes"]), "exact": low["exact"]}
 
 
 def card_table(rows: Sequence[Row]) -> Table:

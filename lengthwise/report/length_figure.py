@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import group_by, size_text
-from lengthwise.report import WORST, Curve, Point, all_curves, curves, fits_of, rule_text, training_warnings
+from lengthwise.report import WORST, Curve, all_curves, curves, fits_of, rule_text, training_warnings
 from lengthwise.report.lines import MARKS, LineStyle, legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.style import (
@@ -45,10 +45,6 @@ class Plot:
     looks: list[LineStyle]
     strong: bool = False
     seeds_only: bool = False  # bands are drawn for curves of several seeds only
-
-    def banded(self, curve: Curve) -> bool:
-        """Return True if a curve's band is drawn."""
-        return len(curve.rows_by_seed) > 1 if self.seeds_only else len(self.curves) <= len(COLOURS)
 
 
 def score_figure(
@@ -176,9 +172,20 @@ def _draw_panels(
 def _draw_plot(axes: Axes, part: Plot, longest: int | None = None) -> None:
     """Draw a panel's curves, up to ``longest`` or the largest size of theirs, and describe their bands."""
     length_axes(axes, part.curves, longest or max(curve.diagonal()[-1].length for curve in part.curves))
-    for own, curve in zip(part.looks, part.curves, strict=True):
-        draw_curve(axes, own, curve.diagonal(), banded=part.banded(curve))
-    explain_bands(axes, part.curves)
+    few = len(part.curves) <= len(COLOURS)
+    for look, curve in zip(part.looks, part.curves, strict=True):
+        points = curve.diagonal()
+        sizes, means = [point.length for point in points], [point.mean for point in points]
+        layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
+        axes.plot(sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.line())
+        if look.strong or (len(curve.rows_by_seed) > 1 if part.seeds_only else few):
+            low, high = [point.low for point in points], [point.high for point in points]
+            axes.fill_between(sizes, low, high, alpha=0.18, color=look.colour, linewidth=0, zorder=2)
+    if axes.collections and axes.get_xlabel():  # bands were drawn
+        several = {point.seeds > 1 for curve in part.curves for point in curve.diagonal()}
+        bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
+        explained = ",\nor ".join(bands)
+        axes.set_xlabel(f"{axes.get_xlabel()}\nbands: {explained}")
 
 
 def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
@@ -232,28 +239,6 @@ def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
     axes.annotate(
         text, (at, 1.02), (0, 3), ha=side, textcoords="offset points", fontsize=7, color=FAINT, annotation_clip=False
     )
-
-
-def explain_bands(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Add a description of the bands to the label of the length axis, if any bands were drawn."""
-    if not axes.collections or not axes.get_xlabel():
-        return
-    several = {point.seeds > 1 for curve in curves for point in curve.diagonal()}
-    bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
-    explained = ",\nor ".join(bands)
-    axes.set_xlabel(f"{axes.get_xlabel()}\nbands: {explained}")
-
-
-def draw_curve(axes: Axes, look: LineStyle, points: Sequence[Point], *, banded: bool) -> None:
-    """Draw a curve; with ``banded`` its band too, which is left out where there are many."""
-    sizes = [point.length for point in points]
-    means = [point.mean for point in points]
-    layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
-    axes.plot(sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.line())
-    if not (banded or look.strong):
-        return
-    low, high = [point.low for point in points], [point.high for point in points]
-    axes.fill_between(sizes, low, high, alpha=0.18, color=look.colour, linewidth=0, zorder=2)
 
 
 # Distribution of curves over panels
