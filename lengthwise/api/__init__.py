@@ -17,7 +17,6 @@ from torch import nn
 
 from lengthwise.api import catalog
 from lengthwise.api.arguments import (
-    outline_of,
     recipe_from,
     rules_from,
     run_to_save_in,
@@ -51,7 +50,7 @@ from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Maste
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.experiment.problem_set import ProblemSet, problem_set
-from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.recipe import Recipe, Watch, outline
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Restarts, Settled, Stopping
@@ -288,8 +287,10 @@ def evaluate(
             scores += follow_scores(found, sizes, rules, progress, what=what, families=True, **options)
     if own:
         own.keep("scores", *(score.row() | {"seed": seed} for score in scores))
-    known = not isinstance(weights, nn.Module) or trained_to is not None
-    return Scores(scores, outline_of(found, length_known=known))
+    facts = replace(outline(found.recipe), name=found.name)
+    if isinstance(weights, nn.Module) and trained_to is None:  # its training length is unknown
+        facts = replace(facts, top=0, tops=(0,) * len(facts.axes))
+    return Scores(scores, facts)
 
 
 @fields.validate_arguments

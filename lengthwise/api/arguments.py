@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from lengthwise.api import catalog, runs
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, quote_value
-from lengthwise.base.results import AnySize, RunOutline
+from lengthwise.base.results import AnySize
 from lengthwise.experiment.layout import Layout, NextToken
 from lengthwise.experiment.lengths import Lengths, Uniform
 from lengthwise.experiment.loops import Constant, Loops
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import Recipe, outline
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, ModelSpec
 from lengthwise.models.external import ExternalModule
@@ -199,9 +199,3 @@ def run_to_save_in(weights: object) -> Run:
     if run is None or not run.is_run:
         raise UsageError(f"save: scores are kept in a run's folder, and {_quote(weights)} is no run")
     return run
-
-
-def outline_of(weights: Weights, *, length_known: bool) -> RunOutline:
-    """Return the outline of weights, without a training length unless it is known."""
-    facts = replace(outline(weights.recipe), name=weights.name)
-    return facts if length_known else replace(facts, top=0, tops=(0,) * len(facts.axes))

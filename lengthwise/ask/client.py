@@ -131,7 +131,9 @@ class Client:
         """Return the exception for an HTTP error status: UsageError if all further requests would get it too. The body
         of a 401 is not quoted, as it may show the key."""
         status, variable = error.status_code, self.key.variable
-        quoted = f"{status}{_quote_message(error.body)}"
+        inner = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
+        message = inner.get("message", inner) if isinstance(inner, dict) else inner
+        quoted = f"{status}: {message}" if message else f"{status}"
         no_key = f"it asks for a key (401): set {variable}, or name another variable by --key-variable"
         mistakes = {
             401: f"the key in {variable} is refused (401)" if self.key.value else no_key,
@@ -184,13 +186,6 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     except (ValueError, OverflowError):
         return None
     return seconds if 0 <= seconds < float("inf") else None
-
-
-def _quote_message(body: Any) -> str:
-    """Return the message in an error's body, after a colon; empty if there is none."""
-    inner = body.get("error", body) if isinstance(body, dict) else body
-    message = inner.get("message", inner) if isinstance(inner, dict) else inner
-    return f": {message}" if message else ""
 
 
 def shorten(text: str) -> str:
