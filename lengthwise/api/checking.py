@@ -7,11 +7,12 @@ from types import ModuleType
 from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
+from lengthwise.base.files import path_of
 from lengthwise.base.quantities import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 from lengthwise.tasks.file import File
-from lengthwise.tasks.problem_file import PARTS, to_text
+from lengthwise.tasks.problem_file import PARTS, list_faults, to_text
 from lengthwise.testing.laws import Findings, check_kinds, check_part
 from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
 from lengthwise.training.arithmetic import computation_settings
@@ -47,6 +48,11 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
                 kinds = "parts, recipes, studies, classes of parts and modules"
                 raise UsageError(f"check takes {kinds}, not {type(thing).__name__}")
     return found
+
+
+def find_faults(name: str, *, words: bool = False) -> list[str]:
+    """Return the faults of a file of problems, or of a data set's folder, with their lines."""
+    return list_faults(path_of(name).resolve(), words)
 
 
 def describe_file(name: str, *, words: bool = False) -> list[tuple[str, str]]:

@@ -10,14 +10,12 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise.api.checking import Findings, check, describe_file
-from lengthwise.base.files import path_of
+from lengthwise.api.checking import Findings, check, describe_file, find_faults
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.cli.verbs import is_problem_file
 from lengthwise.report.sheet import FittedTable
-from lengthwise.tasks.problem_file import list_faults
 
 
 @dataclass(kw_only=True)
@@ -55,7 +53,7 @@ def _check_files(args: Options, names: Sequence[str]) -> int:
     """Print the contents of each file of problems, or its invalid lines."""
     result, tables, wrong = [], [], 0
     for name in names:
-        faults = list_faults(path_of(name).resolve(), args.words)
+        faults = find_faults(name, words=args.words)
         facts = [("wrong", fault) for fault in faults] or describe_file(name, words=args.words)
         table = FittedTable(name, "")
         for fact, text in facts:

@@ -76,16 +76,14 @@ def _write_page(args: Options, html: str) -> int:
 def _show_recipe(args: Options) -> int:
     from lengthwise.cli.forecast import SOURCES  # late: these import torch, which parts do not need
     from lengthwise.cli.options import recipe_of
-    from lengthwise.runners.cpu import describe_choice
-    from lengthwise.training.cost import MAX_STEP_SECONDS, cost, evaluation_seconds, known_cost
+    from lengthwise.training.cost import cost, describe_runner, evaluation_seconds, known_cost
 
     recipe, minutes = recipe_of(args.recipe, args.changes), None
     with show_elapsed(f"{recipe.name}: some steps, to see what they cost", quiet=not args.measure):
         price = cost(recipe) if args.measure else known_cost(recipe)
         if args.measure and price.source == "measured":
             minutes = evaluation_seconds(recipe) / 60
-        is_slow = price.seconds > MAX_STEP_SECONDS
-        runner = "not looked at: a step takes too long" if is_slow else describe_choice(recipe.build())
+        runner = describe_runner(recipe, price)
     changed = [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
     rows = [
         *(_all_fields(recipe) if args.all else changed),

@@ -26,6 +26,7 @@ from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import SPEED, estimate_training, parameters
 from lengthwise.experiment.source import Fresh
+from lengthwise.runners.cpu import describe_choice
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import keep_operations, read_operations
 from lengthwise.training.arithmetic import Matmul, computation_settings
@@ -65,6 +66,12 @@ def evaluation_seconds(recipe: Recipe) -> float:
         exact_match(recipe.build().eval(), recipe, top, few)
         seconds = time.process_time() - start
     return seconds * SAMPLES / few * sum(work(recipe, size) for size in sizes) / work(recipe, top)
+
+
+def describe_runner(recipe: Recipe, cost: Cost) -> str:
+    """Return which runner trains a recipe, and why."""
+    is_slow = cost.seconds > MAX_STEP_SECONDS
+    return "not looked at: a step takes too long" if is_slow else describe_choice(recipe.build())
 
 
 def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> float:
