@@ -295,12 +295,7 @@ def evaluate(
 
 @fields.validate_arguments
 def problems(
-    task: Task | str,
-    sizes: AnySize | Iterable[AnySize],
-    count: int,
-    *,
-    split: Purpose | None = None,
-    seed: int = 0,
+    task: Task | str, sizes: AnySize | Iterable[AnySize], count: int, *, split: Purpose | None = None, seed: int = 0
 ) -> ProblemSet:
     """Draw ``count`` problems of a ``task``, by its name too, each of a uniform one of the ``sizes``, for other
     programs. ``seed`` chooses them.

@@ -63,9 +63,8 @@ def describe_file(name: str, *, words: bool = False) -> list[tuple[str, str]]:
     repeated = f"; {found.repeated:,} lines repeat others" * bool(found.repeated)
     prompt, answer = found.length.amax(0).tolist()
     some = " ".join(symbol for symbol in map(to_text, found.symbols[:40]) if not symbol.isspace())
-    further = (
-        [] if words or " " not in map(to_text, found.symbols) else [("spaces", "are symbols; --words reads words")]
-    )
+    is_note = not words and " " in map(to_text, found.symbols)
+    further = [("spaces", "are symbols; --words reads words")] * is_note
     return [
         ("problems", f"{len(found.size):,} different{repeated}"),
         ("split", ", ".join(counts)),

@@ -58,13 +58,7 @@ def _build_module(factory: Factory) -> nn.Module:
 
 
 def train_seeds(
-    train: Callable[..., Any],
-    *,
-    recipe: Any,
-    changes: Sequence[str],
-    seed: int | None,
-    seeds: int | None,
-    **named: Any,
+    train: Callable[..., Any], *, recipe: Any, changes: Sequence[str], seed: int | None, seeds: int | None, **named: Any
 ) -> Any:
     """The runs of several seeds; a module, or what a function builds, has weights of its own in each."""
     if seeds is not None and named["folder"] is not None:

@@ -41,12 +41,12 @@ def parse_sizes(text: str) -> list[AnySize]:
     (every pair); or several joined by commas, without duplicates. Raises UsageError, in one line, if it is invalid or
     names too many sizes for any machine."""
     parts = [_spans_of(part.strip()) for part in text.split(",")]
-    resources.estimate_sizes(sum(math.prod(map(len, spans)) for spans in parts)).check(
-        f"{text[:40]}: a row for each size"
-    )
-    return list(
-        dict.fromkeys(size for spans in parts for size in (itertools.product(*spans) if spans[1:] else spans[0]))
-    )
+    count = sum(math.prod(map(len, spans)) for spans in parts)
+    resources.estimate_sizes(count).check(f"{text[:40]}: a row for each size")
+    sizes: list[AnySize] = []
+    for spans in parts:
+        sizes += itertools.product(*spans) if spans[1:] else spans[0]
+    return list(dict.fromkeys(sizes))
 
 
 def task_sizes(task: Task, text: str) -> list[tuple[int, ...]]:

@@ -75,9 +75,8 @@ def _print_record(args: Options, record: dict[str, Any], where: str) -> int:
     for check in record["checks"]:
         table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
     scores = worst_table(record["scores"], tuple(map(int, about["trained_to"].split("x"))))
-    longest = (
-        f"longest: {record['longest'] or 'none'}; of uniform problems alone: {record['longest_uniform'] or 'none'}"
-    )
+    uniform = record["longest_uniform"] or "none"
+    longest = f"longest: {record['longest'] or 'none'}; of uniform problems alone: {uniform}"
     if record["left_out"]:
         longest += f"; for want of time not measured: {', '.join(record['left_out'])} (--minutes)"
     print_result(args, record, table, "", scores, "", Text(longest), Text(where, "dim"))

@@ -12,18 +12,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Fate, by_recipe, name_of_seeds, verdict_of_seeds
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import LineStyle, legend
-from lengthwise.report.style import (
-    COLOURS,
-    DASHED,
-    FAINT,
-    INK,
-    Dash,
-    Drawing,
-    Width,
-    fix_layout,
-    new_figure,
-    style,
-)
+from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, Dash, Drawing, Width, fix_layout, new_figure, style
 
 RULES: dict[str, tuple[str, str, Dash]] = {
     "oracle": ("T(n)", INK, "-"),

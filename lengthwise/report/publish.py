@@ -87,11 +87,7 @@ def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequen
 
 
 def _draw_figures(
-    runs: Sequence[RunFolder],
-    asked: Sequence[InquiryFolder],
-    title: str | None,
-    strong: str | None,
-    width: Width,
+    runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], title: str | None, strong: str | None, width: Width
 ) -> dict[str, Figure]:
     """Return all figures that there are rows for, by name."""
     figures: dict[str, Figure] = {}
@@ -123,10 +119,7 @@ def anatomy_rows(runs: Sequence[RunFolder]) -> list[Row]:
 
 
 def _write_data(
-    runs: Sequence[RunFolder],
-    asked: Sequence[InquiryFolder],
-    folder: Path,
-    operations: Mapping[str, float] | None,
+    runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], folder: Path, operations: Mapping[str, float] | None
 ) -> list[Path]:
     """Write the rows behind the figures, with recipes and versions."""
     entries = []

@@ -111,10 +111,8 @@ def verify(
             except UsageError as error:  # e.g. problems longer than the position table
                 refused = str(error)
         checks.append(_check_attack(found, refused))
-    longest, uniform = (
-        longest_certain_size(rows),
-        longest_certain_size(row for row in rows if row["problems"] == "uniform"),
-    )
+    longest = longest_certain_size(rows)
+    uniform = longest_certain_size(row for row in rows if row["problems"] == "uniform")
     return {
         "about": _about(weights, seed, files or {}),
         "parameters": parameters,
