@@ -32,7 +32,15 @@ def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
     with rng.preserve_generators():
         rng.seed_torch(rng.address(seed, "weights"))
         if not isinstance(module, nn.Module):
-            return _build_module(module)
+            try:
+                found: Any = module()
+            except Exception as error:
+                raise UsageError(f"the function that builds the module: {describe_user_error(error)}") from error
+            if isinstance(found, nn.Module):
+                return found
+            raise UsageError(
+                f"the function that builds the module returns {quote_value(found)}, which is no torch module"
+            )
         new = copy.deepcopy(module)
         for name, part in [*new.named_modules()][::-1]:  # a part that resets its own parts' biases comes after them
             reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
@@ -45,16 +53,6 @@ def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
                     f"that builds the module: lw.train(lambda: {type(module).__name__}(…), …)"
                 )
     return new
-
-
-def _build_module(factory: Factory) -> nn.Module:
-    try:
-        found: Any = factory()
-    except Exception as error:
-        raise UsageError(f"the function that builds the module: {describe_user_error(error)}") from error
-    if not isinstance(found, nn.Module):
-        raise UsageError(f"the function that builds the module returns {quote_value(found)}, which is no torch module")
-    return found
 
 
 def train_seeds(
