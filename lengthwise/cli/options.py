@@ -73,6 +73,14 @@ def _spans_of(part: str) -> list[range]:
     return spans
 
 
+def parse_size(text: str, axes: int) -> tuple[int, ...]:
+    """Parse one size, ``5`` or ``5x3``; a single number applies to all axes. Raises UsageError if it is invalid."""
+    if not re.fullmatch(r"\d{1,18}(x\d{1,18})*", text):
+        raise UsageError(f"{text[:40]!r} is not a size: write 5, or 5x3 for a task of two sizes")
+    size = tuple(int(part) for part in text.split("x"))
+    return size * axes if len(size) == 1 else size
+
+
 # Problems
 
 

@@ -15,7 +15,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.types import Problems
 from lengthwise.cli.console import err
-from lengthwise.cli.options import kind_of, task_sizes
+from lengthwise.cli.options import kind_of, parse_size, task_sizes
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, Words
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
@@ -54,9 +54,7 @@ def run(args: Options) -> int:
     elif args.split or args.size is None:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
     else:  # the problems that models are measured on
-        size, *others = task_sizes(task, args.size)
-        if others:
-            raise UsageError(f"{args.size[:40]!r} is not a size: write 5, or 5x3 for a task of two sizes")
+        size = parse_size(args.size, len(task.axes))
         estimate_problems(count, size).check(f"{count} problems of size {args.size}")
         problems = fresh_problems(task, size, count, seed=seed, kind=kind_of(args))
         drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
