@@ -95,7 +95,7 @@ def test_scores_are_kept_once_and_where_they_can_be(replicates):
     lw.evaluate(replicates[0], [20, 40], samples=6, save=True, quiet=True)
     assert replicates[0].rows("scores") == rows
     for wrong in (Net(), "looped-parity"):
-        with pytest.raises(UsageError, match=r"save: scores are replicates in a run's folder|there is no such run"):
+        with pytest.raises(UsageError, match=r"save: scores are kept in a run's folder|there is no such run"):
             lw.evaluate(wrong, [2], task="parity" if isinstance(wrong, Net) else None, save=True, quiet=True)
 
 
@@ -133,15 +133,8 @@ def test_what_cannot_be_pooled_is_said(replicates):
 
 
 def test_the_command_line_reports_runs_of_a_module_with_figures_and_a_latex_table(replicates, tmp_path, capsys):
-    words = [
-        "report",
-        *(str(run.folder) for run in replicates),
-        "looped-parity",
-        "--formats",
-        "pdf,png",
-        "--table",
-        "latex",
-    ]
+    folders = [str(run.folder) for run in replicates]
+    words = ["report", *folders, "looped-parity", "--formats", "pdf,png", "--table", "latex"]
     assert entry._run(entry.parse([*words, "--out", str(tmp_path), "--quiet"])) == 0
     said = capsys.readouterr().out
     assert r"\begin{tabular}" in said and (tmp_path / "lengths.pdf").exists() and (tmp_path / "lengths.png").exists()
