@@ -195,8 +195,8 @@ def _is_index(parts: list[Any], step: str) -> bool:
 
 
 def validate(kind: Any, value: Any, path: str) -> Any:
-    """Convert a value to its declared type: an integer to a float, a kind's name to the part, a single value to a tuple
-    of one. Raises UsageError, with the field's path, if it does not fit."""
+    """Convert a value to its declared type: an integer to a float, a class's name to an instance, a single value to a
+    tuple of one. Raises UsageError, with the field's path, if it does not fit."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         value = validate(options[0], value, path)
@@ -326,7 +326,7 @@ def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
 
 def kinds(base: type) -> dict[str, type]:
     """Return all imported dataclasses that a field of type ``base`` may hold, by name. Raises UsageError if a user's
-    own has the name of one of the package's: it would silently replace it in every recipe."""
+    class has the name of one of the package, which it would silently replace in every recipe."""
     found: dict[str, type] = {}
     for cls in sorted(subclasses_of(base), key=lambda cls: cls.__name__):
         if (other := found.get(recorded_name(cls))) and is_shipped(other) != is_shipped(cls):

@@ -281,7 +281,7 @@ def answer_mask(symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], 
 
 
 def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
-    """Return True at a row's first positions, one for each of its slots."""
+    """Return a mask: True at a row's first k positions, where k is its number of answer slots."""
     count = answer_slots.sum(1)
     return torch.arange(int(count.max())) < count[:, None]
 

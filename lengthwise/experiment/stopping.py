@@ -246,7 +246,7 @@ def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     if (wrong := limit < 1).any():
         row = int(wrong.long().argmax())
         raise UsageError(
-            f"{rule.name}: limit gives {int(limit[row])} loops to a row of {int(planned[row])} planned ones; "
+            f"{rule.name}: limit gives {int(limit[row])} loops to a row with {int(planned[row])} planned loops; "
             "every row runs 1 or more"
         )
     return limit

@@ -85,9 +85,9 @@ class ExternalModule(ModelSpec):
                 f"{', '.join(same_class)} returns a {self.name} with other layers or settings than the trained one"
             )
         raise UsageError(
-            f"this model is a module {self.name} that was given from Python, which no file can build: --import a file "
-            f"with a function that returns it, such as def build() -> {self.name}; or, in Python, load "
-            "model.safetensors into your module (names there begin with 'module.'), and give it to lw.evaluate"
+            f"this model is a module {self.name} passed in from Python, which the saved files cannot build: --import a "
+            f"file with a function that returns it, such as def build() -> {self.name}; or, in Python, load "
+            "model.safetensors into your module (its names begin with 'module.'), and pass it to lw.evaluate"
         )
 
 

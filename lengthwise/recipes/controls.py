@@ -26,7 +26,7 @@ LAYERS = 20  # applied once instead of in a loop
 
 
 def controls() -> dict[str, Recipe]:
-    """Ours without the loop, without the window, or without both. See docs/controls.md."""
+    """Return our recipes without the loop, without the window, or without both. See docs/controls.md."""
     looped, standard = looped_pairs(), standard_pairs()  # which has neither loop nor window
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)

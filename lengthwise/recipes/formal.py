@@ -72,8 +72,9 @@ TASKS: dict[str, tuple[Task, Layout, int]] = {
 
 
 def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
-    """Return the recipe of a cell. ``task`` and ``architecture`` are names of this module, or classes of tasks and of
-    mixers, a user's own among them. ``families``: fraction of a batch from structured problems."""
+    """Return the recipe for one task and one architecture. ``task`` and ``architecture`` are names of this module, or
+    classes of tasks and of mixers, a user's own among them. ``families``: fraction of a batch from structured
+    problems."""
     if task in TASKS:
         problems, layout, symbols = TASKS[task]
         top, start = SYMBOLS // symbols, max(problems.smallest, START // symbols)

@@ -102,8 +102,8 @@ class Plain(Runner):
     def _until_last(
         self, inputs: Inputs, loops: RowLoops, **options: Any
     ) -> Iterator[tuple[Int[Tensor, " r"], State, int]]:
-        """Yield, after each loop that is the last of some rows: the rows that ran, their state, and how many leave;
-        these are last."""
+        """After each loop in which some rows halt, yield the rows that ran, their state, and the number that halt;
+        those come last."""
         leave = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
         for k, rows, state in unroll(self.model, inputs, loops, **options):
             if leave[k]:

@@ -36,7 +36,7 @@ def number_length(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
 def without_leading_zeros(
     digits: Int[Tensor, "*b n"], length: Int[Tensor, "*b"], others: Int[Tensor, "*b n"]
 ) -> Int[Tensor, "*b n"]:
-    """Replace a zero as the top digit of a number of several digits by the digit of ``others`` there."""
+    """Replace the leading zero of each number of several digits with the digit of ``others`` at its position."""
     tops = torch.arange(0, digits.numel(), digits.shape[-1]) + length.flatten() - 1  # indices of the top digits
     top = digits.flatten().index_select(0, tops)
     drawn = torch.where((top == 0) & (length.flatten() > 1), others.flatten().index_select(0, tops), top)

@@ -295,7 +295,7 @@ class Expression(Task):
         expression = re.sub(r"(?<![\d)])-(?=0)", "", expression)
         result, (low, high) = value(expression), self._bounds
         if not low < result < high:
-            raise UsageError(f"expression: a value has at most {self.most} characters, unlike that of {expression}")
+            raise UsageError(f"expression: the value of {expression} has more than {self.most} characters")
         row = self.vocab.encode(expression).to(torch.uint8)
         return self._problems(torch.tensor([len(row)]), row[None], torch.tensor([result]))
 

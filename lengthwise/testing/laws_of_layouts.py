@@ -75,7 +75,9 @@ def all_symbols_are_known(layout: Layout) -> None:
         reads, writes = map(len, layout.vocabs(task))
         for name, ids, count in (("tokens", batch.inputs.tokens, reads), ("targets", batch.targets, writes)):
             if int(ids.min()) < 0 or int(ids.max()) >= count:
-                raise Broken(f"{task.name}: {name} from {ids.min()} to {ids.max()}, of {count} symbols")
+                raise Broken(
+                    f"{task.name}: {name} hold ids from {ids.min()} to {ids.max()}, but there are {count} symbols"
+                )
 
 
 def the_answer_is_not_shown(layout: Layout) -> None:

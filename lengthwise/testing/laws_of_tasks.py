@@ -71,7 +71,9 @@ def rows_are_padded_with_zeros(task: Task) -> None:
             if row[torch.arange(row.shape[1]) >= length[:, None]].any():
                 raise Broken(f"{name} {what} hold other ids than 0 after their ends")
             if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < len(task.symbols):
-                raise Broken(f"{name} {what} hold ids from {row.min()} to {row.max()} of {len(task.symbols)} symbols")
+                raise Broken(
+                    f"{name} {what} hold ids from {row.min()} to {row.max()}, but there are {len(task.symbols)} symbols"
+                )
 
 
 def answers_fit_their_slots(task: Task) -> None:
@@ -207,8 +209,8 @@ def _samplers(task: Task) -> list[tuple[str, Sampler]]:
 
 
 def sizes_of_family(task: Task, name: str) -> Int[Tensor, "b axes"]:
-    """Return sizes to check: for uniform problems and the harder set, all small sizes several times, else the smallest
-    once; for families also a large size and random ones in between."""
+    """Return sizes to check: of uniform problems and the harder set all small sizes, several times; of other families
+    the smallest, once; of all families also a large size and random ones in between."""
     small = sizes_of(task) if name in ("uniform", task.harder) else sizes_of(task, top=3, times=1)
     if name == "uniform":
         return small

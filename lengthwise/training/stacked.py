@@ -138,19 +138,19 @@ def rehearse_stacked(
     except (RuntimeError, TypeError, ValueError) as error:
         draws = "the model draws random numbers in training, as dropout and noise do"
         reason = draws if "random operation" in message_of(error) else one_line(error)
-        raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); leave the stack out") from None
+        raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); omit --stack") from None
 
 
 def check_seeds(recipes: Sequence[Recipe]) -> None:
     """Raise UsageError unless these are several seeds of one recipe, for one process."""
     if process_count() > 1:
-        raise UsageError("torchrun's processes train one run together: leave the stack out, or torchrun")
+        raise UsageError("torchrun's processes train one run together: omit --stack, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
         raise UsageError("a stack is of two or more seeds, all different")
     first = recipes[0]
     if first.objective.takes_several_steps:
         kind = type(first.objective).__name__
-        raise UsageError(f"{kind} takes several steps on a batch, which a stack does not: leave the stack out")
+        raise UsageError(f"{kind} takes several steps on a batch, which --stack does not support: omit --stack")
     if first.parent or first.patience or first.accumulate > 1:
         raise UsageError("--stack does not support --from, patience or accumulate: omit --stack")
     if len({recipe.seedless_id for recipe in recipes}) > 1:

@@ -209,8 +209,8 @@ def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
 
 
 def _check_training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) -> Check:
-    """Compare the largest problems that training draws, per axis, with the recipe's training lengths, and these with
-    the sizes asked for and claimed."""
+    """Check that training draws nothing longer than the recipe's training lengths, and that some requested or claimed
+    size is longer than these."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
     most = torch.stack([data.batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
