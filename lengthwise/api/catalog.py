@@ -74,11 +74,11 @@ def _recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
     found = _find_functions(modules, Recipe)
     for module in modules:  # one by one: two modules' family functions may share a name, though their recipes do not
         for family in _find_functions([module], dict[str, Recipe]).values():
-            found |= {name: _return_recipe(recipe, family.__doc__) for name, recipe in family().items()}
+            found |= {name: _recipe_function(recipe, family.__doc__) for name, recipe in family().items()}
     return found
 
 
-def _return_recipe(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
+def _recipe_function(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
     def make() -> Recipe:
         return recipe
 

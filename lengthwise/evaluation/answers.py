@@ -32,7 +32,7 @@ class Predictions:
     stopped: Bool[Tensor, " b"] | None = None  # stopped by the rule, not by its limit; None: the rule has no ``done``
     ran: Int[Tensor, " b"] | None = None  # loops that were run to choose ``loops``; None: ``loops``
     residual: Float[Tensor, " b"] | None = None  # largest relative movement of the state in the answer's loop
-    start: Int[Tensor, " b"] | None = None  # number of the answer's first state (see ``from_start``); None: 0
+    start: Int[Tensor, " b"] | None = None  # number of the answer's first state (see ``with_first_state``); None: 0
 
     def replace_rows(self, rows: Bool[Tensor, " b"], other: Predictions) -> Predictions:
         """Return the same with these rows of ``other``, which was predicted for the same batch."""
@@ -54,7 +54,7 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
     """Return the model's answers under several stopping rules, from one run up to the largest of their limits;
     ``Restarts`` adds runs of its own."""
     model.eval()
-    starts = [from_start(model, number) for number in range(max(rule.starts for rule in rules))]
+    starts = [with_first_state(model, number) for number in range(max(rule.starts for rule in rules))]
     inner = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
     movement = any(rule.needs_movement for rule in rules)
     found = _answers_from_one_start(model, recipe, batch, inner, movement)
@@ -286,7 +286,7 @@ def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
     return torch.arange(int(count.max())) < count[:, None]
 
 
-def from_start(model: Model, number: int) -> Model:
+def with_first_state(model: Model, number: int) -> Model:
     """Return the model with another first state: its own for ``number`` 0, else a random one (see ``RandomStart``).
     Raises UsageError if its first state is never random."""
     return RandomStart(model, number) if number else model

@@ -292,7 +292,7 @@ def _results_of_batches(
         for rule, parts, predicted in zip(rules, results, answers(model, recipe, batch, rules), strict=True):
             columns = row_counts(recipe, batch, predicted)
             if recipe.task.final_after:
-                columns[:, -1] = _final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
+                columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
             count = batch.answer_slots.sum(1)
             parts.append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
         if report:
@@ -319,7 +319,7 @@ def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tens
     return torch.stack([column.long() for column in (*columns, columns[0])], 1)
 
 
-def _final_part_right(
+def _is_final_part_right(
     model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predicted: Predictions, right: Bool[Tensor, " b"]
 ) -> Bool[Tensor, " b"]:
     """Return where the answer's final part, after the last ``Task.final_after``, is right. Where answer tokens are

@@ -13,7 +13,7 @@ from lengthwise.base.fields import validate
 from lengthwise.base.formatting import as_html
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Batch, Problems, UsageError
-from lengthwise.evaluation.answers import answer_text, from_start
+from lengthwise.evaluation.answers import answer_text, with_first_state
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.experiment.layout import up_to_end
@@ -80,7 +80,7 @@ class Solver:
         problems, known = _parse_prompt(recipe.task, prompt)
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
         predicted = respond(model, recipe, problems, rule)
-        model = model if predicted.start is None else from_start(model, int(predicted.start))
+        model = model if predicted.start is None else with_first_state(model, int(predicted.start))
         row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end(recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         wanted = row.targets[row.answer_slots]

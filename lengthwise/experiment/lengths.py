@@ -43,7 +43,7 @@ class Lengths(Config):
         return step
 
 
-class Drawn(Lengths):
+class SampledLengths(Lengths):
     """Sizes are drawn first, independently on each axis, then problems of these sizes; for sizes that the task lacks,
     of random smaller ones (``Task.replace_missing_sizes``)."""
 
@@ -73,7 +73,7 @@ def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) ->
 
 
 @dataclass(frozen=True)
-class Uniform(Drawn):
+class Uniform(SampledLengths):
     """Uniform from ``bottom`` to ``top``, in steps of ``step``; a fraction ``longest`` of the rows has size ``top``
     instead."""
 
@@ -95,7 +95,7 @@ class Uniform(Drawn):
 
 
 @dataclass(frozen=True)
-class OneOf(Drawn):
+class OneOf(SampledLengths):
     """Each of the ``sizes`` with the same probability, e.g. OneOf(sizes=(4,8,16)); a size that is named twice is twice
     as frequent."""
 
@@ -119,7 +119,7 @@ class OneOf(Drawn):
 
 
 @dataclass(frozen=True)
-class LogUniform(Drawn):
+class LogUniform(SampledLengths):
     """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n: of sizes up to 20, half are
     at most 3. Where there are two axes, uniform sizes give short problems, which people type, one row in forty-four."""
 
@@ -132,7 +132,7 @@ class LogUniform(Drawn):
         return self.bottom + drawn.view(rows, axes)
 
 
-class Growing(Drawn):
+class Growing(SampledLengths):
     """Uniform from ``bottom`` to a maximum that grows up to ``top``. ``most`` limits each axis."""
 
     start: int  # the first maximum

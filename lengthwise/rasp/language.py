@@ -258,14 +258,14 @@ def shift(row: Row, default: Symbol) -> Recorded[Row]:
 def seen(marks: Row) -> Recorded[Row]:
     """Return True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are a
     row of True and False."""
-    marks = _marks(marks)
+    marks = _to_booleans(marks)
     return marks if marks.ids is None else Row(marks.alphabet, marks.ids.cummax(1).values), {}
 
 
 @_operation
 def latest(values: Row, marks: Row, default: Symbol) -> Recorded[Row]:
     """Return the value at the last mark up to each position: that of the largest marked position."""
-    values, marks, facts = _admit(values, default), _marks(marks), {"default": default}
+    values, marks, facts = _admit(values, default), _to_booleans(marks), {"default": default}
     if values.ids is None or marks.ids is None:
         return Row(values.alphabet, None), facts
     position = torch.arange(values.ids.shape[1])
@@ -279,7 +279,7 @@ def _admit(row: Row, symbol: Symbol) -> Row:
     return row if symbol in row.alphabet else Row((*row.alphabet, symbol), row.ids)
 
 
-def _marks(marks: Row) -> Row:
+def _to_booleans(marks: Row) -> Row:
     if not set(marks.alphabet) <= {False, True}:
         raise Forbidden("marks must be True or False: create them with `each`")
     if marks.alphabet == (False, True):

@@ -44,7 +44,14 @@ def ablations() -> dict[str, Recipe]:
         replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in halves.items()
     ]
     return by_name(
-        [*_variations("parity", parity), *of_addition, *_two_loops(), *_abacus(), *_published_recipes(), *own_rows]
+        [
+            *_variations("parity", parity),
+            *of_addition,
+            *_flipped_copy_recipes(),
+            *_abacus(),
+            *_published_recipes(),
+            *own_rows,
+        ]
     )
 
 
@@ -74,7 +81,7 @@ def _variations(task: str, ours: Recipe) -> list[Recipe]:
     return [replace(ours, name=f"ablation-{task}-{what}", **change) for what, change in changes.items()]
 
 
-def _two_loops() -> list[Recipe]:
+def _flipped_copy_recipes() -> list[Recipe]:
     """Return recipes for a task that needs two loops in sequence, while the method repeats one step."""
     ours = replace(WINDOWED, task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
     deep = replace(ours, name="ablation-flipped-copy-ours", model=_model(ours, layers=2))

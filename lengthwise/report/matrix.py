@@ -112,7 +112,7 @@ def paper_score(config: Mapping[str, Any]) -> Row:
     None in all if no paper does, or if the recipe loops or trains on families."""
     fields = dict.fromkeys(("published", "published_scaled", "paper", "source", "tested", "standing", "where"))
     papers = tomllib.loads(PAPERS.read_text(encoding="utf-8"))
-    parts, task = _name_mixers(config["model"]) or [config["model"]], config["task"]["kind"]
+    parts, task = _mixers_of(config["model"]) or [config["model"]], config["task"]["kind"]
     form, loops = papers["tasks"].get(task), config["loops"]
     asked = form is not None and form.items() <= config["task"].items() and config["layout"]["kind"] == "Labelled"
     if not asked or config.get("families") or loops != {"kind": "Constant", "count": 1}:
@@ -138,7 +138,7 @@ def foot_texts(row: Row) -> tuple[str, str]:
 
 def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return an architecture's name for each recipe: its model's mixers and positions, or its kind."""
-    mixers = [_name_mixers(config["model"]) for config in configs]
+    mixers = [_mixers_of(config["model"]) for config in configs]
     flat = [mixer for group in mixers for mixer in group]
     texts = iter(distinguish_parts(flat))
     found = []
@@ -153,7 +153,7 @@ def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def _name_mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _mixers_of(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     # Old recipes have no field for mixers.
     attention = [{"kind": "Attention"}] if model["kind"] == "Transformer" else []
     return list(model.get("mixers") or ([model["mixer"]] if "mixer" in model else attention))

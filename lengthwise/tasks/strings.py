@@ -23,7 +23,7 @@ _ALPHABET = string.digits + string.ascii_lowercase
 
 
 @dataclass(frozen=True)
-class _OnAlphabet(SequenceTask):
+class _AlphabetTask(SequenceTask):
     alphabet: Annotated[int, Range(2, 36)] = 2  # how many symbols, 2–36: 0–9, then a–z
 
     @property
@@ -32,7 +32,7 @@ class _OnAlphabet(SequenceTask):
 
 
 @dataclass(frozen=True)
-class Copy(_OnAlphabet):
+class Copy(_AlphabetTask):
     """n uniform symbols of an alphabet → the same (Fan et al. 2025, section 6.1). T(n) = n: the row moves on by one
     position per round."""
 
@@ -54,7 +54,7 @@ class Copy(_OnAlphabet):
 
 
 @dataclass(frozen=True)
-class _RearrangementTask(_OnAlphabet):
+class _RearrangementTask(_AlphabetTask):
     times = 1  # length of the answer, in multiples of the prompt's
 
     @property

@@ -119,7 +119,7 @@ def far_longer_rows_are_read(runner: Runner) -> None:
             raise Broken(f"a row of {LONG} positions gets logits that are not finite")
 
 
-def decoding_goes_on_from_earlier_positions(spec: ModelSpec) -> None:
+def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
     """Decoding a row piece by piece gives the same logits as reading it whole."""
     for model in build_models(spec, [True]):
         inputs, loops = rows([9, 9]), 2

@@ -172,7 +172,7 @@ def loss_depends_only_on_masked_targets(objective: Objective) -> None:
         raise Broken("other targets inside the loss mask do not change the loss")
 
 
-def the_loss_can_be_descended(objective: Objective) -> None:
+def gradients_are_finite_and_not_all_zero(objective: Objective) -> None:
     """Some parameter has a gradient, and all gradients are finite."""
     model, batch = build_setting()
     _compute_loss(objective, model, batch).value.backward()

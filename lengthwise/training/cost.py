@@ -80,7 +80,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
     rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
     if (seconds := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return seconds * SPEED
-    small, counter = _shrink(recipe, rows), _Counter()
+    small, counter = _shrink(recipe, rows), _OperationCounter()
     model = small.build()
     with computation_settings(1):
         for step in _sample_steps(recipe, moments):
@@ -92,7 +92,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
     return counter.operations * recipe.batch / rows / moments
 
 
-class _Counter(TorchDispatchMode):
+class _OperationCounter(TorchDispatchMode):
     """Counts the operations of matrix products, like torch's ``FlopCounterMode``, without following modules."""
 
     operations = 0

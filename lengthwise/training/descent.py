@@ -70,7 +70,7 @@ class Descent:
         return norm
 
 
-class ReplayedDescent:
+class ReplayedUpdate:
     """Descents of one model or of several, captured when they first have the same weights with gradients, and replayed
     together after that.
 

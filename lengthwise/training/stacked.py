@@ -42,7 +42,7 @@ from lengthwise.training.arithmetic import (
     step_precision,
     stop_signal,
 )
-from lengthwise.training.descent import ReplayedDescent
+from lengthwise.training.descent import ReplayedUpdate
 from lengthwise.training.loop import TrainingProgress
 from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
@@ -265,9 +265,9 @@ class RecordedSteps:
         self.trainers = [*trainers]
         self.graphs, self.replayed = self._build()
 
-    def _build(self) -> tuple[StackedGraphs, ReplayedDescent]:
+    def _build(self) -> tuple[StackedGraphs, ReplayedUpdate]:
         first, models = self.trainers[0], [one.model for one in self.trainers]
-        return StackedGraphs(models, bf16=first.matmul == "bf16"), ReplayedDescent(first.device)
+        return StackedGraphs(models, bf16=first.matmul == "bf16"), ReplayedUpdate(first.device)
 
     def begin(self) -> None:
         """Start a step: set all gradients to 0."""

@@ -32,7 +32,7 @@ from lengthwise.runs.run import FINAL, Run, check_kept, commit, rename_parameter
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, step_precision
 from lengthwise.training.choice import RunnerChoice
-from lengthwise.training.descent import EMA, Descent, ReplayedDescent
+from lengthwise.training.descent import EMA, Descent, ReplayedUpdate
 from lengthwise.training.lineage import read_parent
 from lengthwise.training.processes import Processes, SingleProcess
 from lengthwise.training.validation import Validator, finite
@@ -72,7 +72,7 @@ class Trainer:
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.descent = Descent(self.model, self.optimizer, recipe.clip)
         how: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs, "stacked": stacked > 0}
-        self.runners, self.replayed = RunnerChoice(self.model, self.processes, **how), ReplayedDescent(device)
+        self.runners, self.replayed = RunnerChoice(self.model, self.processes, **how), ReplayedUpdate(device)
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = recipe.start
         self.passed = 0  # exams, with Mastery
@@ -357,7 +357,7 @@ class Trainer:
         if self.average:
             self.average.load_state_dict(state["average"])
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
-        self.replayed = ReplayedDescent(self.device)  # captures of before change the former state
+        self.replayed = ReplayedUpdate(self.device)  # captures of before change the former state
         self.step, self.watching.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self.passed, self.diverged, self.parts = state.get("passed", 0), state.get("diverged", 0), state.get("parts", 1)

@@ -9,7 +9,7 @@ import lengthwise as lw
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import entry
-from lengthwise.evaluation.answers import answer, answers, from_start, trace
+from lengthwise.evaluation.answers import answer, answers, trace, with_first_state
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Restarts, Settled
 from lengthwise.runs.run import load
 
@@ -37,7 +37,7 @@ def sudoku():
 def test_keeps_the_best_of_the_answers_from_each_first_state(sudoku, rule, pick):
     model, recipe, batch = sudoku
     kept = answer(model, recipe, batch, Restarts(rule, 5, pick))
-    starts, row = [from_start(model, number) for number in range(5)], torch.arange(len(batch))
+    starts, row = [with_first_state(model, number) for number in range(5)], torch.arange(len(batch))
     tried = [answer(one, recipe, batch, rule) for one in starts]
     traces = [trace(one, batch, found.loops, None, movement=True) for one, found in zip(starts, tried, strict=True)]
     residuals = [whole.movement[found.loops - 1, row, 0].float() for whole, found in zip(traces, tried, strict=True)]
@@ -70,7 +70,9 @@ def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
 
 def test_first_states_are_normal_differ_and_are_those_of_training_in_size(sudoku):
     model, _, batch = sudoku
-    starts = torch.stack([one.start(one.embed(batch.inputs)) for one in (from_start(model, n) for n in range(1, 9))])
+    starts = torch.stack(
+        [one.start(one.embed(batch.inputs)) for one in (with_first_state(model, n) for n in range(1, 9))]
+    )
     real = batch.inputs.padding_mask
     assert not starts[:, ~real].any() and abs(starts[:, real].std() - model.start_noise) < 0.02
     flat = starts[:, 0].flatten(1)

@@ -49,7 +49,7 @@ class _Emit(torch.autograd.Function):
     def backward(ctx: Any, to_emitted: Tensor, to_after: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         seen, weight, gates, long, after = ctx.saved_tensors
         to_gates = torch.empty_like(gates)
-        to_long = _through_gates(gates, long, after, to_emitted, to_after, to_gates)
+        to_long = _backward_through_gates(gates, long, after, to_emitted, to_after, to_gates)
         return to_gates.mT @ weight, to_gates @ seen, to_long
 
 
@@ -105,7 +105,7 @@ class _CellAlongRows(torch.autograd.Function):
             to_both = torch.cat([to_output, to_short])
             to_out.addmm_(to_both, e.T)
             to_e, to_gate = out_t @ to_both, torch.empty_like(gate)
-            to_long = _through_gates(gate, before, after, to_e, to_long, to_gate)
+            to_long = _backward_through_gates(gate, before, after, to_e, to_long, to_gate)
             to_into.addmm_(to_gate, seen[:-1].T)
             to_bias += to_gate.sum(1)  # a third cheaper than one more column in the product
             to_read, to_short = (into_t @ to_gate).split([width, len(to_short)])
@@ -130,7 +130,7 @@ def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
     return parts
 
 
-def _through_gates(
+def _backward_through_gates(
     gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
 ) -> Tensor:
     """Compute the backward pass through the gates of one step.

@@ -100,10 +100,10 @@ def _count_earlier_equal(rows: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
 
 def attend(projected: Float[Tensor, "n 3 h e"], few: SparseKeys) -> Float[Tensor, "n h e"]:
     """Return softmax(q kᵀ / √e + bias) v, over the keys that each query sees."""
-    return _AttendFew.apply(projected, few.bias, few)
+    return _SparseAttention.apply(projected, few.bias, few)
 
 
-class _AttendFew(torch.autograd.Function):
+class _SparseAttention(torch.autograd.Function):
     """Gathers, weights and sums in one operation per step. The gradient of a key is gathered from the queries that see
     it, which is faster than scattering."""
 
