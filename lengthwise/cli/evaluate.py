@@ -112,7 +112,7 @@ def _measure(
             own.keep("scores", *rows)
         return rows
 
-    rows = _read_measured(own, sizes, rules, (kind, samples, seed)) if own and args.grid and not args.rows else []
+    rows = _read_measured_cells(own, sizes, rules, (kind, samples, seed)) if own and args.grid and not args.rows else []
     rows = rows if args.precision is None else []
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     uniform = options | {"samples": most, "precision": args.precision, "kind": kind}
@@ -160,7 +160,7 @@ def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, 
     return tables
 
 
-def _read_measured(
+def _read_measured_cells(
     run: Run, sizes: Sequence[AnySize], rules: Sequence[Stopping], requested: tuple[Kind, int, int]
 ) -> list[Row]:
     """Return the cells of a grid that an earlier call has measured; ``requested`` are problems, their count, and

@@ -14,7 +14,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.console import announce_duration, print_result
-from lengthwise.cli.options import jobs_of, parse_engine
+from lengthwise.cli.options import jobs_of, parse_launcher
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import check_problems
 from lengthwise.experiment.recipe import Recipe
@@ -78,7 +78,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
             times = ["–" if each is None else duration(each * 60) for each in minutes]
             size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
             table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
-    engines = _time_by_engine(args, found)
+    engines = _time_by_launcher(args, found)
     notes = [*map(_describe_engine, engines)]
     if not gpu:
         where = "its times: with --measure" if torch.cuda.is_available() else NO_GPU
@@ -90,9 +90,9 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
     return print_result(args, {"recipes": found, "engines": engines}, table, "\n".join(notes))
 
 
-def _time_by_engine(args: TrainingOptions, found: Sequence[Row]) -> list[dict[str, Any]]:
+def _time_by_launcher(args: TrainingOptions, found: Sequence[Row]) -> list[dict[str, Any]]:
     """Return how long the plan takes on the CPUs of each available engine: the requested one first, then the others."""
-    asked, rows = parse_engine(args), []
+    asked, rows = parse_launcher(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in found)
     longest = max((row["minutes_each"] for row in found if row["missing"]), default=0.0)
     for one in (asked, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(asked, kind))):

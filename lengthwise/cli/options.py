@@ -214,7 +214,7 @@ def check_stack(*, stack: bool, compile: bool) -> None:
         raise UsageError("--stack does not support --compile: omit one of them")
 
 
-def parse_engine(args: TrainingOptions) -> Launcher:
+def parse_launcher(args: TrainingOptions) -> Launcher:
     """Parse --on: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
     value = literals.parse(args.on, "--on")
     if isinstance(value, str):
@@ -226,7 +226,7 @@ def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
     """Return the device and the arithmetic for a trial in this process: those requested; but the CPU if other machines
     train, since they may have a GPU that this one lacks. Raises UsageError if the device is invalid, or is missing on
     this machine."""
-    if isinstance(parse_engine(args), Local):
+    if isinstance(parse_launcher(args), Local):
         return choose_device(args.device), args.matmul
     try:
         if args.device != "auto":

@@ -19,7 +19,7 @@ from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.score_rows import Row
 from lengthwise.cli.console import err, print_files, show_elapsed
 from lengthwise.cli.forecast import forecast
-from lengthwise.cli.options import check_stack, jobs_of, local_device, parse_engine, seeds_of, training_options
+from lengthwise.cli.options import check_stack, jobs_of, local_device, parse_launcher, seeds_of, training_options
 from lengthwise.cli.shared import Argument, TrainingOptions
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
@@ -68,7 +68,7 @@ def run(args: Options) -> int:
     if args.dry_run:
         plan = [seeds_of(recipe, args.seed, args.seeds) for recipe in study.recipes]
         return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
-    parse_engine(args).check()
+    parse_launcher(args).check()
     device, matmul = local_device(args)
     check_matmul(matmul, device)
     if args.samples is None:
@@ -89,7 +89,7 @@ def run(args: Options) -> int:
         for one in runs[panel.title]
     }
     together = list(chain(*runs.values()))
-    how = {"jobs": jobs_of(args.jobs), "on": parse_engine(args), "stack": args.stack}
+    how = {"jobs": jobs_of(args.jobs), "on": parse_launcher(args), "stack": args.stack}
     with JobPool(together, lambda one: options[one.folder], **how) as fleet:
         follow(fleet, together, err, quiet=args.quiet)
     runs = {
@@ -153,7 +153,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
             continue
         with Progress(quiet=args.quiet) as shown:
             prices |= operations_by_id((one.recipe for one in group), shown)
-        together = _with_published(place, group)
+        together = _add_published_runs(place, group)
         drawn += [run for run in together if not isinstance(run, Run) or run.done]
         files += _publish_panel(args, panel, together, place, prices)
         if panel.claims or panel.also:
@@ -182,7 +182,7 @@ def _other_columns(folder: Path, study: Study) -> list[RunFolder]:
     return [run for place in others for run in read_published(place)]
 
 
-def _with_published(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
+def _add_published_runs(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
     """Return these runs and those that stay in a folder of results: other recipes, and other seeds of these recipes
     unless they have changed since. In the order of recipes there, new ones last; by seed."""
     seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed

@@ -123,7 +123,7 @@ def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
 # Parts
 
 
-def _find_declared(name: str) -> sources.Declared:
+def _find_declared(name: str) -> sources.ClassDeclaration:
     if found := sources.find(name):
         return found
     known = [kind for kinds in sources.parts().values() for kind in kinds]
@@ -182,7 +182,7 @@ def _list_kind(kind: str) -> RenderableType:
 # Fields
 
 
-def _field_path(name: str) -> list[tuple[sources.Declared, sources.Field]] | None:
+def _field_path(name: str) -> list[tuple[sources.ClassDeclaration, sources.Field]] | None:
     """Resolve a path such as ``model.positions``: return the classes that have such a field; None if it is not a
     path."""
     *parents, last = name.split(".")
@@ -193,7 +193,7 @@ def _field_path(name: str) -> list[tuple[sources.Declared, sources.Field]] | Non
     return [(one, field) for one in owners if one for field in one.fields if field.name == last] or None
 
 
-def _show_field(args: Options, owners: list[tuple[sources.Declared, sources.Field]]) -> int:
+def _show_field(args: Options, owners: list[tuple[sources.ClassDeclaration, sources.Field]]) -> int:
     """Show the meaning of a field in every part that has it, and its possible values."""
     _check_alone(args)
     result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]

@@ -23,7 +23,7 @@ from lengthwise.cli.options import (
     check_seeds,
     jobs_of,
     local_device,
-    parse_engine,
+    parse_launcher,
     parse_sizes,
     recipe_of,
     seeds_of,
@@ -76,7 +76,7 @@ def run(args: Options) -> int:
     sweep = _parse_sweep(args)
     if args.dry_run:
         return _dry_run(args, sweep)
-    parse_engine(args).check()
+    parse_launcher(args).check()
     text = json_text(sweep.as_dict())
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
     folder = Path(args.out) if args.out else path_inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
@@ -205,7 +205,7 @@ def _train(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     missing = list({one.folder: one for one in runs if _mean_exact(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    with JobPool(missing, lambda _: options, jobs=jobs_of(args.jobs), on=parse_engine(args)) as fleet:
+    with JobPool(missing, lambda _: options, jobs=jobs_of(args.jobs), on=parse_launcher(args)) as fleet:
         follow(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 

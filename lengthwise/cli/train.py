@@ -26,7 +26,7 @@ from lengthwise.cli.options import (
     further_kinds,
     jobs_of,
     local_device,
-    parse_engine,
+    parse_launcher,
     parse_sizes,
     recipe_of,
     rules_of,
@@ -94,7 +94,7 @@ def run(args: Options) -> int:
     check_stack(stack=args.stack, compile=args.compile)
     if args.stack and args.no_stack:
         raise UsageError("--stack and --no-stack exclude each other: omit one of them")
-    on = parse_engine(args)
+    on = parse_launcher(args)
     plan = _plan_measurements(args, recipe)
     recipes = seeds_of(recipe, args.seed, args.seeds)
     if args.dry_run:
@@ -227,7 +227,7 @@ def _rehearse(args: Options, recipe: Recipe, progress: Progress) -> None:
     """Raise UsageError for what cannot work, before anything is written."""
     device, matmul = local_device(args)
     rehearse(recipe, device, matmul)
-    if args.compile and isinstance(parse_engine(args), Local):
+    if args.compile and isinstance(parse_launcher(args), Local):
         with computation_settings(args.threads):
             prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 

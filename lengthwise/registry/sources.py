@@ -48,7 +48,7 @@ class Field:
 
 
 @dataclass(frozen=True, eq=False)
-class Declared:
+class ClassDeclaration:
     """A class, as written in the source."""
 
     name: str
@@ -98,9 +98,9 @@ def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str 
 
 
 @cache
-def declared() -> dict[str, list[Declared]]:
+def declared() -> dict[str, list[ClassDeclaration]]:
     """Return all classes of parts of recipes and their bases, by name."""
-    found: dict[str, list[Declared]] = {}
+    found: dict[str, list[ClassDeclaration]] = {}
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
             _register(path, found)
@@ -114,7 +114,7 @@ def add(path: Path) -> None:
     field_paths.cache_clear()
 
 
-def _register(path: Path, found: dict[str, list[Declared]]) -> None:
+def _register(path: Path, found: dict[str, list[ClassDeclaration]]) -> None:
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.ClassDef):
             name = node.name
@@ -123,14 +123,14 @@ def _register(path: Path, found: dict[str, list[Declared]]) -> None:
                     name = str(ast.literal_eval(part.value))
             bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
             is_dataclass = any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
-            one = Declared(name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
+            one = ClassDeclaration(name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
             found.setdefault(name, []).append(one)
 
 
 @cache
-def parts() -> dict[str, dict[str, Declared]]:
+def parts() -> dict[str, dict[str, ClassDeclaration]]:
     """Return the parts of recipes, by kind and by name."""
-    found: dict[str, dict[str, Declared]] = {kind: {} for kind in BASES}
+    found: dict[str, dict[str, ClassDeclaration]] = {kind: {} for kind in BASES}
     for one in sorted((one for known in declared().values() for one in known), key=lambda one: one.name):
         above = {ancestor.name for ancestor in ancestors(one)}
         for kind, base in BASES.items():
@@ -139,7 +139,7 @@ def parts() -> dict[str, dict[str, Declared]]:
     return found
 
 
-def find(name: str) -> Declared | None:
+def find(name: str) -> ClassDeclaration | None:
     """Return a part, another dataclass of a recipe, or the base of a kind of parts, by name; None if there is none."""
     return next((one for one in declared().get(name, []) if one.is_dataclass or name in BASES.values()), None)
 
@@ -157,13 +157,13 @@ def is_readable(tree: Any) -> bool:
 
 
 @cache
-def _field_names(one: Declared) -> tuple[dict[str, None], dict[str, None]]:
+def _field_names(one: ClassDeclaration) -> tuple[dict[str, None], dict[str, None]]:
     """Return the names of a class's fields, and of its required ones."""
     needed = [field.name for field in one.fields if field.default is None]
     return dict.fromkeys(field.name for field in one.fields), dict.fromkeys(needed)
 
 
-def ancestors(one: Declared, *below: Declared) -> list[Declared]:
+def ancestors(one: ClassDeclaration, *below: ClassDeclaration) -> list[ClassDeclaration]:
     """Return the base classes, nearest first. A base in the same file takes precedence over others of its name."""
     found = []
     for base in one.bases:
@@ -252,7 +252,7 @@ def field_paths() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*types, *inside]))
 
 
-def possible_parts(annotation: str) -> list[Declared]:
+def possible_parts(annotation: str) -> list[ClassDeclaration]:
     """Return the parts that a field of this type may hold, or the dataclass that the type names."""
     words = re.findall(r"[A-Z]\w+", annotation)
     kinds = [kind for kind, base in BASES.items() if base in words]

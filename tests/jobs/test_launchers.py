@@ -278,13 +278,13 @@ def test_the_seeds_of_a_recipe_may_be_one_command():
     ],
 )
 def test_engines_are_named_as_they_are_typed(text, found):
-    assert options.parse_engine(TrainingOptions(on=text)) == found
+    assert options.parse_launcher(TrainingOptions(on=text)) == found
 
 
 @pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(minutes=4)", "Slurm(nodes=3)", "Oracle"])
 def test_a_wrong_engine_is_refused(text):
     with pytest.raises(UsageError, match=r"--on|minutes"):
-        options.parse_engine(TrainingOptions(on=text))
+        options.parse_launcher(TrainingOptions(on=text))
 
 
 def test_a_wrong_engine_leaves_no_folder(runs):
