@@ -312,7 +312,7 @@ LENIENT = {
     "sorting": {"B,A": ["In ascending order: B,A."]},
     "parity": {"0": ["There are 2 ones, so: 0"]},
 }
-WRONG = ["First 137, or rather 138", "The answer is 13.7", "I cannot add.", "", "137, no: 136"]
+WRONG = ["First 137, or rather 138", "The answer is 13.7", "I cannot add.", "", "137, no: 136", "1,37"]
 
 
 def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():

@@ -630,6 +630,7 @@ def test_precision_decides_how_many_problems_are_looked_at():
     assert same.row() == {name: value for name, value in easy.row().items() if name != "precision"}
     hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])
     assert hard.count == other.count > easy.count  # all rules see the same problems
+    assert evaluation.next_count(256, 512, 0.1, together=512) == 1024  # one choice for all is one trial
     for wrong in (0, 0.5, -1):
         with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 0 and 0\.5"):
             list(evaluate(weights, [3], precision=wrong))
