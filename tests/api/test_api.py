@@ -174,7 +174,7 @@ def test_a_run_that_cannot_be_built_is_reported_all_the_same(folder, monkeypatch
 
 def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
     monkeypatch.setattr("lengthwise.models.external._MODULES", {})
-    with pytest.raises(lw.UsageError, match="which no file can build"):
+    with pytest.raises(lw.UsageError, match="which the saved files cannot build"):
         lw.models.external.ExternalModule("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
 
 

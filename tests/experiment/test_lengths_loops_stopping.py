@@ -356,8 +356,8 @@ def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatc
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        (lambda planned: planned * 0, "limit gives 0 loops to a row of 10 planned ones; every row runs 1 or more"),
-        (lambda planned: planned - 100, "limit gives -90 loops to a row of 10 planned ones"),
+        (lambda planned: planned * 0, "limit gives 0 loops to a row with 10 planned loops; every row runs 1 or more"),
+        (lambda planned: planned - 100, "limit gives -90 loops to a row with 10 planned loops"),
         (lambda planned: 7, "limit gives a torch.long for each of [12] rows?, not int"),
         (lambda planned: planned * 1.5, "limit gives a torch.long for each of [12] rows?, not torch.float32 of"),
         (lambda planned: planned.max(), r"limit gives a torch.long for each of [12] rows?, not torch.int64 of \(\)"),

@@ -378,7 +378,7 @@ REFUSED = [
     (seeds(replace(PLAIN, model=Counting()), 2), "changes its buffers"),
     (seeds(replace(PLAIN, objective=RunsItself(), model=Counting()), 2), "runs the model itself, which changes its bu"),
     (seeds(replace(PLAIN, objective=Curious()), 2), "requests for logits depend on earlier logits"),
-    (seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which a stack does not"),
+    (seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
     ([PLAIN], "two or more seeds"),
     ([PLAIN, PLAIN], "all different"),
     ([PLAIN, replace(PLAIN, seed=1, batch=5)], "differ in nothing but seed"),
