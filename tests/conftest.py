@@ -47,7 +47,7 @@ def checked(function):
 install_import_hook("lengthwise", "conftest.checked")
 
 LONG = bool(os.environ.get("LENGTHWISE_LONG"))  # the same laws on more examples, as `make test-long` sets it
-for name, examples in (("quick", 10), ("long", 100)):
+for name, examples in (("quick", 7), ("long", 100)):
     settings.register_profile(name, derandomize=True, deadline=None, max_examples=examples, database=None)
 settings.load_profile("long" if LONG else "quick")
 torch.set_num_threads(1)

@@ -125,7 +125,7 @@ def test_many_steps_give_the_same_weights(recipe):
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [False, True][: 1 + LONG])
 def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     monkeypatch.setattr(stacked_graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()

@@ -28,7 +28,7 @@ from lengthwise.testing.laws_of_tasks import texts
 
 ORDERS = {"S3": factorial(3), "S4": factorial(4), "A5": 60, "S5": factorial(5), "Z2": 2, "Z60": 60}
 WORDS = [GroupWords(group, each) for group in ORDERS for each in (True, False)]
-FORMS = [*(WORDS if LONG else [*WORDS[::4], *WORDS[3::4]]), EvenPairs(each=True), Dyck(4)]
+FORMS = [*(WORDS if LONG else [*WORDS[::6], *WORDS[3::6]]), EvenPairs(each=True), Dyck(4)]
 FORMS += [CycleNavigation(3, each=True), ModularArithmetic(10), CountedBlocks(2), CountedBlocks(5), Recall(3)]
 FORMS += [BracketedArithmetic(10), SolveEquation(2), MissingDuplicate(10)]
 FORMS += [MultiOperandAddition(2, "most"), MultiOperandAddition(7)]
