@@ -7,7 +7,6 @@ from conftest import command
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.errors import UsageError
 
 TINY = replace(lw.find("looped-parity"), name="tiny", lengths=lw.Uniform(3), steps=2, batch=4, watch=lw.Watch())
 PANELS = tuple(lw.Panel(f"Batch of {n}", (TINY.change([f"name=tiny-{n}", f"batch={n}"]),), (4, 5)) for n in (4, 8))
@@ -32,5 +31,5 @@ def test_a_name_of_a_panel_s_own_stays_and_a_single_panel_needs_none():
      ({"name": "a/b"}, "is not a folder name"), ({"title": "…"}, "is not a folder name")],
 )  # fmt: skip
 def test_panels_that_would_write_into_one_folder_are_refused(changes, said):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(lw.UsageError, match=said):
         lw.Study("Two", (PANELS[0], replace(PANELS[1], **changes)))

@@ -17,8 +17,6 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.api.runs import Run
-from lengthwise.base.results import Score
 from lengthwise.cli.entry import main
 from lengthwise.report.scored import newcombe
 from lengthwise.runs.run import load
@@ -278,7 +276,7 @@ def test_scores_by_several_rules_say_by_which(run):
 
 def test_a_run_shows_what_its_own_rule_scores(folder):
     words = ["train", "looped-parity", "model.width=8", "watch.every=0", "steps=2", "batch=2", "lengths.top=4"]
-    run = Run.locate(lw.find(*words[1:]))
+    run = lw.Run.locate(lw.find(*words[1:]))
     for rule, said in (("After(loops=1)", "exact match, After(loops=1)"), ("Oracle", "exact match ")):
         with pytest.raises(SystemExit) as stopped:
             main([*words, "--lengths", "3", "--samples", "10", "--stopping", rule, "--quiet"])
@@ -299,7 +297,7 @@ def test_the_difference_has_newcombe_s_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10: 56/70 − 48/80."""
 
     def score(share, count):
-        return Score("", "", "", "", (1,), count, share, share, share, 1.0)
+        return lw.Score("", "", "", "", (1,), count, share, share, share, 1.0)
 
     assert newcombe(score(48 / 80, 80), score(56 / 70, 70)) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 

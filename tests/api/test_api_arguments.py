@@ -13,10 +13,8 @@ from conftest import command
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.api.runs import Run
 from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry, is_leniently_right
-from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.cli.entry import main
 from lengthwise.cli.options import parse_sizes
@@ -25,9 +23,6 @@ from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment import data
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.source import Finite
-from lengthwise.experiment.stopping import MaxConfidence
 from lengthwise.jobs.axes import Axis
 from lengthwise.jobs.pool import JobPool
 from lengthwise.runs.run import Weights, load
@@ -53,13 +48,13 @@ def test_a_validation_set_has_structured_problems_as_training_has():
 
 def test_natural_problems_have_one_range_on_all_axes():
     recipe = catalog.recipe("looped-multiplication")
-    with pytest.raises(UsageError, match="as long on every axis: 3, not 2x3"):
+    with pytest.raises(lw.UsageError, match="as long on every axis: 3, not 2x3"):
         data.evaluation_problems(recipe, (2, 3), 10, seed=0, kind="natural")
     assert int(data.evaluation_problems(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
 
 
 def test_no_problems_are_no_question():
-    with pytest.raises(UsageError, match="count must be 1 or more"):
+    with pytest.raises(lw.UsageError, match="count must be 1 or more"):
         data.evaluation_problems(catalog.recipe("looped-parity"), 4, 0, seed=0)
 
 
@@ -85,11 +80,11 @@ def test_zeros_in_front_are_nothing_of_numbers_alone(task, said, right, counts):
 
 
 def test_families_that_a_fixed_set_has_used_up_are_left_out():
-    recipe = replace(catalog.recipe("looped-parity"), lengths=Uniform(20), source=Finite(rows=2000))
+    recipe = replace(catalog.recipe("looped-parity"), lengths=lw.Uniform(20), source=lw.Finite(rows=2000))
     weights = Weights("untrained", recipe, recipe.build().eval())
     found = {score.problems for score in evaluate_families(weights, [12], samples=10)}
     assert "odd-one-out" in found
-    with pytest.raises(UsageError, match="almost no problem"):
+    with pytest.raises(lw.UsageError, match="almost no problem"):
         list(evaluate_families(weights, [20], samples=10, names=["one-symbol"]))
 
 
@@ -109,8 +104,8 @@ def test_commas_in_parentheses_are_no_axis():
 def test_a_rule_for_many_problems_is_not_attacked():
     recipe = catalog.recipe("looped-parity")
     weights = Weights("untrained", recipe, recipe.build().eval())
-    with pytest.raises(UsageError, match="per=example"):
-        attack(weights, [4], tries=1, stopping=MaxConfidence(per="batch"))
+    with pytest.raises(lw.UsageError, match="per=example"):
+        attack(weights, [4], tries=1, stopping=lw.MaxConfidence(per="batch"))
 
 
 def test_no_loss_at_all_is_the_lowest_and_one_that_is_no_number_the_highest():
@@ -201,7 +196,7 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
 
     monkeypatch.setattr(anatomies, "answers", spied)
     weights = Weights("untrained", recipe, recipe.build().eval())
-    anatomies.anatomy(weights, 3, samples=600, stopping=MaxConfidence(per="batch"))
+    anatomies.anatomy(weights, 3, samples=600, stopping=lw.MaxConfidence(per="batch"))
     assert seen == [512, 88]
 
 
@@ -238,7 +233,7 @@ def test_a_run_is_trained_again_with_another_seed_by_its_folder(runs, capsys):
     main_of(capsys, "train", "looped-parity", *few, "--lengths", "3", "--samples", "2", "--quiet")
     (first,) = runs.glob("looped-parity-*")
     main_of(capsys, "train", str(first), "--seed", "3", "--lengths", "3", "--samples", "2", "--quiet")
-    assert sorted(Run.open(one).recipe.seed for one in runs.glob("looped-parity-*")) == [0, 3]
+    assert sorted(lw.Run.open(one).recipe.seed for one in runs.glob("looped-parity-*")) == [0, 3]
 
 
 def test_several_seeds_draw_problems_of_their_own(capsys, runs):
@@ -258,14 +253,14 @@ def test_an_arithmetic_that_is_not_here_is_refused_before_anything_is_written(ca
 
 
 def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatch):
-    run = Run.of(catalog.recipe("looped-parity"))
+    run = lw.Run.of(catalog.recipe("looped-parity"))
 
     def held(*_, **__):
-        raise UsageError("process 1 on a machine works on this run")
+        raise lw.UsageError("process 1 on a machine works on this run")
 
     pool = JobPool([run], lambda _: [])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "locked", held)
+        patch.setattr(lw.Run, "locked", held)
         pool._fail([run], "it was locked")
     assert not (run.folder / "failed.json").exists()
     pool._fail([run], "it was lost")
@@ -308,7 +303,7 @@ def main_of(capsys, *words):
 def test_scores_from_python_are_where_and_of_what_they_are_asked():
     weights = load("looped-parity")
     assert lw.evaluate(weights, np.int64(4), samples=2)[0].sizes == (4,)
-    with pytest.raises(UsageError, match="nonsense"):
+    with pytest.raises(lw.UsageError, match="nonsense"):
         lw.evaluate(weights, 4, samples=2, device="nonsense")
 
 

@@ -9,7 +9,6 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api.replicates import module_of_seed
-from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.report import by_recipe
 
@@ -75,9 +74,9 @@ def test_a_class_or_a_function_builds_the_module_of_each_seed():
     ],
 )
 def test_what_cannot_be_drawn_anew_is_said(thing, told):
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(lw.UsageError, match=told):
         lw.train(thing, task="parity", seeds=2, **FEW)
-    with pytest.raises(UsageError, match="a folder of its own"):
+    with pytest.raises(lw.UsageError, match="a folder of its own"):
         lw.train(Net(), task="parity", seeds=2, folder="somewhere", **FEW)
 
 
@@ -95,7 +94,7 @@ def test_scores_are_kept_once_and_where_they_can_be(replicates):
     lw.evaluate(replicates[0], [20, 40], samples=6, save=True, quiet=True)
     assert replicates[0].rows("scores") == rows
     for wrong in (Net(), "looped-parity"):
-        with pytest.raises(UsageError, match=r"save: scores are kept in a run's folder|there is no such run"):
+        with pytest.raises(lw.UsageError, match=r"save: scores are kept in a run's folder|there is no such run"):
             lw.evaluate(wrong, [2], task="parity" if isinstance(wrong, Net) else None, save=True, quiet=True)
 
 
@@ -117,18 +116,18 @@ def test_seeds_are_pooled_beside_shipped_weights_in_one_table_and_one_figure(rep
     assert latex.count(r"\begin{tabular}{lllrr}") == 1
     assert found.savefig(tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
     assert found.frame().shape[0] == len(found.rows()) and "<table>" in found._repr_html_()
-    with pytest.raises(UsageError, match=r"ends in \.png"):
+    with pytest.raises(lw.UsageError, match=r"ends in \.png"):
         found.savefig(tmp_path / "x.doc")
     assert isinstance(lw.compare(*replicates), lw.Comparison)  # as before
 
 
 def test_what_cannot_be_pooled_is_said(replicates):
-    with pytest.raises(UsageError, match="different tasks"):
+    with pytest.raises(lw.UsageError, match="different tasks"):
         lw.compare(replicates, "looped-addition")
-    with pytest.raises(UsageError, match="compare pools runs"):
+    with pytest.raises(lw.UsageError, match="compare pools runs"):
         lw.compare(replicates, replicates[0].scores)
     fresh = lw.train(Net(), task="parity", seed=9, **FEW)
-    with pytest.raises(UsageError, match="no scores yet"):
+    with pytest.raises(lw.UsageError, match="no scores yet"):
         lw.compare([fresh])
 
 

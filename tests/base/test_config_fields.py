@@ -25,34 +25,18 @@ from lengthwise.base.fields import (
     text,
 )
 from lengthwise.base.literals import parse
-from lengthwise.base.types import UsageError
-from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
-from lengthwise.experiment.lengths import Curriculum, Lengths, Uniform
-from lengthwise.experiment.loops import Constant, ExtraLoops, PerRound
-from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle
-from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Learned, NoPE, Position, RoPE
-from lengthwise.nn.window import Local
-from lengthwise.objectives.every import Every
-from lengthwise.objectives.final import Final
-from lengthwise.objectives.progressive import Progressive
-from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.strings import Copy
 
 # Where a strategy builds a part with a tuple in it, beartype picks at random which item to check.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 
-RECIPE = Recipe(
+RECIPE = lw.Recipe(
     name="tiny-sum",
-    task=Addition(order="least", equal_lengths=True),
-    layout=Pairs(),
-    lengths=Uniform(top=4),
-    loops=ExtraLoops(more=1),
-    model=Transformer(width=16, heads=2, positions=(Local(1),)),
-    objective=Final(),
+    task=lw.Addition(order="least", equal_lengths=True),
+    layout=lw.Pairs(),
+    lengths=lw.Uniform(top=4),
+    loops=lw.ExtraLoops(more=1),
+    model=lw.Transformer(width=16, heads=2, positions=(lw.Local(1),)),
+    objective=lw.Final(),
     steps=10,
 )
 
@@ -61,26 +45,29 @@ DECAY = st.floats(0, 1, exclude_max=True)
 CHANGE = st.integers(-(10**6), 10**6)
 COUNT = st.integers(1, 1000)
 POSITIONS = st.one_of(
-    st.just(NoPE()), st.builds(Learned, COUNT), st.builds(RoPE, st.floats(1, 1e6)), st.builds(Local, st.integers(0, 9))
+    st.just(lw.NoPE()),
+    st.builds(lw.Learned, COUNT),
+    st.builds(lw.RoPE, st.floats(1, 1e6)),
+    st.builds(lw.Local, st.integers(0, 9)),
 )
 PARTS = {
     "task": st.one_of(
-        st.just(Parity()),
-        st.builds(Copy, st.integers(2, 36)),
-        st.builds(Addition, st.integers(2, 10), st.sampled_from(["least", "most"]), st.booleans(), st.booleans()),
+        st.just(lw.Parity()),
+        st.builds(lw.Copy, st.integers(2, 36)),
+        st.builds(lw.Addition, st.integers(2, 10), st.sampled_from(["least", "most"]), st.booleans(), st.booleans()),
     ),
-    "layout": st.one_of(st.builds(FullOutput, COUNT), st.builds(NextToken, COUNT)),
+    "layout": st.one_of(st.builds(lw.FullOutput, COUNT), st.builds(lw.NextToken, COUNT)),
     "lengths": st.one_of(
-        st.builds(Uniform, st.integers(5, 50), st.integers(1, 5), SHARE),
-        st.builds(Curriculum, st.integers(9, 50), COUNT, st.integers(5, 9), st.integers(1, 5)),
+        st.builds(lw.Uniform, st.integers(5, 50), st.integers(1, 5), SHARE),
+        st.builds(lw.Curriculum, st.integers(9, 50), COUNT, st.integers(5, 9), st.integers(1, 5)),
     ),
     "loops": st.one_of(
-        st.builds(Constant, COUNT),
-        st.builds(PerRound, st.integers(-5, 5), COUNT),
-        st.builds(ExtraLoops, CHANGE, COUNT),
+        st.builds(lw.Constant, COUNT),
+        st.builds(lw.PerRound, st.integers(-5, 5), COUNT),
+        st.builds(lw.ExtraLoops, CHANGE, COUNT),
     ),
     "model": st.builds(
-        Transformer,
+        lw.Transformer,
         width=st.sampled_from([16, 32]),
         layers=COUNT,
         activation=st.sampled_from(["gelu", "relu"]),
@@ -88,23 +75,23 @@ PARTS = {
         injection=st.sampled_from(["add", "concat", "gate", "once"]),
         dropout=st.floats(0, 0.9),
     ),
-    "objective": st.one_of(st.just(Final()), st.just(Every()), st.builds(Progressive, SHARE, st.booleans())),
-    "optimizer": st.builds(AdamW, st.floats(1e-9, 1), st.tuples(DECAY, DECAY), st.floats(1e-12, 1), SHARE),
+    "objective": st.one_of(st.just(lw.Final()), st.just(lw.Every()), st.builds(lw.Progressive, SHARE, st.booleans())),
+    "optimizer": st.builds(lw.AdamW, st.floats(1e-9, 1), st.tuples(DECAY, DECAY), st.floats(1e-12, 1), SHARE),
     "schedule": st.builds(
-        Schedule,
+        lw.Schedule,
         st.sampled_from(["constant", "cosine", "linear", "trapezoid"]),
         st.floats(0, 0.5),
         st.one_of(st.none(), st.floats(0, 0.5)),
         SHARE,
     ),
     "stopping": st.one_of(
-        st.builds(Oracle, CHANGE), st.builds(After, COUNT), st.builds(Converged, COUNT, COUNT),
-        st.builds(MaxConfidence, COUNT, st.sampled_from(["example", "batch"])),
+        st.builds(lw.Oracle, CHANGE), st.builds(lw.After, COUNT), st.builds(lw.Converged, COUNT, COUNT),
+        st.builds(lw.MaxConfidence, COUNT, st.sampled_from(["example", "batch"])),
     ),
-    "watch": st.builds(Watch, COUNT, st.lists(COUNT, min_size=1, max_size=4).map(tuple), COUNT),
+    "watch": st.builds(lw.Watch, COUNT, st.lists(COUNT, min_size=1, max_size=4).map(tuple), COUNT),
 }  # fmt: skip
 NAMED_PARTS = st.sampled_from(sorted(PARTS)).flatmap(lambda name: st.tuples(st.just(name), PARTS[name]))
-PLAIN_ROW = replace(RECIPE, layout=FullOutput())  # accepts every task and stopping rule above
+PLAIN_ROW = replace(RECIPE, layout=lw.FullOutput())  # accepts every task and stopping rule above
 
 
 # There and back
@@ -112,10 +99,10 @@ PLAIN_ROW = replace(RECIPE, layout=FullOutput())  # accepts every task and stopp
 
 @given(st.fixed_dictionaries(PARTS))
 def test_json_gives_a_whole_recipe_back(parts):
-    if isinstance(parts["layout"], NextToken):
-        parts["stopping"] = Oracle()
+    if isinstance(parts["layout"], lw.NextToken):
+        parts["stopping"] = lw.Oracle()
     recipe = replace(RECIPE, **parts)
-    back = Recipe.read(recipe.json())
+    back = lw.Recipe.read(recipe.json())
     assert back == recipe
     assert back.id == recipe.id
 
@@ -123,19 +110,19 @@ def test_json_gives_a_whole_recipe_back(parts):
 @given(NAMED_PARTS)
 def test_a_part_can_be_typed_as_python_shows_it(named):
     name, part = named
-    if isinstance(part, NextToken):
-        part = FullOutput(part.pauses)
+    if isinstance(part, lw.NextToken):
+        part = lw.FullOutput(part.pauses)
     for typed in (repr(part), text(part)):
         assert getattr(override(PLAIN_ROW, [f"{name}={typed}"]), name) == part
 
 
 @pytest.mark.parametrize(
-    "change", [{"clip": 2}, {"ema": 0}, {"optimizer": AdamW(rate=1)}, {"lengths": Uniform(4, 1, 1)}]
+    "change", [{"clip": 2}, {"ema": 0}, {"optimizer": lw.AdamW(rate=1)}, {"lengths": lw.Uniform(4, 1, 1)}]
 )
 def test_a_whole_number_in_a_number_s_place_is_the_same_recipe(change):
     """``clip=2`` and ``clip=2.0`` are equal in Python, so they are one recipe and one run folder."""
     recipe = replace(RECIPE, **change)
-    back = Recipe.read(recipe.json())
+    back = lw.Recipe.read(recipe.json())
     assert back == recipe
     assert back.id == recipe.id
 
@@ -145,24 +132,26 @@ def test_the_essence_of_a_part_says_what_is_not_as_by_default(named):
     """An id is made of it, so a field added later leaves the ids of before."""
     _, part = named
     assert decode(type(part), identity_fields(part)) == part
-    assert identity_fields(AdamW()) == {"kind": "AdamW"}
-    assert identity_fields(AdamW(rate=0.5)) == {"kind": "AdamW", "rate": 0.5}
+    assert identity_fields(lw.AdamW()) == {"kind": "AdamW"}
+    assert identity_fields(lw.AdamW(rate=0.5)) == {"kind": "AdamW", "rate": 0.5}
 
 
 @given(NAMED_PARTS)
 def test_another_recipe_has_another_id(named):
     name, part = named
-    if isinstance(part, NextToken):
-        part = FullOutput(part.pauses)
+    if isinstance(part, lw.NextToken):
+        part = lw.FullOutput(part.pauses)
     changed = replace(PLAIN_ROW, **{name: part})
     assert (changed.id == PLAIN_ROW.id) == (changed == PLAIN_ROW)
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Recipe) if f.default is not dataclasses.MISSING])
+@pytest.mark.parametrize(
+    "field", [f.name for f in dataclasses.fields(lw.Recipe) if f.default is not dataclasses.MISSING]
+)
 def test_what_a_file_leaves_out_is_the_default(field):
     tree = encode(RECIPE)
     del tree[field]
-    assert decode(Recipe, tree) == RECIPE
+    assert decode(lw.Recipe, tree) == RECIPE
 
 
 # Changes as text
@@ -171,27 +160,27 @@ CHANGES = [
     (["steps=7"], {"steps": 7}),
     (["clip=none"], {"clip": None}),
     (["clip=2"], {"clip": 2.0}),
-    (["optimizer.rate=2e-3"], {"optimizer": AdamW(rate=2e-3)}),
-    (["optimizer.betas=(0.5, 0.75)"], {"optimizer": AdamW(betas=(0.5, 0.75))}),
-    (["loops.more=-1"], {"loops": ExtraLoops(more=-1)}),
-    (["loops=Constant"], {"loops": Constant()}),
-    (["layout.carry=false"], {"layout": Pairs(carry=False)}),
-    (["layout.carry=False"], {"layout": Pairs(carry=False)}),
-    (["task.order=most"], {"task": Addition(equal_lengths=True)}),
-    (["task.order='most'"], {"task": Addition(equal_lengths=True)}),
-    (["model=Transformer", "model.width=32"], {"model": Transformer(width=32)}),
+    (["optimizer.rate=2e-3"], {"optimizer": lw.AdamW(rate=2e-3)}),
+    (["optimizer.betas=(0.5, 0.75)"], {"optimizer": lw.AdamW(betas=(0.5, 0.75))}),
+    (["loops.more=-1"], {"loops": lw.ExtraLoops(more=-1)}),
+    (["loops=Constant"], {"loops": lw.Constant()}),
+    (["layout.carry=false"], {"layout": lw.Pairs(carry=False)}),
+    (["layout.carry=False"], {"layout": lw.Pairs(carry=False)}),
+    (["task.order=most"], {"task": lw.Addition(equal_lengths=True)}),
+    (["task.order='most'"], {"task": lw.Addition(equal_lengths=True)}),
+    (["model=Transformer", "model.width=32"], {"model": lw.Transformer(width=32)}),
     (["model=Transformer(width=32, positions=(NoPE, Local(reach=2)))"],
-     {"model": Transformer(width=32, positions=(NoPE(), Local(2)))}),
-    (["model.positions=RoPE"], {"model": replace(RECIPE.model, positions=(RoPE(),))}),
-    (["model.positions.0.reach=3"], {"model": replace(RECIPE.model, positions=(Local(3),))}),
+     {"model": lw.Transformer(width=32, positions=(lw.NoPE(), lw.Local(2)))}),
+    (["model.positions=RoPE"], {"model": replace(RECIPE.model, positions=(lw.RoPE(),))}),
+    (["model.positions.0.reach=3"], {"model": replace(RECIPE.model, positions=(lw.Local(3),))}),
     (["model.positions=()"], {"model": replace(RECIPE.model, positions=())}),
-    (["lengths=Curriculum(top=20,every=60)"], {"lengths": Curriculum(top=20, every=60)}),
-    (["lengths=Curriculum", "lengths.top=20", "lengths.every=60"], {"lengths": Curriculum(top=20, every=60)}),
-    (["stopping=After", "stopping.loops=3"], {"stopping": After(3)}),
-    (["watch=Watch(every=5, sizes=(8, 12))", "keep=best"], {"watch": Watch(5, (8, 12)), "keep": "best"}),
-    (["watch.every=5", "watch.sizes=8"], {"watch": Watch(5, (8,))}),
+    (["lengths=Curriculum(top=20,every=60)"], {"lengths": lw.Curriculum(top=20, every=60)}),
+    (["lengths=Curriculum", "lengths.top=20", "lengths.every=60"], {"lengths": lw.Curriculum(top=20, every=60)}),
+    (["stopping=After", "stopping.loops=3"], {"stopping": lw.After(3)}),
+    (["watch=Watch(every=5, sizes=(8, 12))", "keep=best"], {"watch": lw.Watch(5, (8, 12)), "keep": "best"}),
+    (["watch.every=5", "watch.sizes=8"], {"watch": lw.Watch(5, (8,))}),
     (["steps=7", "steps=8"], {"steps": 8}),
-    (["task=Parity", "layout=NextToken(pauses=2)"], {"task": Parity(), "layout": NextToken(2)}),
+    (["task=Parity", "layout=NextToken(pauses=2)"], {"task": lw.Parity(), "layout": lw.NextToken(2)}),
     (["name=looped"], {"name": "looped"}),
     (["name=looped-parity"], {"name": "looped-parity"}),
     ([], {}),
@@ -204,11 +193,11 @@ def test_changes_as_text(changes, values):
     assert RECIPE.change(changes) == replace(RECIPE, **values)
 
 
-@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Recipe)])
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(lw.Recipe)])
 def test_a_misspelt_field_is_answered_by_the_right_one(name):
-    with pytest.raises(UsageError, match=rf"no such field; Recipe has: .*\(did you mean {name}\?\)"):
+    with pytest.raises(lw.UsageError, match=rf"no such field; Recipe has: .*\(did you mean {name}\?\)"):
         override(RECIPE, [f"{name}x=1"])
-    with pytest.raises(UsageError, match=rf"no such field \(did you mean {name}\?\)"):
+    with pytest.raises(lw.UsageError, match=rf"no such field \(did you mean {name}\?\)"):
         RECIPE.change(**{f"{name}x": 1})
 
 
@@ -293,7 +282,7 @@ def test_none_is_a_word_where_words_are_chosen_from():
 
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=[change for change, _ in WRONG])
 def test_what_is_wrong_is_said_in_one_line(change, message):
-    with pytest.raises(UsageError, match=message) as error:
+    with pytest.raises(lw.UsageError, match=message) as error:
         override(RECIPE, [change])
     assert "\n" not in str(error.value)
 
@@ -303,23 +292,23 @@ def test_an_attribute_without_a_type_is_said_to_be_no_field():
     class Unwritten(Config):
         reach = 2
 
-    with pytest.raises(UsageError, match="Unwritten has: none; write its type in Unwritten, reach: int = 2"):
+    with pytest.raises(lw.UsageError, match="Unwritten has: none; write its type in Unwritten, reach: int = 2"):
         decode(Unwritten, {"kind": "Unwritten", "reach": 3})
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, True, "1", None, [1.0], 10**400], ids=lambda v: str(v)[:5])
 def test_a_file_s_number_is_a_finite_number(value):
     tree = encode(RECIPE) | {"ema": value}
-    with pytest.raises(UsageError, match="ema: "):
-        Recipe.read(json.dumps(tree))
+    with pytest.raises(lw.UsageError, match="ema: "):
+        lw.Recipe.read(json.dumps(tree))
 
 
 @pytest.mark.parametrize(
     "tree", [None, 3, [], "Addition", {}, {"kind": 3}, {"kind": "Watch"}, {"kind": None, "steps": 1}]
 )
 def test_what_is_no_recipe_is_refused(tree):
-    with pytest.raises(UsageError):
-        Recipe.read(json.dumps(tree))
+    with pytest.raises(lw.UsageError):
+        lw.Recipe.read(json.dumps(tree))
 
 
 def start(predicted):
@@ -328,8 +317,8 @@ def start(predicted):
 
 @pytest.mark.parametrize("predicted", ["", "{", "\x00", "NaN", "{'kind': 'Recipe'}", "[" * 100_000], ids=start)
 def test_what_is_no_json_is_refused(predicted):
-    with pytest.raises(UsageError):
-        Recipe.read(predicted)
+    with pytest.raises(lw.UsageError):
+        lw.Recipe.read(predicted)
 
 
 # Whatever it says, nothing but a UsageError
@@ -339,7 +328,7 @@ JSON = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
     max_leaves=5,
 )  # fmt: skip
-PLACES = [(f.name,) for f in dataclasses.fields(Recipe)] + [
+PLACES = [(f.name,) for f in dataclasses.fields(lw.Recipe)] + [
     (part, f.name) for part in PARTS for f in dataclasses.fields(getattr(RECIPE, part))
 ]
 
@@ -352,11 +341,11 @@ def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, va
     inner = tree[parents[0]] if parents else tree
     inner[last] = value
     try:
-        recipe = Recipe.read(json.dumps(tree))
-    except UsageError as error:
+        recipe = lw.Recipe.read(json.dumps(tree))
+    except lw.UsageError as error:
         assert str(error)
     else:
-        assert Recipe.read(recipe.json()) == recipe
+        assert lw.Recipe.read(recipe.json()) == recipe
 
 
 @settings(max_examples=200 if LONG else 50)
@@ -364,14 +353,14 @@ def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, va
 def test_any_text_is_plain_values_or_a_usage_error(typed):
     try:
         value = parse(typed)
-    except UsageError:
+    except lw.UsageError:
         return
     assert json.loads(json.dumps(value)) == value or not math.isfinite(value)
 
 
 @pytest.mark.parametrize("typed", ["(" * 5000, "-" * 50_000 + "1", "A(b=" * 500, "[" * 150 + "]" * 150], ids=start)
 def test_deeply_nested_text_is_refused(typed):
-    with pytest.raises(UsageError):
+    with pytest.raises(lw.UsageError):
         override(RECIPE, [f"steps={typed}"])
 
 
@@ -394,7 +383,7 @@ CODE = [
 @pytest.mark.parametrize("name", ["steps", "layout", "model.width"])
 def test_no_text_runs_code(code, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError):
+    with pytest.raises(lw.UsageError):
         override(RECIPE, [f"{name}={code}"])
     assert not (tmp_path / "SEEN").exists()
 
@@ -406,16 +395,16 @@ def test_no_text_runs_code(code, name, tmp_path, monkeypatch):
 def test_no_file_runs_code(kind, fields, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for tree in (encode(RECIPE) | {"layout": {"kind": kind} | fields}, {"kind": kind} | fields):
-        with pytest.raises(UsageError, match="is not one of"):
-            Recipe.read(json.dumps(tree))
+        with pytest.raises(lw.UsageError, match="is not one of"):
+            lw.Recipe.read(json.dumps(tree))
     assert not (tmp_path / "SEEN").exists()
 
 
 def test_kinds_are_the_imported_dataclasses_that_may_stand_there():
-    assert {"Learned", "Local", "NoPE", "RoPE"} <= set(kinds(Position))
-    assert not {"Position", "LearnedEncoding", "Transformer"} & set(kinds(Position))
-    assert kinds(Lengths)["Curriculum"] is Curriculum
-    assert list(kinds(Position)) == sorted(kinds(Position))
+    assert {"Learned", "Local", "NoPE", "RoPE"} <= set(kinds(lw.Position))
+    assert not {"Position", "LearnedEncoding", "Transformer"} & set(kinds(lw.Position))
+    assert kinds(lw.Lengths)["Curriculum"] is lw.Curriculum
+    assert list(kinds(lw.Position)) == sorted(kinds(lw.Position))
 
 
 # Rows of files

@@ -19,7 +19,6 @@ from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import files
 from lengthwise.base.csv_files import write_csv
-from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_bytes, remove_temporary_files, write
 from lengthwise.cli.sweep import _record_sweep
 from lengthwise.jobs.axes import Axis
@@ -53,7 +52,7 @@ def track(folder):
     """A tracker's ledger; what fails in tracking is noted, and ends the tracking alone."""
     notes = []
     Tracker(Run(folder, RECIPE), "tensorboard", notes.append).send_rows("metrics", [{"step": 2, "loss": 0.4}])
-    raise UsageError(*notes)
+    raise lw.UsageError(*notes)
 
 
 def search(folder):
@@ -63,7 +62,7 @@ def search(folder):
 def operations(folder):
     """They are kept where they can be: a report does without them."""
     keep_operations({"id": 1.0})
-    raise UsageError
+    raise lw.UsageError
 
 
 def report(folder):
@@ -133,7 +132,7 @@ def test_no_writer_follows_a_link(name, link, outside, tmp_path, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
     link(folder / name, outside / "file")
     before = contents(outside)
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(lw.UsageError) as error:
         WRITERS[name](folder)
     assert str(error.value).isprintable() and contents(outside) == before
     assert os.path.lexists(folder / name)
@@ -156,7 +155,7 @@ def test_no_writer_follows_a_link_to_a_folder(writer, outside, tmp_path, monkeyp
     names = {"a run": Run.locate(RECIPE).folder.name, "an inquiry": inquiry.name}
     (folder / names.get(writer, writer)).symlink_to(outside)
     before = contents(outside)
-    with pytest.raises(UsageError, match="nothing is written through links"):
+    with pytest.raises(lw.UsageError, match="nothing is written through links"):
         PARENTS[writer](folder, writer)
     assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
 
@@ -193,7 +192,7 @@ def test_a_library_s_folder_may_hold_links_that_stay_in_it(tmp_path, outside):
     (folder / "latest-run").symlink_to("run")
     assert files.check_tree(folder) == folder
     (folder / "run" / "log").symlink_to(outside / "file")
-    with pytest.raises(UsageError, match="log: a link"):
+    with pytest.raises(lw.UsageError, match="log: a link"):
         files.check_tree(folder)
 
 
@@ -233,7 +232,7 @@ def test_evaluating_a_stranger_s_run_writes_nothing_outside(name, link, trained,
 def test_training_notices_a_link_before_it_begins(outside):
     run = Run.of(RECIPE)
     (run.folder / "about.json").symlink_to(outside / "missing")
-    with pytest.raises(UsageError, match=r"about\.json: a link"):
+    with pytest.raises(lw.UsageError, match=r"about\.json: a link"):
         lw.train(RECIPE, quiet=True)
     assert not run.rows("metrics")
 
@@ -302,14 +301,14 @@ def test_a_file_without_end_is_refused_at_once(name, tmp_path):
     path.touch()
     os.truncate(path, 2 * 10**12)  # it takes no room on the disk
     begun = time.monotonic()
-    with pytest.raises(UsageError, match=rf"{name}: too large, 2 TB"):
+    with pytest.raises(lw.UsageError, match=rf"{name}: too large, 2 TB"):
         acts[name]()
     if name == "scores.jsonl":
-        with pytest.raises(UsageError, match="too large"):
+        with pytest.raises(lw.UsageError, match="too large"):
             run.append("scores", ROW)
     path.unlink()
     path.symlink_to("/dev/zero")
-    with pytest.raises(UsageError, match="not a regular file"):
+    with pytest.raises(lw.UsageError, match="not a regular file"):
         acts[name]()
     assert time.monotonic() - begun < 5
 
@@ -319,7 +318,7 @@ def test_a_recipe_and_a_record_are_read_with_a_bound(tmp_path):
     path.touch()
     os.truncate(path, 2 * 10**12)
     assert "too large" in refused("train", path)
-    with pytest.raises(UsageError, match="too large"):
+    with pytest.raises(lw.UsageError, match="too large"):
         read_verification(path)
 
 
@@ -382,7 +381,7 @@ def test_a_lock_of_a_machine_that_is_gone_says_how_to_go_on(tmp_path):
     folder = RunFolder(run_in(tmp_path / "run").folder)
     (folder.folder / ".lock").write_text("1\nanother-machine\n")
     with (
-        pytest.raises(UsageError, match=r"if that has ended, delete \S+\.lock: this disk has no locks$"),
+        pytest.raises(lw.UsageError, match=r"if that has ended, delete \S+\.lock: this disk has no locks$"),
         folder.locked(),
     ):
         pass

@@ -15,11 +15,6 @@ from trainings import MASTERED, MODEL, PLAIN, outcome
 
 import lengthwise as lw
 from lengthwise.base.streams import suppress_warnings
-from lengthwise.experiment.layout import NextToken
-from lengthwise.experiment.loops import Constant
-from lengthwise.experiment.recipe import Watch
-from lengthwise.models import ModelSpec
-from lengthwise.models.lstm import LSTM
 from lengthwise.runners import cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.training import trainer
@@ -31,7 +26,7 @@ COUNT = 4
 
 
 @dataclass(frozen=True)
-class DroppingModule(ModelSpec):
+class DroppingModule(lw.ModelSpec):
     """A module that no faster runner knows, with torch's own dropout; it moves Python's global generator too."""
 
     def build(self, reads, writes, *, causal):
@@ -46,9 +41,11 @@ class DroppingModule(ModelSpec):
 DROPPING = replace(PLAIN, model=replace(MODEL, dropout=0.3), steps=8)
 RECIPES = [
     DROPPING,
-    replace(DROPPING, seed=1, watch=Watch(every=5, sizes=(2,), count=4)),
-    replace(DROPPING, layout=NextToken(), loops=Constant(1), model=LSTM(width=4, hidden=4, layers=2, dropout=0.3)),
-    replace(DROPPING, layout=NextToken(), loops=Constant(1), model=DroppingModule()),
+    replace(DROPPING, seed=1, watch=lw.Watch(every=5, sizes=(2,), count=4)),
+    replace(
+        DROPPING, layout=lw.NextToken(), loops=lw.Constant(1), model=lw.LSTM(width=4, hidden=4, layers=2, dropout=0.3)
+    ),
+    replace(DROPPING, layout=lw.NextToken(), loops=lw.Constant(1), model=DroppingModule()),
     replace(MASTERED, model=replace(MODEL, dropout=0.3), steps=8),
 ]
 

@@ -15,11 +15,9 @@ from jaxtyping import config
 
 import lengthwise as lw
 from lengthwise.base.errors import Diverged
-from lengthwise.base.rng import stream
 from lengthwise.cli import console, evaluate
 from lengthwise.cli.entry import parse
 from lengthwise.cli.solve import _join_grids
-from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.training.trainer import Trainer
 
@@ -108,12 +106,12 @@ def test_grids_in_a_file_may_be_drawn_line_after_line(puzzles):
     """Beside others on one line, with and without empty lines between."""
     task, lines, wanted = Sudoku(), [], []
     for side, seed, form in puzzles:
-        typed = task.to_text(task.sample(torch.tensor([[side]]), stream(seed, "file")).prompt[0])
+        typed = task.to_text(task.sample(torch.tensor([[side]]), lw.stream(seed, "file")).prompt[0])
         breaks = {"drawn": "\n", "/": "/", "unbroken": ""}[form]
         lines += typed.replace("/", breaks).split("\n") + [""] * (seed % 3)
         wanted.append(typed if form != "unbroken" else typed.replace("/", ""))
     assert list(_join_grids(iter(lines), task)) == wanted
-    assert list(_join_grids(iter(lines), Addition())) == lines
+    assert list(_join_grids(iter(lines), lw.Addition())) == lines
 
 
 def test_what_is_no_grid_is_refused_by_itself():

@@ -17,7 +17,6 @@ from lengthwise.base.ranges import describe_type
 from lengthwise.cli import console, entry
 from lengthwise.cli.completion import add_completers
 from lengthwise.cli.options import recipe_of
-from lengthwise.experiment.recipe import Recipe
 from lengthwise.registry import sources
 
 WIDTHS = (60, 80, 200)
@@ -58,7 +57,7 @@ def test_sources_and_imported_code_agree():
 
 def test_every_field_has_its_type_its_default_and_a_comment():
     classes = [cls for kinds in catalog.parts().values() for cls in kinds.values()]
-    for cls in [Recipe, *(cls for cls in classes if cls.__module__.startswith("lengthwise"))]:
+    for cls in [lw.Recipe, *(cls for cls in classes if cls.__module__.startswith("lengthwise"))]:
         declared = {field.name: field for field in sources.find(recorded_name(cls)).fields}
         assert list(declared) == [field.name for field in dataclasses.fields(cls)]
         for field in dataclasses.fields(cls):
@@ -178,7 +177,7 @@ def test_a_run_of_one_s_own_part_names_the_way_to_it(tmp_path, capsys):
         assert said.endswith("if it is your own, import its module first: --import MODULE\n")
     (tmp_path / "recipe.json").write_text(text)
     for way in (
-        lambda: Recipe.read(text),
+        lambda: lw.Recipe.read(text),
         lambda: lw.Run.open(tmp_path),
         lambda: recipe_of(str(tmp_path / "recipe.json"), []),
     ):

@@ -20,7 +20,6 @@ from torture import damage, fuzz
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.ask.inquiry import Inquiry
-from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import field_types, validate_arguments
 from lengthwise.base.ranges import Count, Range
 from lengthwise.base.terminal import Terminal
@@ -107,7 +106,7 @@ def test_a_field_takes_what_training_takes_and_refuses_the_rest_in_one_line(sort
         for value in EXTREME:
             try:
                 rehearse(TINY.change([*first, f"{where}.{field.name}={value}".lstrip(".")]), CPU)
-            except UsageError as error:
+            except lw.UsageError as error:
                 wrong += 1
                 assert str(error).isprintable()
     assert wrong >= 5 * len(dataclasses.fields(part))
@@ -209,7 +208,7 @@ def test_what_could_not_be_measured_is_said_before_training(options, typed, runs
     ],
 )  # fmt: skip
 def test_python_is_answered_as_the_command_line_is(act):
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(lw.UsageError) as error:
         act(lw.load("looped-parity").weights)
     assert str(error.value).isprintable()
 
@@ -223,7 +222,7 @@ def test_python_may_name_parts_as_the_command_line_does():
         return number, rule
 
     assert twice(2, rule="Converged") == (2, lw.Converged())
-    with pytest.raises(UsageError, match="number must be 1 or more, not 0"):
+    with pytest.raises(lw.UsageError, match="number must be 1 or more, not 0"):
         twice(0)
     with pytest.raises(TypeError, match=r"twice: .*'rul' \(did you mean rule\?\)"):
         twice(2, rul="Converged")
@@ -243,8 +242,8 @@ def test_a_terminal_shows_foreign_text_and_never_obeys_it():
 
 
 def test_an_error_is_one_line_whatever_it_quotes():
-    assert str(UsageError(f"no {damage.ESCAPES} here")).isprintable()
-    assert len(str(UsageError("x" * 10**6))) < 3000
+    assert str(lw.UsageError(f"no {damage.ESCAPES} here")).isprintable()
+    assert len(str(lw.UsageError("x" * 10**6))) < 3000
 
 
 @pytest.mark.parametrize("name", ["[bold]", "a[b]*?", "\x1b[31mred", "two\nlines", "é→", "x" * 200])
@@ -333,7 +332,7 @@ def test_a_module_that_cannot_be_imported(code, typed, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("device", ["meta", "abacus", "cuda:99", "", None, 3.5])
 def test_a_device_that_computes_nothing(device):
-    with pytest.raises(UsageError, match="there are: auto, cpu"):
+    with pytest.raises(lw.UsageError, match="there are: auto, cpu"):
         choose_device(device)
 
 
@@ -388,7 +387,7 @@ def test_each_file_has_one_schema(spoilt, typed):
         for damaged, reason in ((json.dumps(json.loads(first) | change), said), ("[1]", "not a JSON object"),
                                 ("{", "not JSON"), ('{"step": NaN}', ""), ("\udcff", "not JSON")):  # fmt: skip
             path.write_bytes("\n".join([damaged, *rest, ""]).encode(errors="surrogateescape"))
-            with pytest.raises(UsageError, match=rf"{name}: line 1.*; take that line out$") as error:
+            with pytest.raises(lw.UsageError, match=rf"{name}: line 1.*; take that line out$") as error:
                 RunFolder(spoilt.done).rows(path.stem)
             assert reason in str(error.value)
         path.write_text(text)

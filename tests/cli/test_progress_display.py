@@ -21,7 +21,6 @@ from lengthwise.evaluation import scores
 from lengthwise.evaluation.curves import follow_scores, follow_sizes, work
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.runs.run import load
 from lengthwise.training.loop import TrainingProgress
 
@@ -235,7 +234,7 @@ def test_what_is_followed_is_as_it_was():
 
 
 @pytest.mark.parametrize(("rules", "more"), [
-    ([Oracle()], {}), ([Oracle()], {"precision": 0.1}), ([Oracle(), MaxConfidence()], {})
+    ([lw.Oracle()], {}), ([lw.Oracle()], {"precision": 0.1}), ([lw.Oracle(), lw.MaxConfidence()], {})
 ])  # fmt: skip
 def test_progress_moves_within_a_size(rules, more, monkeypatch):
     """A long size takes many batches: the line moves with each."""

@@ -10,7 +10,6 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.types import UsageError
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.models.single_pass import SinglePass
@@ -89,7 +88,7 @@ def test_who_looks_where_it_may_not_is_neither_trained_nor_measured(layout, kind
         assert len(list(evaluate(weights, [3], samples=2))) == 1
         return
     for work in (lambda: train(own), lambda: list(evaluate(weights, [3], samples=2))):
-        with pytest.raises(UsageError, match=said) as error:
+        with pytest.raises(lw.UsageError, match=said) as error:
             work()
         assert "\n" not in str(error.value)
     assert not runs_folder().exists()  # nothing is left of it
@@ -102,13 +101,13 @@ def test_a_module_that_normalises_over_the_batch_reads_its_neighbours():
             return found - found.mean((0, 1))
 
     own = recipe(lw.Pairs(), "Causal")
-    with pytest.raises(UsageError, match="Norm reads padding, or other rows"):
+    with pytest.raises(lw.UsageError, match="Norm reads padding, or other rows"):
         check(SinglePass(Norm(100, 10)), own)
 
 
 def test_who_trains_on_one_length_is_looked_at_beside_others():
     own = recipe(lw.Pairs(), "Unmasked").change([], lengths=lw.Uniform(8, 8))
-    with pytest.raises(UsageError, match="Unmasked reads padding"):
+    with pytest.raises(lw.UsageError, match="Unmasked reads padding"):
         check(own.build(), own)
 
 
@@ -162,7 +161,7 @@ def test_rounding_is_no_leak_and_hides_none(how):
             "Peeks looks ahead": Peeks(reads, writes),
         }
         for said, module in leaks.items():
-            with pytest.raises(UsageError, match=said):
+            with pytest.raises(lw.UsageError, match=said):
                 check(SinglePass(module.to(kind)), own)
 
 
@@ -180,7 +179,9 @@ class Carries(Causal):
 def test_a_module_that_carries_a_state_is_not_called_random():
     own = recipe(lw.NextToken(), "Causal")
     reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
-    with pytest.raises(UsageError, match=r"^Carries keeps something from one call to the next.*from the same state$"):
+    with pytest.raises(
+        lw.UsageError, match=r"^Carries keeps something from one call to the next.*from the same state$"
+    ):
         check(SinglePass(Carries(reads, writes)), own)
     for draw in (lambda: torch.rand(()), np.random.random_sample, random.random):
 
@@ -188,7 +189,7 @@ def test_a_module_that_carries_a_state_is_not_called_random():
             def forward(self, tokens, draw=draw):
                 return super().forward(tokens) + float(draw())
 
-        with pytest.raises(UsageError, match="Noisy is random at test"):
+        with pytest.raises(lw.UsageError, match="Noisy is random at test"):
             check(SinglePass(Noisy(reads, writes)), own)
 
 
@@ -198,11 +199,11 @@ def test_rows_longer_than_a_module_s_positions_are_one_line(positions):
     own = lw.Parity()
     for lost in (Deep(4, 4, positions=positions), Sliced(4, 4, positions)):
         with pytest.raises(
-            UsageError, match=rf"^{type(lost).__name__} fails on rows of \d+ positions .*: if it has"
+            lw.UsageError, match=rf"^{type(lost).__name__} fails on rows of \d+ positions .*: if it has"
         ) as one:
             lw.evaluate(lost, [4, 40], task=own, trained_to=9, samples=3, quiet=True)
         assert "symbols" not in str(one.value)
-    with pytest.raises(UsageError, match="does not know all 4 symbols"):
+    with pytest.raises(lw.UsageError, match="does not know all 4 symbols"):
         lw.evaluate(Deep(3, 4), 4, task=own, samples=3, quiet=True)
 
 
@@ -226,7 +227,7 @@ def test_a_part_of_ones_own_is_looked_at_too():
     model = own.build()
     check(model, own)
     model.blocks[0].__class__ = Swapped
-    with pytest.raises(UsageError, match="looks ahead"):
+    with pytest.raises(lw.UsageError, match="looks ahead"):
         check(model, own)
 
 
@@ -246,7 +247,7 @@ def test_who_looks_ahead_within_the_answer_alone_is_refused(lengths, pauses):
     reads, writes = own.layout.vocabs(own.task)
     check(SinglePass(Causal(len(reads), len(writes))), own)
     for rows in ([], ["task.order=most"]):
-        with pytest.raises(UsageError, match="Peeks looks ahead"):
+        with pytest.raises(lw.UsageError, match="Peeks looks ahead"):
             check(SinglePass(Peeks(len(reads), len(writes))), own.change(rows))
 
 

@@ -9,30 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.results import trials
-from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.answers import answer, answers
 from lengthwise.evaluation.scores import evaluate, exact_match, trace_answers
-from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
-from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.recipe import outline
 from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, OutputRule
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.objectives.halting import Halting
-from lengthwise.report.scored import Scores
 from lengthwise.report.tables import detail_table
 from lengthwise.runs.run import Weights, load
-from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.strings import Copy
 
 RECIPES = [PARITY, SUMS, PAIRS, NEXT]
 READING = [MaxConfidence(extra=3), Converged(1, extra=3)]
@@ -45,7 +38,7 @@ every_way = pytest.mark.parametrize(
 
 def several(recipe, count=16, top=4):
     """Problems of mixed sizes."""
-    draw = stream(0, "several")
+    draw = lw.stream(0, "several")
     return recipe.task.sample(torch.randint(1, top + 1, (count, len(recipe.task.axes)), generator=draw), draw)
 
 
@@ -213,9 +206,9 @@ class Says(nn.Module):
         ("46=$", 0),
     ],
 )
-@pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
+@pytest.mark.parametrize("layout", [lw.FullOutput(), lw.NextToken()], ids=repr)
 def test_an_answer_that_ends_early_or_late_is_wrong(predicted, right, layout, monkeypatch):
-    recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
+    recipe = replace(PARITY, task=lw.Addition(), layout=layout, loops=lw.Constant())
     given_problems(monkeypatch, recipe.task.parse("12+34"))
     (score,) = evaluate(Weights("says", recipe, SinglePass(Says(recipe, predicted))), [2], samples=1)
     assert score.exact == right
@@ -227,7 +220,7 @@ def test_an_answer_that_ends_early_or_late_is_wrong(predicted, right, layout, mo
 )
 def test_confidence_is_counted_up_to_the_first_end_that_was_said(predicted, counted):
     """The first symbol has another probability than the rest, so each count has its own mean."""
-    recipe = replace(PARITY, task=Addition(), layout=FullOutput(), loops=Constant())
+    recipe = replace(PARITY, task=lw.Addition(), layout=lw.FullOutput(), loops=lw.Constant())
     module = Says(recipe, predicted, 0.5)
 
     class _First(nn.Module):
@@ -252,7 +245,7 @@ def test_confidence_is_counted_up_to_the_first_end_that_was_said(predicted, coun
 # Several rules at once
 
 
-COPY = replace(PARITY, task=Copy(), layout=FullOutput(), steps=120)
+COPY = replace(PARITY, task=lw.Copy(), layout=lw.FullOutput(), steps=120)
 RULES = [Oracle(), MaxConfidence(extra=3), After(3), Converged(1, extra=2), After(1), Oracle(1), Converged(2, extra=5)]
 
 
@@ -334,14 +327,14 @@ def test_a_row_right_in_full_is_right_and_without_a_tail_the_other_way_round(rec
     [("12+34", "46$$", 1, 1), ("12+34", "46$5", 1, 0), ("12+34", "4$$$", 0, 0), ("99+99", "198$", 1, 1)],
 )
 def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, predicted, exact, whole, monkeypatch):
-    for layout in (FullOutput(), FullOutput(whole_tail=True), NextToken()):
-        recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
+    for layout in (lw.FullOutput(), lw.FullOutput(whole_tail=True), lw.NextToken()):
+        recipe = replace(PARITY, task=lw.Addition(), layout=layout, loops=lw.Constant())
         given_problems(monkeypatch, recipe.task.parse(prompt))
         weights = Weights("says", recipe, SinglePass(Says(recipe, predicted)))
         (score,) = evaluate(weights, [2], samples=1)
         assert (score.exact, score.whole_row) == (exact, whole)
         assert score.token_accuracy == (1 if exact else 2 / 3)
-        assert Solver(weights).solve(prompt).correct == exact
+        assert lw.Solver(weights).solve(prompt).correct == exact
         batch = layout.write(recipe.task.parse(prompt), recipe.task)
         assert trace_answers(weights.model, recipe, batch, torch.ones(1, dtype=torch.long))[1].tolist() == [
             [bool(exact)]
@@ -383,16 +376,16 @@ def test_hard_problems_are_those_of_the_harder_set(hard, monkeypatch):
     def refuse(*_):
         raise TypeError("not to be called")
 
-    monkeypatch.setattr(Addition, "sample" if hard else "sample_hard", refuse)
+    monkeypatch.setattr(lw.Addition, "sample" if hard else "sample_hard", refuse)
     kind = "hard" if hard else "uniform"
     list(evaluate(half_trained(PAIRS), [3], samples=4, kind=kind))
-    monkeypatch.setattr(Addition, "sample_hard" if hard else "sample", refuse)
+    monkeypatch.setattr(lw.Addition, "sample_hard" if hard else "sample", refuse)
     with pytest.raises(TypeError):
         list(evaluate(half_trained(PAIRS), [3], samples=4, kind=kind))
 
 
 def test_test_problems_are_not_those_of_training():
-    recipe = replace(PAIRS, lengths=Uniform(20, 20), batch=5)
+    recipe = replace(PAIRS, lengths=lw.Uniform(20, 20), batch=5)
     trained = {str(data.batch(recipe, step)[0].inputs.tokens.tolist()) for step in range(5)}
     tested = recipe.layout.write(data.fresh_problems(recipe.task, (20, 20), 5, seed=recipe.data_seed), recipe.task)
     assert str(tested.inputs.tokens.tolist()) not in trained
@@ -485,7 +478,7 @@ def greedy(model, recipe, problem):
 
 
 @pytest.mark.parametrize(
-    "recipe", [NEXT, replace(SUMS, layout=NextToken(2))], ids=lambda r: f"{r.task.name}-{r.layout!r}"
+    "recipe", [NEXT, replace(SUMS, layout=lw.NextToken(2))], ids=lambda r: f"{r.task.name}-{r.layout!r}"
 )
 @torch.no_grad()
 def test_exact_match_with_the_answer_fed_in_is_that_of_greedy_decoding(recipe, monkeypatch):
@@ -519,7 +512,7 @@ def test_what_tells_empty_answers_is_refused_where_none_is_empty(changes):
     with pytest.raises(
         UsageError, match=f"{type(part).__name__} needs an end symbol, which Pairs does not write: use FullOutput"
     ):
-        replace(rows, layout=Pairs())
+        replace(rows, layout=lw.Pairs())
 
 
 # Sizes
@@ -583,13 +576,13 @@ def test_what_cannot_be_measured_is_refused(sizes, samples, message):
 
 
 def test_default_sizes_start_at_the_training_length():
-    assert default_sizes(replace(PARITY, lengths=Uniform(8))) == [8, 12, 16, 24, 40]
+    assert default_sizes(replace(PARITY, lengths=lw.Uniform(8))) == [8, 12, 16, 24, 40]
 
 
 def test_default_sizes_end_where_the_task_does():
     recipe = catalog.recipe("retran-small")
     assert default_sizes(recipe) == [30, 45, 60, 90, recipe.task.largest]
-    assert default_sizes(replace(PARITY, lengths=Uniform(1))) == [1, 2, 3, 5]
+    assert default_sizes(replace(PARITY, lengths=lw.Uniform(1))) == [1, 2, 3, 5]
 
 
 # As many problems as an interval takes
@@ -659,7 +652,7 @@ def test_a_table_tells_how_many_problems_differ():
     rows = [score.row() for score in evaluate(weights, [2], samples=50)]
     table = detail_table(rows)
     assert [*table.columns[-1].cells][-1].plain == "50 (4)" and "how many problems differ" in table.caption.plain
-    assert "50 (4 different)" in str(Scores([Score(**row | {"sizes": (2,)}) for row in bare(rows)], outline(PARITY)))
+    assert "50 (4 different)" in str(lw.Scores([Score(**row | {"sizes": (2,)}) for row in bare(rows)], outline(PARITY)))
 
 
 def bare(rows):

@@ -16,9 +16,7 @@ from reported import recipe, scored
 from rich.console import Console
 
 import lengthwise as lw
-from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import latest
-from lengthwise.base.types import UsageError
 from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import sealed
@@ -27,11 +25,8 @@ from lengthwise.evaluation.attack import Attempt, Attempts, _mutations, attack, 
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
-from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import batch, fresh_problems
-from lengthwise.experiment.lengths import Curriculum, Uniform
 from lengthwise.experiment.recipe import ChosenOn, Watch
-from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.nn.position import Mark
 from lengthwise.report import WORST, curves, names
 from lengthwise.report.card import card_table, score_card
@@ -40,10 +35,8 @@ from lengthwise.report.length_figure import length_figure
 from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.runs.folder import Folder
 from lengthwise.runs.run import Run, Weights, save
-from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
-from lengthwise.tasks.parity import Parity
 
 MANY = {"count": 1000}
 
@@ -71,7 +64,7 @@ def test_a_family_scores_as_it_does_alone(trained):
 
 def test_several_rules_measure_the_same_problems():
     weights = half_trained(PARITY)
-    rules = [weights.recipe.stopping, MaxConfidence(extra=2)]
+    rules = [weights.recipe.stopping, lw.MaxConfidence(extra=2)]
     together = list(evaluate_families(weights, [12], samples=20, stopping=rules))
     apart = [score for rule in rules for score in evaluate_families(weights, [12], samples=20, stopping=rule)]
     assert together == apart
@@ -81,17 +74,17 @@ def test_a_small_size_is_measured_on_all_its_problems():
     weights = half_trained(PARITY)
     (score,) = evaluate_families(weights, [5], samples=7)
     prompts = [f"{number:05b}" for number in range(32)]
-    right = sum(Solver(weights).solve(prompt).correct for prompt in prompts)
+    right = sum(lw.Solver(weights).solve(prompt).correct for prompt in prompts)
     assert (score.problems, score.count, score.exact) == ("every", 32, right / 32)
     assert short_sizes(PARITY) == list(range(1, 12))
-    assert short_sizes(replace(PARITY, lengths=Uniform(6, bottom=4))) == list(range(4, 12))
-    assert short_sizes(replace(PARITY, lengths=Curriculum(20, 1, most=(2,)))) == [1, 2]  # no longer ones are named
+    assert short_sizes(replace(PARITY, lengths=lw.Uniform(6, bottom=4))) == list(range(4, 12))
+    assert short_sizes(replace(PARITY, lengths=lw.Curriculum(20, 1, most=(2,)))) == [1, 2]  # no longer ones are named
 
 
 def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypatch):
-    one = Parity().sample(torch.tensor([[1]]), stream(0, "one"))
-    monkeypatch.setattr(Parity, "enumerate", lambda self, size, most: one)
-    assert short_sizes(replace(PARITY, lengths=Uniform(3))) == list(range(1, 16))
+    one = lw.Parity().sample(torch.tensor([[1]]), lw.stream(0, "one"))
+    monkeypatch.setattr(lw.Parity, "enumerate", lambda self, size, most: one)
+    assert short_sizes(replace(PARITY, lengths=lw.Uniform(3))) == list(range(1, 16))
 
 
 def test_named_families_alone_are_measured_where_they_are_asked_for():
@@ -99,11 +92,11 @@ def test_named_families_alone_are_measured_where_they_are_asked_for():
     assert [(score.sizes, score.problems) for score in found] == [
         (size, name) for size in ((3,), (9,)) for name in ("palindrome", "runs")
     ]
-    with pytest.raises(UsageError, match="did you mean palindrome"):
+    with pytest.raises(lw.UsageError, match="did you mean palindrome"):
         list(evaluate_families(half_trained(PARITY), [3], names=("palindrom",)))
 
 
-@pytest.mark.parametrize(("task", "name"), [(Addition(), "long-carry"), (BinarySum(), "uniform-count")])
+@pytest.mark.parametrize(("task", "name"), [(lw.Addition(), "long-carry"), (BinarySum(), "uniform-count")])
 def test_the_harder_set_is_a_family_of_the_same_problems(task, name):
     size = (9,) * len(task.axes)
     one, two = (fresh_problems(task, size, 50, seed=1, kind=kind) for kind in ("hard", name))
@@ -112,18 +105,18 @@ def test_the_harder_set_is_a_family_of_the_same_problems(task, name):
 
 def test_problems_of_no_known_kind_are_refused_in_one_line():
     with pytest.raises(
-        UsageError, match=r"^parity has no problems called 'unifrom' \(did you mean uniform\?\): [^\n]*$"
+        lw.UsageError, match=r"^parity has no problems called 'unifrom' \(did you mean uniform\?\): [^\n]*$"
     ):
-        fresh_problems(Parity(), (3,), 5, seed=0, kind="unifrom")
-    with pytest.raises(UsageError, match="did you mean runs"):
+        fresh_problems(lw.Parity(), (3,), 5, seed=0, kind="unifrom")
+    with pytest.raises(lw.UsageError, match="did you mean runs"):
         list(evaluate(half_trained(PARITY), [9], kind="run"))
 
 
 def test_families_from_python():
     assert lw.families("parity")["palindrome"] == "Rows that read the same backwards."
-    assert set(lw.families("addition", "base=2")) == {family.name for family in Addition(2).families}
+    assert set(lw.families("addition", "base=2")) == {family.name for family in lw.Addition(2).families}
     scores = lw.evaluate(half_trained(PARITY), [12], samples=40, families=True)
-    assert [score.count for score in scores] == [40] + [4] * len(Parity().families)
+    assert [score.count for score in scores] == [40] + [4] * len(lw.Parity().families)
 
 
 # Training on them
@@ -162,7 +155,7 @@ def test_without_a_share_of_families_nothing_changes():
     ],
 )
 def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(lw.UsageError, match=message):
         lw.find("looped-pairs", *changes)
 
 
@@ -207,7 +200,7 @@ def test_an_attack_finds_what_is_wrong_and_the_same_again(trained, size):
     assert found["failed"] == sum(row["failed"] for row in found["origins"])
     assert found["tries"] == sum(row["tries"] for row in found["origins"])
     for row in found["shortest"]:
-        answer = Solver(weights).solve(row["prompt"])
+        answer = lw.Solver(weights).solve(row["prompt"])
         assert not answer.correct
         assert (row["answer"], row["right"]) == (answer.text, answer.right)
     lengths = [len(row["prompt"]) for row in found["shortest"]]
@@ -225,12 +218,12 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
     tried = []
     try_problems = attacking._try_problems
     monkeypatch.setattr(attacking, "_try_problems", lambda w, *rest: tried.append(rest[0]) or try_problems(w, *rest))
-    recipe = half_trained(PARITY).recipe.change([], task=Parity())
+    recipe = half_trained(PARITY).recipe.change([], task=lw.Parity())
     untrained = Weights("untrained", recipe, recipe.build().eval())
     found = attack(untrained, [3], seconds=600)
     rows = [row for problems in tried for row in prompts(recipe.task, problems)]
     assert len(rows) == len(set(rows)) == found["tries"] == 2 + 4 + 8
-    assert found["failed"] == sum(not Solver(untrained).solve(prompt).correct for prompt in rows)
+    assert found["failed"] == sum(not lw.Solver(untrained).solve(prompt).correct for prompt in rows)
 
 
 def test_changes_stay_within_what_was_asked_for_on_each_axis():
@@ -247,7 +240,7 @@ def test_an_attack_that_finds_nothing_says_so():
 
 @pytest.mark.parametrize("sizes", [[(3, 4)], [5, (3, 4)]])
 def test_an_attack_refuses_sizes_of_another_task(sizes):
-    with pytest.raises(UsageError, match="parity has sizes on 1 axes"):
+    with pytest.raises(lw.UsageError, match="parity has sizes on 1 axes"):
         attack(half_trained(PARITY), sizes, tries=10)
 
 
@@ -273,7 +266,7 @@ def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate(
 
 
 def test_an_attack_needs_time():
-    with pytest.raises(UsageError, match="seconds above 0"):
+    with pytest.raises(lw.UsageError, match="seconds above 0"):
         attack(half_trained(PARITY), seconds=0)
 
 
@@ -419,7 +412,7 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
 
 def test_rules_that_are_sealed_together_find_what_each_finds_alone(monkeypatch):
     """Whether one was sealed before or not; a model answers for all that are missing in one run."""
-    rules, asked, found, calls = [Oracle(), MaxConfidence(extra=3)], {"samples": 20, "structured": 2}, [], []
+    rules, asked, found, calls = [lw.Oracle(), lw.MaxConfidence(extra=3)], {"samples": 20, "structured": 2}, [], []
     monkeypatch.setattr(sealed, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
     for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
         run = tiny()

@@ -10,18 +10,15 @@ import torch
 import lengthwise as lw
 from lengthwise.api.depth import Fates
 from lengthwise.base.results import Fate
-from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.loops import Constant
-from lengthwise.experiment.stopping import Oracle
 from lengthwise.runs.run import load
 
 
 @pytest.mark.parametrize(("name", "size"), [("looped-parity", 6), ("halting-parity", 5), ("looped-pairs", 4)])
 def test_exact_match_is_that_of_evaluate_after_as_many_loops(name, size):
     (fate,) = lw.depth(name, size, more=6, samples=20)
-    weights, rules = load(name), [Oracle(k) for k in (0, 1, 2, 6)]
+    weights, rules = load(name), [lw.Oracle(k) for k in (0, 1, 2, 6)]
     scores = evaluate(weights, [size], samples=20, stopping=rules)
     assert [fate.exact_after(k) for k in (0, 1, 2, 6)] == pytest.approx([score.exact for score in scores])
     assert fate.after[-1] == 6 and fate.cosine[-1] == pytest.approx(1, abs=1e-6)
@@ -32,7 +29,7 @@ def test_exact_match_is_that_of_evaluate_after_as_many_loops(name, size):
 def test_problems_are_aligned_at_their_own_rounds():
     """Sums of one size that take different numbers of rounds."""
     (fate,) = lw.depth("looped-unique-set", 5, more=3, samples=16)
-    (score,) = evaluate(load("looped-unique-set"), [5], samples=16, stopping=Oracle(3))
+    (score,) = evaluate(load("looped-unique-set"), [5], samples=16, stopping=lw.Oracle(3))
     assert fate.exact_after(3) == pytest.approx(score.exact)
 
 
@@ -84,7 +81,7 @@ def test_seeds_of_a_recipe_stand_in_one_line_and_one_panel():
 
 def looped_once():
     weights = load("looped-pairs")
-    return replace(weights, recipe=replace(weights.recipe, loops=Constant()))
+    return replace(weights, recipe=replace(weights.recipe, loops=lw.Constant()))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def looped_once():
     ],
 )
 def test_what_has_no_fate_is_refused(work, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(lw.UsageError, match=message):
         work()
 
 

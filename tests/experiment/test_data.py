@@ -7,35 +7,32 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lengthwise as lw
 from lengthwise.base import rng
-from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation import likelihood
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.experiment import data
-from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
-from lengthwise.experiment.lengths import Curriculum, Natural, Uniform
-from lengthwise.experiment.loops import Constant, PerRound
-from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.source import SHARES, Finite, Fresh, hash_prompts
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.transformer import Transformer
-from lengthwise.objectives.final import Final
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.run import Weights
-from lengthwise.tasks import SequenceTask
-from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.strings import Copy
 from lengthwise.training.loop import train
 
-MODEL = LSTM(8, 8, 1)
-RECIPE = Recipe(
-    "set", Addition(), NextToken(), Uniform(4, 2), Constant(1), MODEL, Final(), 30, batch=64, source=Finite(500)
+MODEL = lw.LSTM(8, 8, 1)
+RECIPE = lw.Recipe(
+    "set",
+    lw.Addition(),
+    lw.NextToken(),
+    lw.Uniform(4, 2),
+    lw.Constant(1),
+    MODEL,
+    lw.Final(),
+    30,
+    batch=64,
+    source=Finite(500),
 )
 
 
 @dataclass(frozen=True)
-class Mirrored(SequenceTask):
+class Mirrored(lw.SequenceTask):
     """Write the symbols backwards."""
 
     symbols = ("a", "b")
@@ -43,7 +40,7 @@ class Mirrored(SequenceTask):
     def from_rows(self, sizes, row):
         length, position = sizes[:, :1], torch.arange(row.shape[1])
         answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
-        return Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
+        return lw.Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
 
     def reference(self, prompt):
         return prompt[::-1]
@@ -54,7 +51,7 @@ class Mirrored(SequenceTask):
 
 def texts(problems):
     rows = zip(problems.prompt.tolist(), problems.prompt_length.tolist(), strict=True)
-    return ["".join(Addition().symbols[i] for i in row[:length]) for row, length in rows]
+    return ["".join(lw.Addition().symbols[i] for i in row[:length]) for row, length in rows]
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +69,7 @@ def the_set(rows=500, seed=0, **changes):
 
 
 def test_a_set_has_each_problem_once():
-    found = texts(the_set(2000, lengths=Uniform(2)))
+    found = texts(the_set(2000, lengths=lw.Uniform(2)))
     assert len(found) == 2000 == len(set(found))
 
 
@@ -87,11 +84,11 @@ def test_a_set_is_the_same_however_it_is_drawn_together():
     wanted, number = [], 0
     while len(wanted) < 700:
         draw = rng.stream(0, "set", "addition", number)
-        drawn = Uniform(2).problems(Addition(), 0, 100, draw)
+        drawn = lw.Uniform(2).problems(lw.Addition(), 0, 100, draw)
         kept = texts(drawn.take(Finite(1).of("train", drawn)))
         wanted = list(dict.fromkeys([*wanted, *kept]))
         number += 1
-    assert texts(the_set(700, lengths=Uniform(2))) == wanted[:700]
+    assert texts(the_set(700, lengths=lw.Uniform(2))) == wanted[:700]
 
 
 @pytest.mark.parametrize("count", [127, 128, 200, 40_000])
@@ -100,7 +97,7 @@ def test_symbols_of_any_number_are_kept(count, monkeypatch):
     letters = [chr(code) for code in range(0x4E00, 0x4E00 + count)] if count < 20_000 else map(str, range(count))
     monkeypatch.setattr(Mirrored, "symbols", tuple(letters))
     for source in (Fresh(), Finite(300)):
-        recipe = replace(RECIPE, task=Mirrored(), source=source, batch=300, lengths=Uniform(3))
+        recipe = replace(RECIPE, task=Mirrored(), source=source, batch=300, lengths=lw.Uniform(3))
         inputs = data.batch(recipe, 0)[0].inputs
         ids, vocab = inputs.tokens[inputs.padding_mask], recipe.layout.vocabs(recipe.task)[0]
         assert int(ids.min()) >= 0 and int(ids.max()) < len(vocab)
@@ -114,7 +111,7 @@ def test_symbols_of_any_number_are_kept(count, monkeypatch):
 
 def test_a_model_learns_on_a_fixed_set_of_many_symbols(monkeypatch, tmp_path):
     monkeypatch.setattr(Mirrored, "symbols", tuple(chr(code) for code in range(0x4E00, 0x4E00 + 200)))
-    recipe = replace(RECIPE, task=Mirrored(), lengths=Uniform(2), steps=2, keep="last", watch=Watch())
+    recipe = replace(RECIPE, task=Mirrored(), lengths=lw.Uniform(2), steps=2, keep="last", watch=lw.Watch())
     assert train(recipe, tmp_path).done
 
 
@@ -122,12 +119,12 @@ def test_a_set_s_problems_are_whole():
     found = the_set()
     for i, text in enumerate(texts(found)):
         answer = found.answer[i, : int(found.answer_length[i])]
-        assert Addition().vocab.decode(answer) == Addition().reference(text)
+        assert lw.Addition().vocab.decode(answer) == lw.Addition().reference(text)
 
 
 @given(st.integers(0, 1000), st.integers(0, 6))
 def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
-    problems = Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
+    problems = lw.Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
     padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, more), value=3))
     assert torch.equal(hash_prompts(problems), hash_prompts(padded))
     assert torch.equal(hash_prompts(problems), hash_prompts(problems.in_smallest_type(36)))
@@ -140,7 +137,7 @@ def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
 
 def test_hashes_by_hand():
     """FNV-1a, then MurmurHash3's finaliser, in whole numbers of Python."""
-    problems = Parity().parse("10110")
+    problems = lw.Parity().parse("10110")
     code, most = 0xCBF29CE484222325, 2**64 - 1
     for symbol in (1, 0, 1, 1, 0):
         code = (code ^ symbol) * 0x100000001B3 & most
@@ -151,7 +148,7 @@ def test_hashes_by_hand():
 
 
 def test_parts_share_nothing_and_leave_nothing_out():
-    problems = Addition().sample(torch.randint(1, 9, (20_000, 2)), rng.stream(0, "parts"))
+    problems = lw.Addition().sample(torch.randint(1, 9, (20_000, 2)), rng.stream(0, "parts"))
     of = torch.stack([Finite(1).of(part, problems) for part in SHARES])
     assert (of.sum(0) == 1).all()
     shares = of.double().mean(1)
@@ -160,8 +157,8 @@ def test_parts_share_nothing_and_leave_nothing_out():
 
 
 def test_what_is_tested_and_watched_is_in_no_set():
-    known = set(texts(the_set(3000, lengths=Uniform(2))))
-    recipe = replace(RECIPE, lengths=Uniform(2), source=Finite(3000))
+    known = set(texts(the_set(3000, lengths=lw.Uniform(2))))
+    recipe = replace(RECIPE, lengths=lw.Uniform(2), source=Finite(3000))
     tested = texts(data.evaluation_problems(recipe, 2, 300, seed=0))
     watched = texts(data.evaluation_problems(recipe, 2, 300, seed=0, step=7)) + texts(
         data.validation_problems(recipe, 300)
@@ -171,12 +168,12 @@ def test_what_is_tested_and_watched_is_in_no_set():
 
 
 def test_a_size_without_problems_for_a_test_says_so():
-    recipe = replace(RECIPE, task=Parity(), lengths=Uniform(20), layout=FullOutput(), loops=PerRound())
+    recipe = replace(RECIPE, task=lw.Parity(), lengths=lw.Uniform(20), layout=lw.FullOutput(), loops=lw.PerRound())
     missing = 0
     for size in (1, 2):  # six prompts, and one problem in thirteen is for tests
         try:
             data.evaluation_problems(recipe, size, 5, seed=0)
-        except UsageError as error:
+        except lw.UsageError as error:
             missing += "almost no problem" in str(error)
     assert missing
 
@@ -201,17 +198,17 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lengths": Curriculum(4, 10)}, "lengths must not grow"),
+        ({"lengths": lw.Curriculum(4, 10)}, "lengths must not grow"),
         ({"hard": 0.5}, "hard must be 0"),
-        ({"source": Fresh(), "hard": 0.5, "lengths": Natural(4)}, "hard must be 0 with Natural"),
+        ({"source": Fresh(), "hard": 0.5, "lengths": lw.Natural(4)}, "hard must be 0 with Natural"),
         ({"source": Finite(63)}, "is smaller than a batch"),
         ({"keep": "lowest-loss"}, "needs watch.every and watch.validation"),
-        ({"keep": "best", "watch": Watch(every=5, validation=10)}, "needs watch.every and watch.sizes"),
+        ({"keep": "best", "watch": lw.Watch(every=5, validation=10)}, "needs watch.every and watch.sizes"),
     ],
     ids=str,
 )
 def test_a_recipe_that_cannot_be_is_refused(changes, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(lw.UsageError, match=message):
         replace(RECIPE, **changes)
 
 
@@ -219,17 +216,17 @@ def test_a_recipe_that_cannot_be_is_refused(changes, message):
 
 
 def test_natural_sizes_are_uniform_where_a_task_has_no_others():
-    recipe = replace(RECIPE, lengths=Natural(4, 2), source=Fresh(), batch=3000)
+    recipe = replace(RECIPE, lengths=lw.Natural(4, 2), source=Fresh(), batch=3000)
     batch, _ = data.batch(recipe, 0)
     counts = torch.stack([(batch.sizes == size).sum(0) for size in (2, 3, 4)])
     assert (counts.sum(0) == 3000).all() and (counts > 850).all()
 
 
 def test_natural_problems_are_measured_too():
-    recipe = replace(RECIPE, lengths=Natural(4, 2), source=Fresh())
+    recipe = replace(RECIPE, lengths=lw.Natural(4, 2), source=Fresh())
     drawn = data.evaluation_problems(recipe, 4, 500, seed=0, kind="natural")
     assert set(drawn.sizes.flatten().tolist()) == {2, 3, 4}
-    (score,) = evaluation.evaluate(Weights("new", recipe, recipe.build()), [4], samples=20, kind="natural")
+    (score,) = evaluation.evaluate(lw.Weights("new", recipe, recipe.build()), [4], samples=20, kind="natural")
     assert (score.problems, score.sizes) == ("natural", (4, 4))
     beyond = data.evaluation_problems(recipe, 6, 500, seed=0, kind="natural")
     assert set(beyond.sizes.flatten().tolist()) == {5, 6}  # what training does not reach
@@ -238,16 +235,16 @@ def test_natural_problems_are_measured_too():
 # Cut where nothing is asked
 
 CUT = [
-    (Addition(10), NextToken(), Transformer(width=16, heads=2, layers=2)),
-    (Addition(10), NextToken(2, framed=True), LSTM(8, 8, 2, dropout=0.0)),
-    (Copy(5), FullOutput(), Transformer(width=16, heads=2)),
-    (Addition(2), FullOutput(whole_tail=True), Transformer(width=16, heads=2)),
+    (lw.Addition(10), lw.NextToken(), lw.Transformer(width=16, heads=2, layers=2)),
+    (lw.Addition(10), lw.NextToken(2, framed=True), lw.LSTM(8, 8, 2, dropout=0.0)),
+    (lw.Copy(5), lw.FullOutput(), lw.Transformer(width=16, heads=2)),
+    (lw.Addition(2), lw.FullOutput(whole_tail=True), lw.Transformer(width=16, heads=2)),
 ]
 
 
 @pytest.mark.parametrize(("task", "layout", "model"), CUT, ids=repr)
 def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
-    recipe = replace(RECIPE, task=task, layout=layout, model=model, source=Fresh(), loops=PerRound())
+    recipe = replace(RECIPE, task=task, layout=layout, model=model, source=Fresh(), loops=lw.PerRound())
     built = recipe.build().double()
     sizes = torch.randint(1, 5, (30, len(task.axes)), generator=rng.stream(0, "cut"))
     whole = layout.write(task.sample(sizes, rng.stream(0, "cut")), task)
@@ -255,7 +252,7 @@ def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
     gradients = []
     for batch in (whole, cut):
         built.zero_grad()
-        loss = Final()(Plain(built), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "loss")).value
+        loss = lw.Final()(Plain(built), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "loss")).value
         loss.backward()
         gradients.append([loss.detach(), *(parameter.grad for parameter in built.parameters())])
     torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
@@ -266,7 +263,7 @@ def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
 
 
 def test_rows_of_two_directions_are_left_whole():
-    recipe = replace(RECIPE, layout=Pairs(), task=Addition(10, "least"), model=Transformer(width=8, heads=2))
+    recipe = replace(RECIPE, layout=lw.Pairs(), task=lw.Addition(10, "least"), model=lw.Transformer(width=8, heads=2))
     batch, _ = data.batch(replace(recipe, source=Fresh()), 0)
     assert torch.equal(batch.answer_slots, batch.inputs.padding_mask)
 
@@ -275,7 +272,7 @@ def test_rows_of_two_directions_are_left_whole():
 
 
 def test_the_lowest_validation_loss_decides():
-    recipe = replace(RECIPE, watch=Watch(every=5, validation=100), keep="lowest-loss")
+    recipe = replace(RECIPE, watch=lw.Watch(every=5, validation=100), keep="lowest-loss")
     run = train(recipe)
     losses = {row["step"]: row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row}
     assert len(losses) == 6
@@ -289,7 +286,7 @@ def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     model, problems = recipe.build(), data.validation_problems(recipe, 50)
     whole = likelihood.loss(model, recipe, problems)
     batch = recipe.layout.write(problems, recipe.task)
-    loss = Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value
+    loss = lw.Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value
     assert whole == pytest.approx(float(loss.detach()), abs=1e-6)
     monkeypatch.setattr(evaluation, "TOKENS", 100)  # in parts
     assert likelihood.loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)

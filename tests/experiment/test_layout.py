@@ -8,8 +8,7 @@ from forms import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import Problems, UsageError
+import lengthwise as lw
 from lengthwise.experiment.layout import (
     FullOutput,
     Grid,
@@ -20,18 +19,15 @@ from lengthwise.experiment.layout import (
     until_end,
     up_to_end,
 )
-from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.multiplication import Multiplication
-from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
-from lengthwise.tasks.strings import Copy
 from lengthwise.testing import laws_of_layouts
 from lengthwise.testing.laws import check_part
 
 
 @dataclass(frozen=True)
-class ManySymbols(Copy):
+class ManySymbols(lw.Copy):
     """Copy of more symbols than fit a byte."""
 
     @property
@@ -41,14 +37,14 @@ class ManySymbols(Copy):
 
 NAMED = [
     ManySymbols(),
-    Parity(),
-    Copy(),
-    Copy(36),
-    Addition(),
-    Addition(3, "least"),
-    Addition(10, "least", True, True),
-    Addition(2, "most", True, False),
-    Addition(10, "most", False, True),
+    lw.Parity(),
+    lw.Copy(),
+    lw.Copy(36),
+    lw.Addition(),
+    lw.Addition(3, "least"),
+    lw.Addition(10, "least", True, True),
+    lw.Addition(2, "most", True, False),
+    lw.Addition(10, "most", False, True),
     Expression(),
 ]
 ROWS = [
@@ -76,7 +72,7 @@ rows_only = pytest.mark.parametrize(("task", "layout"), IN_ROWS, ids=repr)
 
 
 def sample(task, count=20, top=6, seed=0):
-    draw = stream(seed, "layout", repr(task))
+    draw = lw.stream(seed, "layout", repr(task))
     small = torch.tensor([*task.first_sizes(top)])
     return task.sample(small[torch.randint(len(small), (count, len(task.axes)), generator=draw)], draw)
 
@@ -91,7 +87,7 @@ def text(vocab, ids):
 
 def with_answer(problems, answer):
     """The same problems, with other answers of the same lengths."""
-    return Problems(**{**vars(problems), "answer": answer})
+    return lw.Problems(**{**vars(problems), "answer": answer})
 
 
 def wanted(task, layout, problem):
@@ -113,7 +109,7 @@ def test_the_laws_of_layouts_hold_on_every_task(task, layout, monkeypatch):
 
 def test_each_layout_accepts_what_it_can_write():
     """Rows every task, pairs those of two numbers; and no task or layout is left out."""
-    assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {Addition}
+    assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {lw.Addition}
     for layout in ROWS:
         assert [task.name for task in TASKS if not layout.accepts(task)] in ([], ["maze"])  # a grid has its own layout
     assert {type(layout) for _, layout in EVERY} == {type(layout) for layout in shipped("layouts")}
@@ -138,7 +134,7 @@ def test_a_row_reads_prompt_equals_pauses(task, layout):
 
 
 def test_what_has_ended_reads_as_nothing_else():
-    task, layout = Addition(), NextToken(framed=True)
+    task, layout = lw.Addition(), NextToken(framed=True)
     batch = layout.write(sample(task), task)
     pad = layout.vocabs(task)[0].id("_")
     assert torch.equal(batch.inputs.tokens == pad, ~batch.inputs.padding_mask)
@@ -204,7 +200,7 @@ def test_asked_lies_in_room_lies_in_present(task, layout):
 def test_room_is_known_without_the_answer(task, layout):
     """All problems of one size leave the same room, behind prompts of one length at the same position, whatever their
     answers' lengths."""
-    problems = task.sample(torch.full((100, len(task.axes)), max(3, task.smallest)), stream(0, "room"))
+    problems = task.sample(torch.full((100, len(task.axes)), max(3, task.smallest)), lw.stream(0, "room"))
     batch = layout.write(problems, task)
     for length in problems.prompt_length.unique():
         for mask in (batch.answer_slots, batch.inputs.padding_mask):
@@ -243,12 +239,12 @@ def test_level_rows_are_all_as_long_as_the_longest_and_else_the_same(task):
 
 
 def test_level_rows_without_a_supervised_tail_are_refused():
-    with pytest.raises(UsageError, match=r"^level fills rows with slots after the answer, .*: set both$"):
+    with pytest.raises(lw.UsageError, match=r"^level fills rows with slots after the answer, .*: set both$"):
         FullOutput(level=True)
 
 
 def test_only_answers_shorter_than_their_room_have_a_tail():
-    for task, prompts, tails in ((Addition(), ("10+11", "99+99"), [1, 0]), (Parity(), ("1", "101"), [0, 0])):
+    for task, prompts, tails in ((lw.Addition(), ("10+11", "99+99"), [1, 0]), (lw.Parity(), ("1", "101"), [0, 0])):
         batches = [FullOutput().write(task.parse(prompt), task) for prompt in prompts]
         assert [int((batch.answer_slots & ~batch.loss_mask).sum()) for batch in batches] == tails
 
@@ -288,7 +284,7 @@ def test_a_symbol_s_position_is_counted_in_its_own_number(task, layout, top):
 
 def test_the_digits_of_a_sum_stand_below_those_of_its_operands():
     """Most significant digit first, with leading zeros: those of equal weight have one place."""
-    task = Addition(2, "most", True, True)
+    task = lw.Addition(2, "most", True, True)
     inputs = FullOutput().write(task.parse("1011+0110"), task).inputs
     assert inputs.digit_position[0].tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
 
@@ -333,37 +329,37 @@ def test_a_next_token_row_feeds_the_right_answer_in(task, layout):
 
 
 def test_a_task_need_not_be_hashable():
-    class Loose(Copy):
+    class Loose(lw.Copy):
         __hash__ = None  # as a dataclass that is not frozen
 
     task = Loose()
-    tight, loose = (NextToken().write(sample(Copy(), seed=3), each) for each in (Copy(), task))
+    tight, loose = (NextToken().write(sample(lw.Copy(), seed=3), each) for each in (lw.Copy(), task))
     assert torch.equal(tight.inputs.tokens, loose.inputs.tokens)
 
 
 # Refusals and the end symbol
 
 
-@pytest.mark.parametrize("task", [Parity(), Copy()], ids=repr)
+@pytest.mark.parametrize("task", [lw.Parity(), lw.Copy()], ids=repr)
 def test_pairs_refuse_what_cannot_be_stacked(task):
-    with pytest.raises(UsageError, match=r"Pairs does not accept the task .*; these do: .*NextToken"):
+    with pytest.raises(lw.UsageError, match=r"Pairs does not accept the task .*; these do: .*NextToken"):
         Pairs().write(sample(task), task)
 
 
 @pytest.mark.parametrize("symbol", ["=", "$", "#"])
 @pytest.mark.parametrize("layout", [FullOutput(1), NextToken(1)], ids=repr)
 def test_a_task_must_not_use_the_layout_s_own_symbols(layout, symbol):
-    class _Foreign(Copy):
+    class _Foreign(lw.Copy):
         symbols = ("0", symbol)
 
     assert not layout.accepts(_Foreign())
-    with pytest.raises(UsageError, match="does not accept"):
-        layout.write(sample(Copy()), _Foreign())
+    with pytest.raises(lw.UsageError, match="does not accept"):
+        layout.write(sample(lw.Copy()), _Foreign())
 
 
 @pytest.mark.parametrize("kind", [FullOutput, NextToken])
 def test_pauses_are_not_negative(kind):
-    with pytest.raises(UsageError, match="pauses must be 0 or more"):
+    with pytest.raises(lw.UsageError, match="pauses must be 0 or more"):
         kind(-1)
 
 
@@ -385,7 +381,7 @@ def test_up_to_end_takes_the_end_too(predicted, end):
 
 def test_what_is_said_is_read_up_to_its_first_end_symbol_by_symbol():
     """Symbols that are no task's are kept: an answer with one is wrong, and must not be shown as a right one."""
-    task, layout = Copy(3), NextToken(1)
+    task, layout = lw.Copy(3), NextToken(1)
     vocab = layout.vocabs(task)[1]
     for predicted, answer in (("1=#2$01", "1=#2"), ("12$$", "12"), ("$12", ""), ("120", "120")):
         assert vocab.decode(layout.answer(vocab.encode(predicted), task)) == answer

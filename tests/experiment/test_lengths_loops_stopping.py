@@ -8,16 +8,13 @@ from forms import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import Trace, UsageError
+import lengthwise as lw
 from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, OneOf, Uniform
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
 from lengthwise.runs.run import load
-from lengthwise.tasks.parity import Parity
 from lengthwise.testing.laws_of_rules import check_independence, check_unread, check_was_run, take_row
 
 
@@ -30,7 +27,7 @@ def counts(values, top):
 
 @pytest.mark.parametrize("bottom", [1, 3])
 def test_log_uniform_sizes_are_as_rare_as_they_are_large(bottom):
-    sizes = LogUniform(20, bottom).draw(0, 20_000, 2, stream(0, "log-uniform"))
+    sizes = lw.LogUniform(20, bottom).draw(0, 20_000, 2, lw.stream(0, "log-uniform"))
     weights = 1 / torch.arange(bottom, 21)
     wanted = torch.cat([torch.zeros(bottom), weights / weights.sum()])
     for axis in sizes.unbind(1):
@@ -40,29 +37,29 @@ def test_log_uniform_sizes_are_as_rare_as_they_are_large(bottom):
 
 @given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 3))
 def test_uniform_reaches_both_bounds_and_never_passes_them(bottom, more, axes):
-    sizes = Uniform(bottom + more, bottom).draw(0, 400, axes, stream(0, "x"))
+    sizes = lw.Uniform(bottom + more, bottom).draw(0, 400, axes, lw.stream(0, "x"))
     assert sizes.shape == (400, axes)
     assert sorted(sizes.unique().tolist()) == list(range(bottom, bottom + more + 1))
 
 
 @given(st.integers(1, 9), st.integers(0, 4), st.integers(1, 4))
 def test_sizes_in_steps_are_those_between_the_bounds(bottom, count, step):
-    lengths = Uniform(bottom + count * step, bottom, step=step)
-    found = lengths.draw(0, 400, 2, stream(0, "x"))
+    lengths = lw.Uniform(bottom + count * step, bottom, step=step)
+    found = lengths.draw(0, 400, 2, lw.stream(0, "x"))
     assert found.unique().tolist() == list(range(bottom, lengths.top + 1, step))
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
 def test_one_of_several_sizes_is_as_frequent_as_it_is_named(sizes):
-    lengths = OneOf(tuple(sizes))
+    lengths = lw.OneOf(tuple(sizes))
     assert (lengths.bottom, lengths.top) == (min(sizes), max(sizes))
-    share = torch.tensor(counts(lengths.draw(0, 8000, 1, stream(0, "x")), 50)) / 8000
+    share = torch.tensor(counts(lengths.draw(0, 8000, 1, lw.stream(0, "x")), 50)) / 8000
     wanted = torch.tensor(counts(torch.tensor(sizes), 50)) / len(sizes)
     assert torch.allclose(share, wanted, atol=0.04)
 
 
 def test_uniform_is_uniform_and_its_axes_independent():
-    sizes = Uniform(4).draw(0, 8000, 2, stream(0, "x"))
+    sizes = lw.Uniform(4).draw(0, 8000, 2, lw.stream(0, "x"))
     pairs = torch.bincount((sizes[:, 0] - 1) * 4 + sizes[:, 1] - 1, minlength=16) / 8000
     assert (pairs - 1 / 16).abs().max() < 5 * (1 / 16 / 8000) ** 0.5
 
@@ -70,19 +67,19 @@ def test_uniform_is_uniform_and_its_axes_independent():
 @pytest.mark.parametrize(("share", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
 def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, count):
     """Sizes of 1 … 10⁶ never reach the top by themselves."""
-    for lengths in (Uniform(10**6, longest=share), Mastery(10**6, start=10**6, longest=share)):
-        sizes = lengths.draw(0, rows, 2, stream(0, "x"))
+    for lengths in (lw.Uniform(10**6, longest=share), lw.Mastery(10**6, start=10**6, longest=share)):
+        sizes = lengths.draw(0, rows, 2, lw.stream(0, "x"))
         assert int((sizes == 10**6).all(1).sum()) == int((sizes == 10**6).any(1).sum()) == count
 
 
 def test_rows_of_the_longest_size_stand_anywhere_in_a_batch():
     """Its first rows may be of the harder set, and are no longer than others."""
-    sizes = Uniform(40, longest=0.5).problems(Parity(), 0, 64, stream(0, "x")).sizes[:, 0]
+    sizes = lw.Uniform(40, longest=0.5).problems(lw.Parity(), 0, 64, lw.stream(0, "x")).sizes[:, 0]
     assert 8 < int((sizes[:32] == 40).sum()) < 24
 
 
 def test_an_axis_that_is_kept_short_is_so_in_rows_of_the_largest_size_too():
-    sizes = Mastery(11, start=5, most=(2, 11), longest=0.5).draw(3, 8, 2, stream(0, "x"))
+    sizes = lw.Mastery(11, start=5, most=(2, 11), longest=0.5).draw(3, 8, 2, lw.stream(0, "x"))
     assert sizes[:4].tolist() == [[2, 8]] * 4 and sizes.amax(0).tolist() == [2, 8]
 
 
@@ -90,13 +87,13 @@ def test_an_axis_that_is_kept_short_is_so_in_rows_of_the_largest_size_too():
 def test_a_curriculum_against_counting_up(bottom, more, further, every, step):
     """The maximum starts at ``start``, grows by one every so many steps, and stays at ``top``."""
     hold = 7 * (step % 2)
-    lengths = Curriculum(top=bottom + more + further, every=every, start=bottom + more, bottom=bottom, hold=hold)
+    lengths = lw.Curriculum(top=bottom + more + further, every=every, start=bottom + more, bottom=bottom, hold=hold)
     maximum = bottom + more
     for passed in range(1, step + 1 - hold):
         if passed % every == 0 and maximum < lengths.top:
             maximum += 1
     assert lengths.maximum(step) == maximum
-    sizes = lengths.draw(step, 400, 2, stream(0, "x", step))
+    sizes = lengths.draw(step, 400, 2, lw.stream(0, "x", step))
     assert sorted(sizes.unique().tolist()) == list(range(bottom, maximum + 1))
 
 
@@ -107,8 +104,8 @@ MOST = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 def test_an_axis_stops_growing_at_its_most(mores, bottom, further, step):
     """Each axis is uniform from the bottom to its own bound, or to the maximum while that is smaller."""
     most = tuple(bottom + more for more in mores)
-    lengths = Curriculum(top=bottom + further, every=3, start=bottom, bottom=bottom, most=most)
-    sizes = lengths.draw(step, 400, len(most), stream(0, "x", step))
+    lengths = lw.Curriculum(top=bottom + further, every=3, start=bottom, bottom=bottom, most=most)
+    sizes = lengths.draw(step, 400, len(most), lw.stream(0, "x", step))
     assert sizes.shape == (400, len(most))
     for axis, top in enumerate(most):
         reached = min(top, lengths.maximum(step))
@@ -117,10 +114,10 @@ def test_an_axis_stops_growing_at_its_most(mores, bottom, further, step):
 
 
 def test_axes_that_stopped_growing_are_uniform_and_independent():
-    sizes = Curriculum(top=4, every=1, most=(2, 4)).draw(9, 8000, 2, stream(0, "x"))
+    sizes = lw.Curriculum(top=4, every=1, most=(2, 4)).draw(9, 8000, 2, lw.stream(0, "x"))
     pairs = torch.bincount((sizes[:, 0] - 1) * 4 + sizes[:, 1] - 1, minlength=8) / 8000
     assert (pairs - 1 / 8).abs().max() < 5 * (1 / 8 / 8000) ** 0.5
-    sizes = Curriculum(top=4, every=1, most=(2, 2)).draw(9, 8000, 2, stream(0, "x"))
+    sizes = lw.Curriculum(top=4, every=1, most=(2, 2)).draw(9, 8000, 2, lw.stream(0, "x"))
     pairs = torch.bincount((sizes[:, 0] - 1) * 2 + sizes[:, 1] - 1, minlength=4) / 8000
     assert (pairs - 1 / 4).abs().max() < 5 * (1 / 4 / 8000) ** 0.5
 
@@ -128,42 +125,44 @@ def test_axes_that_stopped_growing_are_uniform_and_independent():
 @given(st.integers(1, 4), st.integers(0, 8), st.integers(1, 3), st.integers(0, 40))
 def test_without_most_the_draw_is_as_before(bottom, further, axes, step):
     """One draw for all axes; so too with a ``most`` that is not yet in the way."""
-    lengths = Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom)
-    draw = stream(0, "x", step)
+    lengths = lw.Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom)
+    draw = lw.stream(0, "x", step)
     before = torch.randint(bottom, lengths.maximum(step) + 1, (50, axes), generator=draw)
     state = draw.get_state()
     for most in ((), (lengths.maximum(step),) * axes, (99,) * axes):
-        again = stream(0, "x", step)
-        limited = Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom, most=most)
+        again = lw.stream(0, "x", step)
+        limited = lw.Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom, most=most)
         assert torch.equal(limited.draw(step, 50, axes, again), before)
         assert torch.equal(again.get_state(), state)
-    assert lengths.tops(axes) == Uniform(lengths.top).tops(axes) == (lengths.top,) * axes
+    assert lengths.tops(axes) == lw.Uniform(lengths.top).tops(axes) == (lengths.top,) * axes
 
 
 @pytest.mark.parametrize(("most", "axes"), [((2,), 2), ((2, 3), 1), ((2, 3, 4), 2)])
 def test_most_names_every_axis(most, axes):
-    lengths = Curriculum(top=5, every=1, most=most)
-    for ask in (lengths.tops, lambda axes: lengths.draw(0, 4, axes, stream(0, "x"))):
-        with pytest.raises(UsageError, match=rf"`most` needs the largest size on each of {axes} axes, not \({most[0]}"):
+    lengths = lw.Curriculum(top=5, every=1, most=most)
+    for ask in (lengths.tops, lambda axes: lengths.draw(0, 4, axes, lw.stream(0, "x"))):
+        with pytest.raises(
+            lw.UsageError, match=rf"`most` needs the largest size on each of {axes} axes, not \({most[0]}"
+        ):
             ask(axes)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Uniform(3, 4),
-        lambda: Uniform(9, 2, step=3),
-        lambda: OneOf(()),
-        lambda: LogUniform(3, 4),
-        lambda: Curriculum(3, 1, start=4),
-        lambda: Curriculum(3, 1, start=1, bottom=2),
-        lambda: Curriculum(3, 1, most=(2, 0)),
-        lambda: Curriculum(3, 1, start=2, bottom=2, most=(1, 3)),
-        lambda: Mastery(3, start=4),
+        lambda: lw.Uniform(3, 4),
+        lambda: lw.Uniform(9, 2, step=3),
+        lambda: lw.OneOf(()),
+        lambda: lw.LogUniform(3, 4),
+        lambda: lw.Curriculum(3, 1, start=4),
+        lambda: lw.Curriculum(3, 1, start=1, bottom=2),
+        lambda: lw.Curriculum(3, 1, most=(2, 0)),
+        lambda: lw.Curriculum(3, 1, start=2, bottom=2, most=(1, 3)),
+        lambda: lw.Mastery(3, start=4),
     ],
 )
 def test_bounds_that_contradict_each_other_are_refused(make):
-    with pytest.raises(UsageError):
+    with pytest.raises(lw.UsageError):
         make()
 
 
@@ -184,14 +183,14 @@ def test_planned_loops_are_rounds_and_more_but_at_least_one(rounds, more):
 @pytest.mark.parametrize("loops", [Constant(3), PerRound(), PerRound(2), ExtraLoops(extra=0)], ids=repr)
 @given(rounds=ROUNDS)
 def test_without_extra_loops_training_runs_the_planned_ones(loops, rounds):
-    assert torch.equal(loops.draw(rounds, stream(0, "x")), loops.planned(rounds))
+    assert torch.equal(loops.draw(rounds, lw.stream(0, "x")), loops.planned(rounds))
 
 
 @pytest.mark.parametrize("extra", [1, 3, 5])
 @pytest.mark.parametrize("more", [-3, 0, 2])
 def test_extra_loops_are_uniform_up_to_and_with_extra_a_number_per_row(extra, more):
     loops, rounds = ExtraLoops(more, extra), torch.arange(6000) % 7 + 1
-    added = loops.draw(rounds, stream(0, "x")) - loops.planned(rounds)
+    added = loops.draw(rounds, lw.stream(0, "x")) - loops.planned(rounds)
     share = torch.bincount(added, minlength=extra + 1) / 6000
     assert len(share) == extra + 1
     assert (share - 1 / (extra + 1)).abs().max() < 0.035  # five standard deviations
@@ -215,7 +214,7 @@ def traces(draw):
     confidence = torch.tensor(several(st.integers(-6, 0), longest * rows)).view(longest, rows) / 4
     ends = torch.tensor(several(st.integers(1, width), longest * rows)).view(longest, rows)
     movement = torch.tensor(several(st.integers(0, 8), longest * rows * 2)).view(longest, rows, 2) / 20
-    trace = Trace(predicted, ends, confidence, torch.tensor(loops), movement)
+    trace = lw.Trace(predicted, ends, confidence, torch.tensor(loops), movement)
     return trace, torch.tensor(several(st.integers(1, 6), rows))
 
 
@@ -269,12 +268,12 @@ every_rule = pytest.mark.parametrize("stopping", EVERY, ids=repr)
 
 def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
     rounds = torch.full((6000,), 5)
-    loops = AnyLoops(extra=2, early=0.4).draw(rounds, stream(0, "any"))
+    loops = AnyLoops(extra=2, early=0.4).draw(rounds, lw.stream(0, "any"))
     found = torch.bincount(loops, minlength=8) / len(loops)
     assert found[0] == 0 and len(found) == 8
     assert (found[1:5] - 0.1).abs().max() < 0.02 and (found[5:] - 0.2).abs().max() < 0.02
-    assert torch.equal(AnyLoops(early=0.0, extra=0).draw(rounds, stream(0, "any")), rounds)
-    assert AnyLoops().draw(torch.ones(50, dtype=torch.long), stream(0, "any")).min() == 1
+    assert torch.equal(AnyLoops(early=0.0, extra=0).draw(rounds, lw.stream(0, "any")), rounds)
+    assert AnyLoops().draw(torch.ones(50, dtype=torch.long), lw.stream(0, "any")).min() == 1
 
 
 @pytest.mark.parametrize("stopping", RULES, ids=repr)
@@ -308,7 +307,7 @@ def test_the_batch_variant_does_depend_on_neighbours():
     """The published variant, by name only: the mean over rows decides for all."""
     confidence = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]])
     predicted, ends = torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
-    trace = Trace(predicted, ends, confidence, torch.tensor([2, 2]))
+    trace = lw.Trace(predicted, ends, confidence, torch.tensor([2, 2]))
     assert MaxConfidence(per="batch").choose(trace, torch.tensor([2, 2])).tolist() == [2, 2]
     assert MaxConfidence().choose(trace, torch.tensor([2, 2])).tolist() == [1, 2]
     assert MaxConfidence(per="batch").choose(take_row(trace, 0), torch.tensor([2])).tolist() == [1]
@@ -348,8 +347,8 @@ def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatc
     monkeypatch.setattr(Converged, "choose", lambda self, trace, planned: found(trace))
     loops = torch.tensor([3, 3])
     ends = torch.ones(3, 2, dtype=torch.long)
-    trace = Trace(torch.zeros(3, 2, 1, dtype=torch.long), ends, torch.zeros(3, 2), loops)
-    with pytest.raises(UsageError, match=message):
+    trace = lw.Trace(torch.zeros(3, 2, 1, dtype=torch.long), ends, torch.zeros(3, 2), loops)
+    with pytest.raises(lw.UsageError, match=message):
         choose_loops(Converged(), trace, loops, loops)
 
 
@@ -369,14 +368,14 @@ def test_every_row_runs_a_loop_whatever_the_rule(rule, limit, message, monkeypat
     monkeypatch.setattr(type(rule), "limit", lambda self, planned: limit(planned))
     weights = load("looped-parity")
     recipe = weights.recipe
-    batch = recipe.layout.write(recipe.task.sample(torch.tensor([[10], [10]]), stream(0, "rows")), recipe.task)
+    batch = recipe.layout.write(recipe.task.sample(torch.tensor([[10], [10]]), lw.stream(0, "rows")), recipe.task)
     of_rule = rf"^{re.escape(rule.name)}: {message}"
     for work in (
         lambda: list(evaluate(weights, [10], samples=2, stopping=rule)),
         lambda: decode(weights.model, recipe, batch, rule),
         lambda: estimate_evaluation(recipe, [10], 2, [rule]),
     ):
-        with pytest.raises(UsageError, match=of_rule) as error:
+        with pytest.raises(lw.UsageError, match=of_rule) as error:
             work()
         assert "\n" not in str(error.value)
 
@@ -396,9 +395,9 @@ def test_rules_that_read_the_output_say_so():
 
 
 def test_a_mastered_maximum_grows_by_one_or_by_a_factor():
-    assert [Mastery(9, start=7).maximum(passed) for passed in range(5)] == [7, 8, 9, 9, 9]
-    grown = Mastery(40, start=4, grow=1.5)
+    assert [lw.Mastery(9, start=7).maximum(passed) for passed in range(5)] == [7, 8, 9, 9, 9]
+    grown = lw.Mastery(40, start=4, grow=1.5)
     assert [grown.maximum(passed) for passed in range(8)] == [4, 6, 9, 14, 21, 32, 40, 40]
     assert grown.exam_count() == 6 and grown.maximum(10**6) == 40
-    assert [Mastery(9, start=1, grow=1.1).maximum(passed) for passed in range(4)] == [1, 2, 3, 4]
-    assert Mastery(10**6, grow=2.0).exam_count() == 20
+    assert [lw.Mastery(9, start=1, grow=1.1).maximum(passed) for passed in range(4)] == [1, 2, 3, 4]
+    assert lw.Mastery(10**6, grow=2.0).exam_count() == 20

@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
-from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.experiment import problem_set
 from lengthwise.experiment.problem_set import json_lines
-from lengthwise.tasks.file import File
 
 yaml = pytest.importorskip("yaml")
 long = pytest.mark.skipif(not LONG, reason="a minute: LENGTHWISE_LONG=1")
@@ -55,7 +53,7 @@ def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file
     assert all(named.reference(row["prompt"]) == row["answer"] for row in rows)
     if len(named.axes) == 1:
         (tmp_path / "sample.jsonl").write_text(shell.out, encoding="utf-8")
-        assert File(str(tmp_path / "sample.jsonl")).digest == digest
+        assert lw.File(str(tmp_path / "sample.jsonl")).digest == digest
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(1_000_000, marks=long)])
@@ -97,12 +95,12 @@ def test_no_prompt_is_in_two_parts():
     parts = {split: lw.problems("addition", [1, 2, 3], 400, split=split) for split in ("train", "validation", "test")}
     prompts = {split: {row["prompt"] for row in rows} for split, rows in parts.items()}
     assert all(not prompts[a] & prompts[b] for a, b in itertools.combinations(prompts, 2))
-    with pytest.raises(UsageError, match="no problems of these sizes in its validation part"):
+    with pytest.raises(lw.UsageError, match="no problems of these sizes in its validation part"):
         lw.problems("parity", 1, 5, split="validation") and lw.problems("parity", 1, 5, split="test")
 
 
 def test_texts_that_json_escapes_are_written_as_json_does(tmp_path):
-    task = File.of([{"prompt": 'a"\\', "answer": "é"}], tmp_path / "escapes.jsonl")
+    task = lw.File.of([{"prompt": 'a"\\', "answer": "é"}], tmp_path / "escapes.jsonl")
     (line,) = json_lines(task, task.enumerate([3], 5))
     assert json.loads(line) == {"prompt": 'a"\\', "answer": "é", "size": 3, "rounds": 3}
 

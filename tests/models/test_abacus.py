@@ -5,13 +5,10 @@ import json
 import pytest
 import torch
 
+import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.types import UsageError
-from lengthwise.base.vocab import Vocab
 from lengthwise.cli.entry import main
 from lengthwise.experiment.data import batch
-from lengthwise.experiment.stopping import After
-from lengthwise.experiment.study import Panel, Study
 from lengthwise.recipes import abacus
 from lengthwise.runners.cpu import choose
 from lengthwise.training.trainer import rehearse
@@ -26,7 +23,7 @@ ENDS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # places, the n
 def test_published_decoders_have_their_parameters(name, layers):
     """Counted by hand, and 122.5M for 16 × 1 with the 120 symbols or so of the published vocabulary."""
     recipe = abacus.paper()[f"paper-abacus-{name}"]
-    symbols = Vocab(tuple(chr(200 + i) for i in range(120)))
+    symbols = lw.Vocab(tuple(chr(200 + i) for i in range(120)))
     with torch.device("meta"):
         model = recipe.model.build(symbols, symbols, causal=True)
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -88,7 +85,7 @@ def test_places_beyond_the_training_lengths_are_trained():
 def test_digit_positions_are_moved_once(change):
     """The second offset would be added to the first, and no table holds what neither of them draws alone."""
     small = ["model.width=16", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"]
-    with pytest.raises(UsageError, match="set offset=1"):
+    with pytest.raises(lw.UsageError, match="set offset=1"):
         rehearse(
             catalog.recipe("abacus-addition", [change, *small[change.startswith("model=") :]]), torch.device("cpu")
         )
@@ -102,14 +99,14 @@ def test_the_study_has_a_map_and_asks_after_further_loops():
     assert panels["addition"].grid == (40, 40)
     rules = {recipe.name: panels["splits"].rules(recipe)[1:] for recipe in panels["splits"].recipes}
     assert rules["abacus-split-16x1"] == ()
-    assert rules["abacus-split-1x16"] == tuple(After(count) for count in (1, 2, 8, 16, 32))
+    assert rules["abacus-split-1x16"] == tuple(lw.After(count) for count in (1, 2, 8, 16, 32))
     (paper,), (blog,) = (catalog.study("abacus", scale=scale).panels for scale in ("paper", "blog"))
     assert (paper.name, paper.grid, max(paper.sizes)) == ("addition", (100, 100), 160)
     assert blog.rules(blog.recipes[0])[1:] == rules["abacus-split-1x16"]
     assert all(recipe.model.positions[0].size >= max(paper.sizes) for recipe in paper.recipes)
-    with pytest.raises(UsageError, match="tasks: 'sums' is not one of: addition, positions"):
+    with pytest.raises(lw.UsageError, match="tasks: 'sums' is not one of: addition, positions"):
         catalog.study("abacus", tasks="sums")
-    with pytest.raises(UsageError, match="scale: 'gpu' is not one of: cpu, blog, paper"):
+    with pytest.raises(lw.UsageError, match="scale: 'gpu' is not one of: cpu, blog, paper"):
         catalog.study("abacus", scale="gpu")
 
 
@@ -118,8 +115,8 @@ def test_a_study_measures_a_map(monkeypatch, tmp_path, capsys):
     """Every pair of sizes under every rule, once; published with its picture."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
     tiny = catalog.recipe("abacus-split-8x2", ["steps=1", "batch=2", "model.width=8", "watch.every=0", "name=tiny"])
-    panel = Panel("Tiny", (tiny,), (3,), grid=(2, 2), loops=(1,), name="tiny")
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
+    panel = lw.Panel("Tiny", (tiny,), (3,), grid=(2, 2), loops=(1,), name="tiny")
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
     with pytest.raises(SystemExit) as end:
         main(["reproduce", "abacus", "--out", str(tmp_path / "out"), "--json", "--samples", "4"])
     assert end.value.code == 0

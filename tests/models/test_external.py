@@ -19,8 +19,6 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.evaluation.attack import attack
-from lengthwise.experiment.stopping import Oracle
-from lengthwise.objectives.final import Final
 from lengthwise.runs.run import Run, load
 from lengthwise.training.loop import train
 from lengthwise.training.trainer import Trainer
@@ -305,7 +303,7 @@ class Smooth(lw.Objective):
     """The usual loss, and how much it changes with the weights."""
 
     def __call__(self, runner, batch, loops, generator):
-        loss = Final()(runner, batch, loops, generator)
+        loss = lw.Final()(runner, batch, loops, generator)
         gradients = torch.autograd.grad(loss.value, [*runner.model.parameters()], create_graph=True)
         return lw.Loss(loss.value + sum(part.square().sum() for part in gradients), loss.logs)
 
@@ -313,7 +311,7 @@ class Smooth(lw.Objective):
 @pytest.mark.parametrize("name", ["looped-parity", "lstm-small", "retran-small"])
 def test_an_objective_may_differentiate_twice_plainly(name):
     few = ["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound", "source=Fresh"]
-    recipe = lw.find(name).change(few).change(objective=Smooth(), stopping=Oracle(), name="smooth")
+    recipe = lw.find(name).change(few).change(objective=Smooth(), stopping=lw.Oracle(), name="smooth")
     with pytest.raises(lw.UsageError, match=r"gradients of gradients.* lw\.plain\(\)"):
         train(recipe)
     with lw.plain():

@@ -7,20 +7,16 @@ import torch
 from torch import nn
 
 import lengthwise as lw
-from lengthwise.base.types import UsageError
 from lengthwise.evaluation import causality
-from lengthwise.experiment.optim import LAMB, AdamW
-from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, SoftmaxAttention
 from lengthwise.nn.mixer import Mixer, MixerSpec, PlainMixer
-from lengthwise.nn.window import Local
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu import reader
 from lengthwise.testing.laws import check_laws, laws_of
 from lengthwise.testing.laws_of_models import READS, WRITES, rows
 from lengthwise.testing.laws_of_parts import it_survives_json
 
-SMALL = Transformer(width=8, heads=2, layers=1)
+SMALL = lw.Transformer(width=8, heads=2, layers=1)
 
 
 class Mean(nn.Module):
@@ -91,7 +87,7 @@ def test_a_plain_module_is_a_mixer_and_keeps_the_laws():
 
 
 def test_a_plain_module_that_does_not_know_padding_needs_a_causal_layout():
-    with pytest.raises(UsageError, match="takes no padding_mask: it fits a causal layout"):
+    with pytest.raises(lw.UsageError, match="takes no padding_mask: it fits a causal layout"):
         built(causal=False, mixer=_Plain())
     built(causal=False, mixer=_Plain("Masked"))
 
@@ -105,9 +101,9 @@ def test_what_is_no_mixer_is_refused_in_one_line():
         causality.check(own.build(), own)
 
     check(_Plain())
-    with pytest.raises(UsageError, match=r"^Peeking in TransformerModel looks ahead: other tokens after a position"):
+    with pytest.raises(lw.UsageError, match=r"^Peeking in TransformerModel looks ahead: other tokens after a position"):
         check(_Plain("Peeking"))
-    with pytest.raises(UsageError, match="but Pair gave a tuple"):
+    with pytest.raises(lw.UsageError, match="but Pair gave a tuple"):
         check(_Plain("Pair"))
 
 
@@ -126,9 +122,9 @@ def test_mixers_take_turns_over_the_layers():
 
 
 def test_an_encoding_within_attention_needs_one_layer_that_attends():
-    built(layers=2, mixers=(_Plain(), Attention()), positions=(Local(1),))
-    with pytest.raises(UsageError, match="_Plain, _Numbered has no attention for Local to act on"):
-        built(layers=2, mixers=(_Plain(), _Numbered()), positions=(Local(1),))
+    built(layers=2, mixers=(_Plain(), Attention()), positions=(lw.Local(1),))
+    with pytest.raises(lw.UsageError, match="_Plain, _Numbered has no attention for Local to act on"):
+        built(layers=2, mixers=(_Plain(), _Numbered()), positions=(lw.Local(1),))
 
 
 def test_a_block_without_an_mlp_is_its_mixer():
@@ -137,12 +133,12 @@ def test_a_block_without_an_mlp_is_its_mixer():
     model = spec.build(READS, WRITES, causal=True)
     assert not [name for name in model.state_dict() if "mlp" in name]
     assert cpu.describe_choice(model) == "Plain: blocks.0 has a mlp that is no module"
-    with pytest.raises(UsageError, match="readout=mlp uses an MLP"):
+    with pytest.raises(lw.UsageError, match="readout=mlp uses an MLP"):
         replace(spec, readout="mlp")
 
 
 @pytest.mark.parametrize(
-    "optimizer", [AdamW(weight_decay=0.5), LAMB(weight_decay=0.5)], ids=lambda one: type(one).__name__
+    "optimizer", [lw.AdamW(weight_decay=0.5), lw.LAMB(weight_decay=0.5)], ids=lambda one: type(one).__name__
 )
 def test_parameters_may_be_exempt_from_weight_decay(optimizer):
     model = built(mixer=_Plain())
@@ -176,7 +172,7 @@ class _Sums(MixerSpec):
 
     def build(self, width, heads, *, causal):
         if not causal:
-            raise UsageError("from left to right")
+            raise lw.UsageError("from left to right")
         return Sum(self.wrong)
 
 
@@ -184,7 +180,7 @@ def test_decoding_by_steps_is_held_to_the_whole_row():
     assert not broken(replace(SMALL, mixer=_Sums()))
     (found,) = broken(replace(SMALL, mixer=_Sums(wrong=0.1)))
     assert "decoded separately" in found.told
-    hybrid = replace(SMALL, layers=3, mixers=(_Sums(), Attention()), positions=(Local(2),), mlp=0)
+    hybrid = replace(SMALL, layers=3, mixers=(_Sums(), Attention()), positions=(lw.Local(2),), mlp=0)
     assert not broken(hybrid)
     assert broken(replace(hybrid, mixers=(_Sums(0.1), Attention())))
 

@@ -33,32 +33,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import Vocab
+import lengthwise as lw
 from lengthwise.experiment import data
-from lengthwise.experiment.layout import FullOutput
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.loops import Constant
-from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, ModelSpec
 from lengthwise.models.single_pass import SinglePass
-from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, SoftmaxAttention
-from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.digit_position import Abacus, Coupling
-from lengthwise.nn.mixer import Mixer
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal
 from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import final
-from lengthwise.runners import Runner
 from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Ragged
 from lengthwise.runners.cpu.pattern import mix_values, pattern_of
 from lengthwise.runners.plain import Plain, unroll
 from lengthwise.runners.plain import rows_of as take_rows
-from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.parity import Parity
 from lengthwise.testing.laws_of_models import (
     a_row_is_what_it_is_alone,
     at_test_nothing_is_random,
@@ -129,7 +116,7 @@ def test_without_windows_everything_allowed_is_seen(spec, causal, run):
     assert torch.equal(influence(run(built(spec, causal)), some([9]), 1), full.tril() if causal else full)
 
 
-class Peeking(Model):
+class Peeking(lw.Model):
     """Each position adds the whole row's mean: under a causal layout that is a look at the answer."""
 
     def __init__(self):
@@ -217,7 +204,7 @@ def test_coupled_and_local_heads_stand_side_by_side(causal):
     """The first head sees neighbours, the last its own position; of three, the one between sees all."""
     inputs = some([9])
     encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
-    bias = AttentionContext.of(encodings, inputs, causal=causal).bias
+    bias = lw.AttentionContext.of(encodings, inputs, causal=causal).bias
     index, position = torch.arange(9), inputs.digit_position[0]
     wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, position[:, None] == position])
     assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
@@ -226,7 +213,7 @@ def test_coupled_and_local_heads_stand_side_by_side(causal):
 def test_earlier_heads_start_by_finding_their_like():
     """At the start a symbol that has stood before looks at that position most, and one that has not at nothing much."""
     torch.manual_seed(0)
-    spec = Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
+    spec = lw.Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
     model = spec.build(READS, WRITES, causal=True)
     (block,) = model.blocks
     query, key, _ = block.mixer.project.weight.view(3, 4, 16, 64)
@@ -270,7 +257,7 @@ def dense(attention, x, bias, angles, padding_mask, causal):
 
 def ways(attention, x, encodings, inputs, causal):
     """What each position that is present finds: by the module, and packed, with and without kernels for small heads."""
-    yield attention(x, AttentionContext.of(encodings, inputs, causal=causal))[inputs.padding_mask]
+    yield attention(x, lw.AttentionContext.of(encodings, inputs, causal=causal))[inputs.padding_mask]
     projected = attention.project(Ragged.of(inputs.padding_mask).pack(x)).unflatten(-1, (3, attention.heads, -1))
     pattern = pattern_of(encodings, inputs, causal, attention)
     for pays in (False, True):
@@ -281,7 +268,7 @@ def ways(attention, x, encodings, inputs, causal):
 
 def given_to(attention, lengths):
     """Rows, and what attention is given of them."""
-    inputs, draw = some(lengths), stream(0, "x")
+    inputs, draw = some(lengths), lw.stream(0, "x")
     return inputs, torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
 
 
@@ -336,10 +323,10 @@ def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
     inputs, x = given_to(attention, lengths)
     encodings = [position.build(8, 2).double() for position in (Local(reach), *[RoPE()] * rope)]
     bias = encodings[0].bias
-    bias.data.copy_(torch.randn(bias.shape, generator=stream(0, "bias")))
+    bias.data.copy_(torch.randn(bias.shape, generator=lw.stream(0, "bias")))
     angles = encodings[1].angles(inputs) if rope else None
     wanted = dense(attention, x, bias, angles, inputs.padding_mask, causal)[inputs.padding_mask]
-    probe = torch.randn(wanted.shape, generator=stream(0, "probe"), dtype=torch.double)
+    probe = torch.randn(wanted.shape, generator=lw.stream(0, "probe"), dtype=torch.double)
     parts = [x, bias, *attention.parameters()]
     slow = torch.autograd.grad((wanted * probe).sum(), parts, retain_graph=True)
     assert reach == 0 or all(gradient.any() for gradient in slow)  # alone in its window, a position needs no scores
@@ -460,7 +447,7 @@ def test_one_linear_map_leads_from_each_sine_to_its_neighbour():
 def test_abacus_offsets_are_for_training(each_row):
     """Uniform over so many, alike in a batch or drawn for each row; signs keep their place; test has none."""
     model = replace(BASE, positions=(Abacus(30, 4, each_row),))
-    recipe = replace(RECIPE, task=Addition(), lengths=Uniform(6), model=model)
+    recipe = replace(RECIPE, task=lw.Addition(), lengths=lw.Uniform(6), model=model)
     plain = replace(recipe, model=BASE)
     seen = set()
     for step in range(20):
@@ -485,7 +472,7 @@ def test_coupled_signs_share_a_vector_and_are_moved_with_the_digits():
     plain = encoding.vectors(inputs)
     same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
     assert torch.equal((plain[0][:, None] == plain[0]).all(-1), same)
-    told = Coupling(30, 8).vary(inputs, stream(0, "offset"))
+    told = Coupling(30, 8).vary(inputs, lw.stream(0, "offset"))
     more = told.digit_position - inputs.digit_position
     assert (more == more[:, :1]).all() and more[0, 0] != more[1, 0]
     assert torch.equal((encoding.vectors(told) == plain).all(-1), more == 0)
@@ -507,7 +494,7 @@ def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
 def test_randomized_positions_grow_and_are_any_of_so_many():
     """In training a batch draws its own, at test a row of given length is told the same at all times."""
     position, inputs = Randomized(RoPE(), 20), some()
-    told = torch.stack([position.vary(inputs, stream(0, "random", i)).position for i in range(200)])
+    told = torch.stack([position.vary(inputs, lw.stream(0, "random", i)).position for i in range(200)])
     for i, length in enumerate(LENGTHS):
         rows = told[:, i, :length]
         assert (rows.diff(dim=1) > 0).all()
@@ -517,9 +504,9 @@ def test_randomized_positions_grow_and_are_any_of_so_many():
     test = encoding.eval().angles(inputs)
     assert torch.equal(test[1, :9], encoding.angles(some([9, 9]))[1])
     assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
-    with pytest.raises(UsageError, match=r"a row of 9 positions takes Randomized\(most=9\) or more, not 8"):
-        Randomized(RoPE(), 8).vary(inputs, stream(0, "random"))
-    with pytest.raises(UsageError, match="use it without another one"):
+    with pytest.raises(lw.UsageError, match=r"a row of 9 positions takes Randomized\(most=9\) or more, not 8"):
+        Randomized(RoPE(), 8).vary(inputs, lw.stream(0, "random"))
+    with pytest.raises(lw.UsageError, match="use it without another one"):
         replace(BASE, positions=(position, ALiBi()))
 
 
@@ -537,7 +524,7 @@ def test_randomized_positions_keep_all_that_the_encoding_says(inner):
 def test_a_place_that_does_not_fit_is_said():
     encoding = Abacus(2).build(8, 2)
     assert encoding.vectors(some([9])).shape == (1, 9, 8)
-    with pytest.raises(UsageError, match="digit position 5 does not fit the table of 2"):
+    with pytest.raises(lw.UsageError, match="digit position 5 does not fit the table of 2"):
         encoding.vectors(replace(some([9]), digit_position=torch.full((1, 9), 5)))
 
 
@@ -551,14 +538,14 @@ def test_a_learned_table_holds_exactly_its_size(run):
     runner = run(build(replace(BASE, positions=(Learned(9),)), True))
     logits(runner, some([9]), [1])
     with pytest.raises(
-        UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"
+        lw.UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"
     ):
         logits(runner, some([10]), [1])
 
 
 def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
     class Plain(SoftmaxAttention):
-        tie_query_key = Mixer.tie_query_key
+        tie_query_key = lw.Mixer.tie_query_key
 
     @dataclass(frozen=True)
     class _PlainSpec(Attention):
@@ -571,7 +558,7 @@ def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
 
 @pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
 def test_two_of_a_kind_are_refused(positions, run):
-    with pytest.raises(UsageError, match="one rotary encoding, and one encoding with a blank, at most"):
+    with pytest.raises(lw.UsageError, match="one rotary encoding, and one encoding with a blank, at most"):
         logits(run(build(replace(BASE, positions=positions), True)), some())
 
 
@@ -582,12 +569,12 @@ def test_two_of_a_kind_are_refused(positions, run):
         lambda: EarlierHeads(3).build(8, 2),
         lambda: CoupledHeads(3).build(8, 2),
         lambda: Sinusoidal().build(7, 1),
-        lambda: Transformer(width=8, heads=3),
+        lambda: lw.Transformer(width=8, heads=3),
         lambda: RoPE().build(6, 2),
     ],
 )
 def test_what_cannot_be_built_is_refused(make):
-    with pytest.raises(UsageError):
+    with pytest.raises(lw.UsageError):
         make()
 
 
@@ -667,7 +654,7 @@ def test_looping_is_the_formula(spec, causal):
 def test_a_looped_transformer_by_hand(run):
     """From its weights alone: embedding, mask, softmax, norm, GELU and readout are written out. Rows have their own
     lengths and loops."""
-    model = build(Transformer(width=8, heads=2, layers=2), True)
+    model = build(lw.Transformer(width=8, heads=2, layers=2), True)
     weight = dict(model.named_parameters())
 
     def linear(name, x):
@@ -793,7 +780,7 @@ def test_attention_with_dropout_is_attention_with_little_of_it(positions, causal
 # Rows leave the loop when they are done
 
 
-class Counter(Model):
+class Counter(lw.Model):
     """Its state says which row it is and how often it was advanced; it notes how many rows each advance took."""
 
     def __init__(self):
@@ -823,7 +810,7 @@ LOOP_LISTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 def numbered(loops):
     """Rows whose one token is their own number."""
     name = torch.arange(len(loops))[:, None]
-    return Inputs(name, name, name, torch.ones_like(name, dtype=torch.bool))
+    return lw.Inputs(name, name, name, torch.ones_like(name, dtype=torch.bool))
 
 
 @given(LOOP_LISTS)
@@ -847,14 +834,14 @@ def test_rows_run_their_own_loops_and_no_more(loops):
 def test_the_first_rows_leave_what_all_rows_share():
     shared = torch.arange(3)[None]
     tensor, (kept, nothing), context = take_rows(
-        (torch.arange(4), (shared, None), AttentionContext(torch.ones(4, 2) > 0, True)), slice(2)
+        (torch.arange(4), (shared, None), lw.AttentionContext(torch.ones(4, 2) > 0, True)), slice(2)
     )
     assert tensor.tolist() == [0, 1]
     assert kept is shared and nothing is None
-    assert isinstance(context, AttentionContext) and context.padding_mask.shape == (2, 2) and context.causal
+    assert isinstance(context, lw.AttentionContext) and context.padding_mask.shape == (2, 2) and context.causal
 
 
-class Patient(Runner):
+class Patient(lw.Runner):
     """Every row is advanced as often as the longest; each one's own loops are then picked out."""
 
     def each(self, inputs, loops, at, no_grad_loops=0):
@@ -916,7 +903,7 @@ def test_no_grad_loops_carry_no_gradient(no_grad_loops, run):
 
 
 @dataclass(frozen=True)
-class _Own(ModelSpec):
+class _Own(lw.ModelSpec):
     bad: bool = False
 
     def build(self, reads, writes, *, causal):
@@ -925,16 +912,18 @@ class _Own(ModelSpec):
         return nn.Sequential(nn.Embedding(len(reads), 8), nn.GELU(), nn.Linear(8, len(writes)))
 
 
-RECIPE = Recipe("own", Parity(), FullOutput(), Uniform(4), Constant(), _Own(), final.Final(), steps=3, batch=8)
+RECIPE = lw.Recipe(
+    "own", lw.Parity(), lw.FullOutput(), lw.Uniform(4), lw.Constant(), _Own(), final.Final(), steps=3, batch=8
+)
 
 
 def test_a_module_of_ones_own_is_a_model_advanced_once(run):
     model = RECIPE.build()
     assert isinstance(model, SinglePass)
-    batch, once = FullOutput().write(Parity().parse("1011"), Parity()), torch.tensor([1])
+    batch, once = lw.FullOutput().write(lw.Parity().parse("1011"), lw.Parity()), torch.tensor([1])
     read = model.module(batch.inputs.tokens)
     close(run(model).last(batch.inputs, once, batch.answer_slots), read[batch.answer_slots])
-    loss = final.Final()(run(model), batch, once, stream(0, "x")).value
+    loss = final.Final()(run(model), batch, once, lw.stream(0, "x")).value
     close(loss, nn.functional.cross_entropy(read[batch.loss_mask], batch.targets[batch.loss_mask]))
 
 
@@ -953,19 +942,19 @@ def test_a_module_that_asks_is_told_where_padding_stands():
 
 def test_a_module_of_another_shape_is_answered_in_one_line(run):
     model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
-    with pytest.raises(UsageError, match=r"takes tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
+    with pytest.raises(lw.UsageError, match=r"takes tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
         logits(run(model), some(), [1] * 3)
-    with pytest.raises(UsageError, match="must return a torch module, not 'a model'"):
+    with pytest.raises(lw.UsageError, match="must return a torch module, not 'a model'"):
         replace(RECIPE, model=_Own(bad=True)).build()
 
 
 def test_numbers_are_a_linear_map_of_a_symbol_s_digits():
-    columns = Vocab(("00", "07", "70", "77"))
-    spec = Transformer(read_in="numbers")
+    columns = lw.Vocab(("00", "07", "70", "77"))
+    spec = lw.Transformer(read_in="numbers")
     none, low, high, both = spec.build(columns, columns, causal=False).embedding(torch.arange(4))
     torch.testing.assert_close(both - high, low - none)
-    with pytest.raises(UsageError, match="symbols of digits, as Pairs has, not a b"):
-        spec.build(Vocab(("a", "b")), columns, causal=False)
+    with pytest.raises(lw.UsageError, match="symbols of digits, as Pairs has, not a b"):
+        spec.build(lw.Vocab(("a", "b")), columns, causal=False)
 
 
 def test_building_a_model_leaves_the_global_generator_alone():

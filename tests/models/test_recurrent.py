@@ -9,16 +9,11 @@ import torch
 from conftest import LONG
 from forms import with_gradients
 
+import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.csv_files import write_csv
-from lengthwise.base.rng import stream
 from lengthwise.base.schemas import ParameterRow
-from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import Vocab
 from lengthwise.cli.entry import main
-from lengthwise.experiment.study import Study
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.retran import ReTran
 from lengthwise.recipes.retran import cpu, models, paper
 from lengthwise.report.published import read_table
 from lengthwise.runners.cpu.cell import step_cells
@@ -28,7 +23,7 @@ from lengthwise.runners.cpu.transformer import PackedTransformer
 from lengthwise.runners.plain import Plain
 from lengthwise.studies.retran import retran
 
-SYMBOLS = Vocab(tuple("0123456789+-*()=$^_"))
+SYMBOLS = lw.Vocab(tuple("0123456789+-*()=$^_"))
 GPT = models("small")["gpt"][0]
 LENGTHS = [5, 9, 1, 7, 9]
 
@@ -37,7 +32,7 @@ def build(spec, grown=False):
     """In float64; ``grown``: every parameter matters."""
     torch.manual_seed(0)
     model = spec.build(SYMBOLS, SYMBOLS, causal=True).double()
-    draw = stream(0, "more")
+    draw = lw.stream(0, "more")
     for parameter in model.parameters() if grown else ():
         parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
     return model
@@ -45,9 +40,9 @@ def build(spec, grown=False):
 
 def rows():
     width = max(LENGTHS) + 1
-    tokens = torch.randint(len(SYMBOLS), (len(LENGTHS), width), generator=stream(0, "tokens"))
+    tokens = torch.randint(len(SYMBOLS), (len(LENGTHS), width), generator=lw.stream(0, "tokens"))
     position = torch.arange(width).expand(len(LENGTHS), -1)
-    return Inputs(tokens, position, position, position < torch.tensor(LENGTHS)[:, None])
+    return lw.Inputs(tokens, position, position, position < torch.tensor(LENGTHS)[:, None])
 
 
 def read(runner, inputs, loops=1):
@@ -82,7 +77,7 @@ def orthogonal(matrix):
 
 
 def test_retran_starts_as_stated():
-    model = build(ReTran(64, 256, 6))
+    model = build(lw.ReTran(64, 256, 6))
     assert spread(model.embedding.weight) == pytest.approx(1, rel=0.1)
     assert float(model.readout.weight.detach().abs().max()) <= 1 / 8
     for layer in model.layers:
@@ -94,16 +89,16 @@ def test_retran_starts_as_stated():
             assert spread(linear.weight) == pytest.approx(0.02, rel=0.1)
 
 
-@pytest.mark.parametrize("spec", [ReTran(64, 256, 6), LSTM(64, 256, 6)], ids=repr)
+@pytest.mark.parametrize("spec", [lw.ReTran(64, 256, 6), lw.LSTM(64, 256, 6)], ids=repr)
 def test_cells_start_as_stated(spec):
     model = build(spec)
-    for cell in model.cells if isinstance(spec, LSTM) else [layer.cell for layer in model.layers]:
+    for cell in model.cells if isinstance(spec, lw.LSTM) else [layer.cell for layer in model.layers]:
         i, f, o, g = cell.input.bias.split(256)
         assert torch.equal(f, torch.ones_like(f)) and not torch.cat([i, o, g]).any()
         assert orthogonal(cell.recurrent.weight) and orthogonal(cell.short.weight)
         assert cell.recurrent.bias is None and not cell.short.bias.any() and not cell.out.bias.any()
         assert not cell.first_short.any() and not cell.first_long.any()
-        if isinstance(spec, LSTM):  # uniform up to √3 · √(1/3) / √inputs, so spread 1 / √(3 · inputs)
+        if isinstance(spec, lw.LSTM):  # uniform up to √3 · √(1/3) / √inputs, so spread 1 / √(3 · inputs)
             for linear in (cell.input, cell.out):
                 assert spread(linear.weight) == pytest.approx(1 / math.sqrt(3 * linear.in_features), rel=0.1)
 
@@ -118,7 +113,7 @@ def test_gpt_starts_as_stated():
             assert spread(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
 
 
-@pytest.mark.parametrize("spec", [LSTM(), ReTran(), GPT], ids=lambda spec: type(spec).__name__)
+@pytest.mark.parametrize("spec", [lw.LSTM(), lw.ReTran(), GPT], ids=lambda spec: type(spec).__name__)
 def test_logits_are_divided_by_the_root_of_the_width(spec):
     model = build(spec)
     state = torch.randn(1, 1, spec.width, dtype=torch.double)
@@ -127,17 +122,17 @@ def test_logits_are_divided_by_the_root_of_the_width(spec):
 
 
 def test_a_model_of_one_direction_takes_a_causal_layout():
-    for spec in (LSTM(), ReTran()):
-        with pytest.raises(UsageError, match="causal layout"):
+    for spec in (lw.LSTM(), lw.ReTran()):
+        with pytest.raises(lw.UsageError, match="causal layout"):
             spec.build(SYMBOLS, SYMBOLS, causal=False)
 
 
 @pytest.mark.parametrize("wrong", [{"width": 12}, {"heads": 0}, {"dropout": 1.0}, {"layers": 0}], ids=str)
 def test_a_model_that_cannot_be_is_refused(wrong):
-    with pytest.raises(UsageError):
-        ReTran(**wrong)
-    with pytest.raises(UsageError):
-        LSTM(**({"hidden": 0} if wrong.keys() & {"heads", "width"} else wrong))
+    with pytest.raises(lw.UsageError):
+        lw.ReTran(**wrong)
+    with pytest.raises(lw.UsageError):
+        lw.LSTM(**({"hidden": 0} if wrong.keys() & {"heads", "width"} else wrong))
 
 
 # Written by hand: symbol by symbol, layer by layer, keys and values in lists; one row at a time
@@ -213,11 +208,11 @@ def gpt_by_hand(model, xs):
 
 
 FAMILIES = [
-    (ReTran(16, 12, 3), Wave, retran_by_hand),
-    (ReTran(32, 12, 1, 4), Wave, retran_by_hand),
-    (ReTran(8, 5, 4, 2), Wave, retran_by_hand),
-    (LSTM(16, 64, 3), PackedLSTM, lstm_by_hand),
-    (LSTM(4, 7, 1), PackedLSTM, lstm_by_hand),
+    (lw.ReTran(16, 12, 3), Wave, retran_by_hand),
+    (lw.ReTran(32, 12, 1, 4), Wave, retran_by_hand),
+    (lw.ReTran(8, 5, 4, 2), Wave, retran_by_hand),
+    (lw.LSTM(16, 64, 3), PackedLSTM, lstm_by_hand),
+    (lw.LSTM(4, 7, 1), PackedLSTM, lstm_by_hand),
     (replace(GPT, layers=2), PackedTransformer, gpt_by_hand),
 ]
 
@@ -248,14 +243,14 @@ def test_a_model_is_what_is_written_by_hand(spec, kind, by_hand, loops):
 
 def test_a_second_backward_pass_is_as_the_first():
     """Gradients of keys and values are gathered outside autograd's context: nothing of one pass may reach the next."""
-    model, inputs = build(ReTran(dropout=0.0), grown=True), rows()
+    model, inputs = build(lw.ReTran(dropout=0.0), grown=True), rows()
     outputs = read(Wave(model), inputs)
     passes = [torch.autograd.grad(outputs.sum(), model.embedding.weight, retain_graph=True)[0] for _ in range(2)]
     assert torch.equal(*passes)
 
 
 def test_the_gates_gradient():
-    draw = stream(0, "gates")
+    draw = lw.stream(0, "gates")
     shapes = ((2, 3, 6), (2, 20, 6), (2, 5, 3))
     parts = [torch.randn(shape, generator=draw, dtype=torch.double, requires_grad=True) for shape in shapes]
     assert torch.autograd.gradcheck(step_cells, parts)
@@ -276,13 +271,13 @@ def recalled(query, key, value, dropout):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_recall_s_gradient(dropout):
-    draw = stream(0, "recall")
+    draw = lw.stream(0, "recall")
     parts = [torch.randn(3, 2, 3, 4, generator=draw, dtype=torch.double, requires_grad=True) for _ in range(3)]
     assert torch.autograd.gradcheck(lambda *parts: recalled(*parts, dropout), parts, fast_mode=not LONG)
 
 
 def test_dropout_in_recall_keeps_the_mean():
-    query, key, value = (torch.randn(3, 2, 3, 4, generator=stream(i, "mean"), dtype=torch.double) for i in range(3))
+    query, key, value = (torch.randn(3, 2, 3, 4, generator=lw.stream(i, "mean"), dtype=torch.double) for i in range(3))
     plain = recalled(query, key, value, 0.0)[1]
     found = []
     for seed in range(4000 if LONG else 800):
@@ -297,7 +292,7 @@ def test_dropout_in_recall_keeps_the_mean():
     assert error.any()
 
 
-@pytest.mark.parametrize(("spec", "kind"), [(ReTran(), Wave), (LSTM(), PackedLSTM)], ids=repr)
+@pytest.mark.parametrize(("spec", "kind"), [(lw.ReTran(), Wave), (lw.LSTM(), PackedLSTM)], ids=repr)
 @pytest.mark.parametrize("plainly", [True, False])
 def test_dropout_is_for_training(spec, kind, plainly):
     model, inputs = build(spec, grown=True), rows()
@@ -319,7 +314,7 @@ def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
     words += ["watch.every=1", "watch.validation=20", "name=tiny"]
     tiny = catalog.recipe("lstm-small", words)
     panel = replace(retran(sizes="small").panels[0], recipes=(tiny,), curve=(8, 31))
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
     before = [
         {
             "recipe": name,

@@ -6,13 +6,10 @@ import pytest
 import torch
 from forms import BASE, away, some
 
+import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import END, EQUALS, Vocab
-from lengthwise.experiment.layout import FullOutput
 from lengthwise.models.timed import DONE, WAITS, Timed
-from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.halting import Halting
 from lengthwise.runners.cpu import choose
 from lengthwise.runners.plain import Plain
@@ -42,11 +39,11 @@ def test_at_the_equals_sign_the_end_is_the_clocks_and_the_rest_the_answers():
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_row_that_stops_early_teaches_the_clock_alone(early):
-    task, layout = BinarySum(), FullOutput()
-    batch = layout.write(task.sample(torch.full((4, 1), 6), stream(0, "rows")), task)
+    task, layout = BinarySum(), lw.FullOutput()
+    batch = layout.write(task.sample(torch.full((4, 1), 6), lw.stream(0, "rows")), task)
     model = whole(SPEC, *layout.vocabs(task))
     loops = batch.rounds - 1 if early else batch.rounds
-    Halting()(choose(model), batch, loops, stream(0, "loss")).value.backward()
+    Halting()(choose(model), batch, loops, lw.stream(0, "loss")).value.backward()
     steepest = {
         name: max(float(one.grad.abs().max()) for one in part.parameters()) for name, part in model.named_children()
     }
@@ -60,7 +57,7 @@ def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
     torch.manual_seed(0)
     model = away(recipe.build())
     sizes = torch.tensor([recipe.sizes(5)]).repeat(6, 1)
-    inputs = recipe.layout.write(recipe.task.sample(sizes, stream(0, "rows")), recipe.task).inputs
+    inputs = recipe.layout.write(recipe.task.sample(sizes, lw.stream(0, "rows")), recipe.task).inputs
     assert len({*map(str, inputs.tokens.tolist())}) > 1
     read = model.clock_inputs(inputs)
     said = Plain(model.clock).last(read, torch.full((6,), 4), inputs.padding_mask)
@@ -85,7 +82,7 @@ def test_a_blind_clock_is_run_fast_as_it_is_written():
     ids=["no equals sign", "no end", "pauses"],
 )
 def test_other_layouts_are_refused(reads, writes):
-    with pytest.raises(UsageError, match="Timed is for a layout with = and an end symbol, without pauses"):
+    with pytest.raises(lw.UsageError, match="Timed is for a layout with = and an end symbol, without pauses"):
         SPEC.build(reads, writes, causal=True)
 
 
@@ -93,5 +90,5 @@ def test_two_transformers_are_run_fast_and_a_clock_in_a_clock_plainly():
     recipe = catalog.recipes()["halting-binary-sum"]()
     reads, writes = recipe.layout.vocabs(recipe.task)
     assert type(choose(recipe.model.build(reads, writes, causal=True))).__name__ == "Twice"
-    nested = replace(SPEC, answers=Timed(answers=Transformer(width=8, heads=2), clock=BASE))
+    nested = replace(SPEC, answers=Timed(answers=lw.Transformer(width=8, heads=2), clock=BASE))
     assert type(choose(whole(nested))).__name__ == "Plain"

@@ -10,49 +10,45 @@ from conftest import LONG
 from forms import FOUND, accepted, away, shipped
 from torch.nn import functional as F
 
+import lengthwise as lw
 from lengthwise.base.fields import text
-from lengthwise.base.rng import stream
-from lengthwise.base.types import Inputs
-from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.retran import ReTran
 from lengthwise.models.scan import Scan
-from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Learned, RoPE
-from lengthwise.nn.window import Local
 from lengthwise.objectives import supervise
-from lengthwise.objectives.every import Every
-from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
-from lengthwise.objectives.progressive import Progressive
-from lengthwise.objectives.segments import Segments
 from lengthwise.runners.plain import Plain
-from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.strings import Copy
 
-BASE = Transformer(width=8, heads=2)
+BASE = lw.Transformer(width=8, heads=2)
 SPECS = [
-    replace(BASE, positions=(RoPE(),)),
-    replace(BASE, positions=(Learned(20),), injection="once"),
-    replace(BASE, positions=(Local(1),)),
-    LSTM(8, 6, 2, dropout=0.0),
-    ReTran(8, 4, 2 if LONG else 1, heads=2, dropout=0.0),
-    *[spec for spec in FOUND if not isinstance(spec, Transformer)],
+    replace(BASE, positions=(lw.RoPE(),)),
+    replace(BASE, positions=(lw.Learned(20),), injection="once"),
+    replace(BASE, positions=(lw.Local(1),)),
+    lw.LSTM(8, 6, 2, dropout=0.0),
+    lw.ReTran(8, 4, 2 if LONG else 1, heads=2, dropout=0.0),
+    *[spec for spec in FOUND if not isinstance(spec, lw.Transformer)],
 ]
 OBJECTIVES = [
-    Final(),
-    Every(),
-    Progressive(),
-    Progressive(weight=0.8, truncated=True),
-    *[objective for objective in shipped("objectives") if not isinstance(objective, (Final, Every, Progressive))],
+    lw.Final(),
+    lw.Every(),
+    lw.Progressive(),
+    lw.Progressive(weight=0.8, truncated=True),
+    *[
+        objective
+        for objective in shipped("objectives")
+        if not isinstance(objective, (lw.Final, lw.Every, lw.Progressive))
+    ],
 ]
-WAYS = [(Addition(3), FullOutput()), (Addition(3), NextToken(1)), (Addition(3), Pairs()), (Copy(), FullOutput())]
+WAYS = [
+    (lw.Addition(3), lw.FullOutput()),
+    (lw.Addition(3), lw.NextToken(1)),
+    (lw.Addition(3), lw.Pairs()),
+    (lw.Copy(), lw.FullOutput()),
+]
 LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
 
 
 def short(part):
     """A part in a test's name."""
-    return "+".join(map(repr, part.positions)) if isinstance(part, Transformer) else text(part)
+    return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else text(part)
 
 
 def ways_of(spec):
@@ -69,7 +65,7 @@ TOGETHER = [
     for i, spec in enumerate(SPECS)
     for j, objective in enumerate(OBJECTIVES)
     for way in some(ways_of(spec), i + j)
-    if not (isinstance(spec, Scan) and isinstance(objective, Segments))  # its rows must have run equal loops
+    if not (isinstance(spec, Scan) and isinstance(objective, lw.Segments))  # its rows must have run equal loops
 ]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
 every_pair = pytest.mark.parametrize(("spec", "objective", "task", "layout"), TOGETHER, ids=short)
@@ -83,7 +79,7 @@ def setting(spec, task, layout):
     """A model in float64 whose every parameter matters, and a batch of answers of several lengths."""
     torch.manual_seed(0)
     model = away(spec.build(*layout.vocabs(task), causal=layout.causal))
-    draw = stream(0, "setting")
+    draw = lw.stream(0, "setting")
     sizes = torch.randint(1, 4, (len(LOOPS), len(task.axes)), generator=draw)
     return model, layout.write(task.sample(sizes, draw), task)
 
@@ -92,7 +88,7 @@ def call(objective, runner, batch, seed=0):
     """Loss, and every parameter's gradient."""
     model = runner.model
     model.zero_grad()
-    loss = objective(runner, batch, LOOPS, stream(seed, "objective"))
+    loss = objective(runner, batch, LOOPS, lw.stream(seed, "objective"))
     loss.value.backward()
     return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
 
@@ -101,7 +97,7 @@ def single(model, batch, i, depth, tracked=None):
     """Row i on its own, without padding, after ``depth`` loops: summed loss, tokens right, tokens asked for."""
     row = batch.take(slice(i, i + 1))
     width = int(row.inputs.padding_mask.sum())
-    context = model.embed(Inputs(**{name: value[:, :width] for name, value in vars(row.inputs).items()}))
+    context = model.embed(lw.Inputs(**{name: value[:, :width] for name, value in vars(row.inputs).items()}))
     state = model.start(context)
     for loop in range(depth):
         with torch.set_grad_enabled(tracked is None or loop >= depth - tracked):
@@ -178,13 +174,13 @@ def same_gradients(one, two):
 def test_what_stands_inside_does_matter(spec, objective, task, layout, run):
     model, batch = setting(spec, task, layout)
     batch = replace(batch, rounds=torch.ones_like(LOOPS))  # no row stops early
-    before = objective(run(model), batch, LOOPS, stream(0, "objective")).value
+    before = objective(run(model), batch, LOOPS, lw.stream(0, "objective")).value
     for i in range(1, 5):  # a row of each number of loops
         targets = batch.targets.clone()
         position = int(batch.loss_mask[i].long().argmax())
         targets[i, position] = (targets[i, position] + 1) % 3
         changed = type(batch)(**{**vars(batch), "targets": targets})
-        assert not torch.isclose(before, objective(run(model), changed, LOOPS, stream(0, "objective")).value)
+        assert not torch.isclose(before, objective(run(model), changed, LOOPS, lw.stream(0, "objective")).value)
 
 
 # Against rows run one at a time
@@ -192,7 +188,7 @@ def test_what_stands_inside_does_matter(spec, objective, task, layout, run):
 
 @every_way
 @pytest.mark.parametrize(
-    ("objective", "plain"), [(Final(), plain_final), (Every(), plain_every)], ids=["final", "every"]
+    ("objective", "plain"), [(lw.Final(), plain_final), (lw.Every(), plain_every)], ids=["final", "every"]
 )
 def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
     model, batch = setting(spec, task, layout)
@@ -208,7 +204,7 @@ def test_every_tells_the_last_loop_s_loss(spec, task, layout, run):
     model, batch = setting(spec, task, layout)
     longest = int(LOOPS.argmax())
     value, _ = mean([single(model, batch, longest, int(LOOPS.max()))])
-    close(call(Every(), run(model), batch)[0].logs["last_loss"], value.detach())
+    close(call(lw.Every(), run(model), batch)[0].logs["last_loss"], value.detach())
 
 
 @every_spec
@@ -220,7 +216,7 @@ def test_progressive_against_single_rows(spec, run):
     wanted = {depth: progressive(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
-        loss, found = call(Progressive(0.7), run(model), batch, seed)
+        loss, found = call(lw.Progressive(0.7), run(model), batch, seed)
         # Several depths are alike where further loops change nothing.
         depths = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
         close(loss.logs["full_loss"], by_depth[4][0])
@@ -239,7 +235,7 @@ def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_t
     wanted = {(n, k): progressive(0.7, full, slowly(plain_final, spec, *WAYS[1], n + k, k)) for n, k in pairs}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
-        loss, found = call(Progressive(0.7, truncated=True), run(model), batch, seed)
+        loss, found = call(lw.Progressive(0.7, truncated=True), run(model), batch, seed)
         (pair,) = [
             pair
             for pair, (value, slow) in wanted.items()
@@ -251,22 +247,22 @@ def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_t
 
 def test_one_loop_is_one_loop_for_every_objective(run):
     """Of a standard model, advanced once, all objectives are the usual loss."""
-    model, batch = setting(BASE, Addition(3), FullOutput())
+    model, batch = setting(BASE, lw.Addition(3), lw.FullOutput())
     ones = torch.ones_like(LOOPS)
     batch = replace(batch, rounds=ones)  # no row stops early
     once = [objective for objective in OBJECTIVES if not objective.takes_several_steps]
-    values = [objective(run(model), batch, ones, stream(0, "x")).value for objective in once]
+    values = [objective(run(model), batch, ones, lw.stream(0, "x")).value for objective in once]
     for value in values:
         close(value, values[0])
 
 
 def test_rows_that_stop_early_have_to_answer_nothing(run):
     """In their first slot, and in no other; other rows are held to their answers, as by ``Final``."""
-    model, batch = setting(BASE, Addition(3), FullOutput())
+    model, batch = setting(BASE, lw.Addition(3), lw.FullOutput())
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
     logs = run(model).last(batch.inputs, LOOPS, batch.answer_slots).log_softmax(-1)
     rows = batch.answer_slots.nonzero()[:, 0]
-    end, early = FullOutput().end(Addition(3)), [1, 4]
+    end, early = lw.FullOutput().end(lw.Addition(3)), [1, 4]
     empty = torch.stack([-logs[rows == row][0, end] for row in early])
     answers = [
         -logs[rows == row].gather(1, batch.targets[row][batch.answer_slots[row]][:, None])[:, 0][
@@ -274,19 +270,19 @@ def test_rows_that_stop_early_have_to_answer_nothing(run):
         ]
         for row in (0, 2, 3, 5)
     ]
-    found = Halting()(run(model), batch, LOOPS, stream(0, "x")).value
+    found = Halting()(run(model), batch, LOOPS, lw.stream(0, "x")).value
     close(found, 4 / 6 * torch.cat(answers).mean() + 2 / 6 * empty.mean())
-    close(Halting(more=1)(run(model), replace(batch, rounds=batch.rounds - 1), LOOPS, stream(0, "x")).value, found)
+    close(Halting(more=1)(run(model), replace(batch, rounds=batch.rounds - 1), LOOPS, lw.stream(0, "x")).value, found)
     other = batch.targets.clone()
     other[1, batch.loss_mask[1].long().argmax()] = 2
-    close(Halting()(run(model), replace(batch, targets=other), LOOPS, stream(0, "x")).value, found)
+    close(Halting()(run(model), replace(batch, targets=other), LOOPS, lw.stream(0, "x")).value, found)
 
 
 def test_a_segment_goes_on_from_the_state_of_the_one_before():
     """Its loss is that after all loops so far, and its gradient that of its own loops."""
-    model, batch = setting(SPECS[0], Copy(), FullOutput())
+    model, batch = setting(SPECS[0], lw.Copy(), lw.FullOutput())
     loops, runner = torch.full_like(LOOPS, 2), Plain(model)
-    for number, loss in enumerate(Segments(count=3).steps(runner, batch, loops, stream(0, "objective")), 1):
+    for number, loss in enumerate(lw.Segments(count=3).steps(runner, batch, loops, lw.stream(0, "objective")), 1):
         model.zero_grad()
         loss.value.backward()
         gradients = [weight.grad.clone() for weight in model.parameters()]

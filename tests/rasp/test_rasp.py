@@ -10,8 +10,7 @@ from conftest import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import Problems, UsageError
+import lengthwise as lw
 from lengthwise.base.vocab import END
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.rasp.language import (
@@ -35,10 +34,8 @@ from lengthwise.rasp.language import (
 )
 from lengthwise.rasp.program import Program, alphabet, answer, check, execute, format_rounds, format_state
 from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
-from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
-from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 
 RELATIONS = {
@@ -308,9 +305,9 @@ def test_rows_do_not_see_their_neighbours(operation, drawn):
 
 ALL = [
     *PUBLISHED,
-    Addition(2, "least", True, True),
-    Addition(10, "most", True, True),
-    Addition(10, "least", True, True),
+    lw.Addition(2, "least", True, True),
+    lw.Addition(10, "most", True, True),
+    lw.Addition(10, "least", True, True),
 ]
 every_program = pytest.mark.parametrize("task", ALL, ids=repr)
 
@@ -335,7 +332,7 @@ def how_many(task, n):
         return 50 if n % 16 == 0 else 0
     if n > 32 and getattr(task, "base", 2) == 10:
         return 0
-    return (1000 if LONG else 100) if n <= 16 or type(task) in (Parity, Copy, BinarySum) else 30
+    return (1000 if LONG else 100) if n <= 16 or type(task) in (lw.Parity, Copy, BinarySum) else 30
 
 
 @pytest.fixture
@@ -392,14 +389,14 @@ def test_a_wrong_answer_or_end_is_not_right(spoil):
         def finish(self, state, row):
             return each(spoil, state["answer"])
 
-    assert not execute(Wrong(Parity()), fresh_problems(Parity(), (5,), 50, seed=0)).right.any()
+    assert not execute(Wrong(lw.Parity()), fresh_problems(lw.Parity(), (5,), 50, seed=0)).right.any()
 
 
 def test_products_of_one_number_of_rounds_run_together():
     """1 × 6 beside 2 × 3: rows of different lengths, each as it is alone."""
     task = Multiplication()
     parts = [fresh_problems(task, size, 20, seed=0) for size in ((1, 6), (2, 3))]
-    together = execute(program(task), Problems.join(parts))
+    together = execute(program(task), lw.Problems.join(parts))
     assert together.right.all()
     alone = execute(program(task), parts[1])
     width = alone.row.ids.shape[1]
@@ -411,7 +408,7 @@ def test_products_of_one_number_of_rounds_run_together():
 @given(st.integers(0, 99), st.integers(1, 12))
 def test_programs_are_causal_on_any_row(task, seed, keep):
     """Also on rows that no problem has; and each alphabet is known without them."""
-    runner, symbols, draw = program(task), alphabet(task), stream(seed, "rows")
+    runner, symbols, draw = program(task), alphabet(task), lw.stream(seed, "rows")
     ids = torch.randint(len(symbols), (3, 12), generator=draw)
     other = ids.where(torch.arange(12) < keep, torch.randint(len(symbols), ids.shape, generator=draw))
 
@@ -429,18 +426,18 @@ def test_programs_are_causal_on_any_row(task, seed, keep):
 
 
 def test_problems_of_different_rounds_are_not_run_together():
-    parts = [fresh_problems(Parity(), (n,), 2, seed=0) for n in (3, 5)]
+    parts = [fresh_problems(lw.Parity(), (n,), 2, seed=0) for n in (3, 5)]
     with pytest.raises(ValueError, match=r"same number of rounds, not \[3, 5\]"):
-        execute(program(Parity()), Problems.join(parts))
+        execute(program(lw.Parity()), lw.Problems.join(parts))
 
 
 # What has no program
 
 
 def test_a_task_without_a_program_is_told_which_have_one(monkeypatch):
-    monkeypatch.delitem(PROGRAMS, Parity)
-    with pytest.raises(UsageError) as error:
-        program(Parity())
+    monkeypatch.delitem(PROGRAMS, lw.Parity)
+    with pytest.raises(lw.UsageError) as error:
+        program(lw.Parity())
     assert str(error.value) == (
         "parity has no n-RASP-L program; these have: copy, addition, binary-sum, multiplication, unique-set"
     )
@@ -448,8 +445,8 @@ def test_a_task_without_a_program_is_told_which_have_one(monkeypatch):
 
 @pytest.mark.parametrize(("equal_lengths", "leading_zeros"), [(False, False), (True, False), (False, True)])
 def test_addition_has_a_program_for_what_was_published(equal_lengths, leading_zeros):
-    with pytest.raises(UsageError, match="needs equal_lengths=true leading_zeros=true"):
-        program(Addition(2, "most", equal_lengths, leading_zeros))
+    with pytest.raises(lw.UsageError, match="needs equal_lengths=true leading_zeros=true"):
+        program(lw.Addition(2, "most", equal_lengths, leading_zeros))
 
 
 @pytest.mark.parametrize("text", ["101*11", "1*1"])
@@ -458,7 +455,7 @@ def test_multiplication_takes_one_or_two_bits(text):
     if text == "1*1":
         assert execute(program(Multiplication()), problems).right.all()
         return
-    with pytest.raises(UsageError, match="supports 1 or 2 bits times n, not 3"):
+    with pytest.raises(lw.UsageError, match="supports 1 or 2 bits times n, not 3"):
         execute(program(Multiplication()), problems)
 
 
@@ -466,7 +463,7 @@ def test_multiplication_takes_one_or_two_bits(text):
 
 
 @pytest.mark.parametrize(
-    "task", [*ALL, Copy(36), UniqueSet(2), UniqueSet(62), Addition(3, "least", True, True)], ids=repr
+    "task", [*ALL, Copy(36), UniqueSet(2), UniqueSet(62), lw.Addition(3, "least", True, True)], ids=repr
 )
 def test_every_program_is_allowed(task):
     check(program(task))
@@ -486,7 +483,7 @@ class Honest(Program):
 
 
 def test_doing_nothing_is_allowed():
-    check(Honest(Parity()))
+    check(Honest(lw.Parity()))
 
 
 # What a step may not do: with the state's parts, given the row
@@ -573,7 +570,7 @@ def test_what_a_step_may_not_do_nor_what_comes_before_or_after_all_steps(name):
         def prepare(self, row):
             return super().prepare(row) | {"more": row}
 
-    assert SAID.get(name, "") in refused(Crook(Parity()))
+    assert SAID.get(name, "") in refused(Crook(lw.Parity()))
     if "in the state" in name:
         return
 
@@ -587,7 +584,7 @@ def test_what_a_step_may_not_do_nor_what_comes_before_or_after_all_steps(name):
             STEPS[name](row, state["where"])
             return row
 
-    assert refused(Early(Parity())).partition(": ")[2] == refused(Late(Parity())).partition(": ")[2]
+    assert refused(Early(lw.Parity())).partition(": ")[2] == refused(Late(lw.Parity())).partition(": ")[2]
 
 
 def test_rounds_may_not_be_counted():
@@ -598,7 +595,7 @@ def test_rounds_may_not_be_counted():
             self.done += 1
             return state | ({"row": shift(state["row"], "0")} if self.done > 3 else {})
 
-    assert "may not count its rounds" in refused(Counter(Parity()))
+    assert "may not count its rounds" in refused(Counter(lw.Parity()))
 
 
 @pytest.mark.parametrize("since", [1, 3, 20])
@@ -613,7 +610,7 @@ def test_nor_may_another_table_be_used_in_another_round(since):
             turn = {"0": "1", "1": "0"} if self.done > since else {}
             return state | {"row": each(lambda s: turn.get(s, s), state["row"])}
 
-    assert refused(Switch(Parity()))
+    assert refused(Switch(lw.Parity()))
 
 
 @pytest.mark.parametrize("steers", [lambda ids: ids.shape[1] > 5, lambda ids: bool((ids == 1).any())])
@@ -623,7 +620,7 @@ def test_neither_length_nor_data_may_steer(steers):
             steered = row.ids is not None and steers(row.ids)
             return state | {"row": shift(state["row"], "1" if steered else "0")}
 
-    assert "operations differ between rows" in refused(Peeping(Parity()))
+    assert "operations differ between rows" in refused(Peeping(lw.Parity()))
 
 
 def test_a_state_must_close():
@@ -637,7 +634,7 @@ def test_a_state_must_close():
         def finish(self, state, row):
             return row
 
-    assert "still growing" in refused(Endless(Parity()))
+    assert "still growing" in refused(Endless(lw.Parity()))
 
 
 @pytest.mark.parametrize(("most", "allowed"), [(4, True), (40, False)])
@@ -655,9 +652,9 @@ def test_a_state_closes_within_a_few_steps(most, allowed):
             return row
 
     if allowed:
-        check(Bounded(Parity()))
+        check(Bounded(lw.Parity()))
     else:
-        assert "still growing" in refused(Bounded(Parity()))
+        assert "still growing" in refused(Bounded(lw.Parity()))
 
 
 @pytest.mark.parametrize(
@@ -670,7 +667,7 @@ def test_a_state_keeps_its_parts(change):
         def step(self, state, row):
             return change(state, row)
 
-    assert "the state changes its parts: row, where, count became" in refused(Crook(Parity()))
+    assert "the state changes its parts: row, where, count became" in refused(Crook(lw.Parity()))
 
 
 @pytest.mark.parametrize(
@@ -681,7 +678,7 @@ def test_a_program_finishes_with_a_row(end):
         def finish(self, state, row):
             return end(row)
 
-    assert "finish must return a row of symbols" in refused(Crook(Parity()))
+    assert "finish must return a row of symbols" in refused(Crook(lw.Parity()))
 
 
 def test_what_is_wrong_beside_the_rules_is_not_hidden():
@@ -690,14 +687,14 @@ def test_what_is_wrong_beside_the_rules_is_not_hidden():
             return {"row": state["nowhere"]}
 
     with pytest.raises(KeyError):
-        check(Broken(Parity()))
+        check(Broken(lw.Parity()))
 
 
 # People
 
 
 def test_parity_as_people_see_it():
-    execution = execute(program(Parity()), Parity().parse("1011"))
+    execution = execute(program(lw.Parity()), lw.Parity().parse("1011"))
     assert format_rounds(execution) == [
         {"bits": "1011··", "answer": "····0·"},
         {"bits": "·1011·", "answer": "····1·"},
@@ -707,7 +704,7 @@ def test_parity_as_people_see_it():
     ]
     assert format_state(execution.row) == "1011=$"
     assert format_state(execution.said) == "$$$$1$"
-    assert answer(execution, Parity()) == "1"
+    assert answer(execution, lw.Parity()) == "1"
 
 
 def test_people_see_the_first_problem_and_places_as_numbers():

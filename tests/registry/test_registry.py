@@ -12,20 +12,15 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
-from lengthwise.evaluation.solver import Solver
-from lengthwise.experiment.lengths import Curriculum, Mastery, Uniform
 from lengthwise.experiment.recipe import Recipe, outline
-from lengthwise.experiment.source import Fresh
-from lengthwise.experiment.study import Study
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.registry.loading import import_folder
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
-from lengthwise.tasks.addition import Addition
 from lengthwise.testing import laws_of_recipes
 from lengthwise.testing.laws import laws_of
 from lengthwise.testing.laws_of_recipes import what_chooses_weights_stays_near
@@ -67,7 +62,7 @@ def test_every_form_of_recipe_trains_and_is_measured(name):
     assert rehearse(recipe.change(small), torch.device("cpu")).step == recipe.steps
 
 
-@pytest.mark.parametrize("law", laws_of(Study, laws_of_recipes), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", laws_of(lw.Study, laws_of_recipes), ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", sorted(catalog.studies()))
 def test_every_study_keeps_the_laws(name, law):
     law(catalog.study(name))
@@ -100,9 +95,9 @@ def test_recipes_that_are_compared_see_the_same_problems():
 
 
 def test_a_choice_that_a_study_does_not_have_is_answered_with_those_it_has():
-    with pytest.raises(UsageError, match=r"^the study pairs has no --tasks$"):
+    with pytest.raises(lw.UsageError, match=r"^the study pairs has no --tasks$"):
         catalog.study("pairs", tasks="parity")
-    with pytest.raises(UsageError, match=r"^the study looped has no --size; it has --tasks, --methods, --scale$"):
+    with pytest.raises(lw.UsageError, match=r"^the study looped has no --size; it has --tasks, --methods, --scale$"):
         catalog.study("looped", size="3")
 
 
@@ -137,7 +132,7 @@ def test_a_family_s_members_are_recipes_by_name(tmp_path, monkeypatch):
     assert catalog.recipe("our-2", ["steps=7"]) == replace(
         catalog.recipe("looped-parity"), name="our-2", seed=2, steps=7
     )
-    with pytest.raises(UsageError, match="did you mean our-1"):
+    with pytest.raises(lw.UsageError, match="did you mean our-1"):
         catalog.recipe("our-1x")
 
 
@@ -177,7 +172,7 @@ def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
         low, high = score.interval
         own = claimed.get(tuple(score.sizes), {"low": 0.97, "high": 1.0})  # where nothing is said it is right
         assert high >= own["low"] and low <= own["high"]
-    assert Solver(weights)
+    assert lw.Solver(weights)
 
 
 @pytest.mark.parametrize("name", list_shipped())
@@ -188,7 +183,7 @@ def test_sealed_scores_of_shipped_weights_are_theirs(name):
 
 
 def test_shipped_pairs_answer_long_sums():
-    solver = Solver(load("looped-pairs"))
+    solver = lw.Solver(load("looped-pairs"))
     assert solver.solve("4821973650128839+9178026349871162").text == "14000000000000001"
     assert solver.solve("7+123456").text == "123463"
     assert solver.solve(f"{'9' * 100}+1").prompt
@@ -197,10 +192,10 @@ def test_shipped_pairs_answer_long_sums():
 
 def test_wrong_names_are_answered_with_right_ones():
     for find in (catalog.study, catalog.task):
-        with pytest.raises(UsageError, match="is not one of: "):
+        with pytest.raises(lw.UsageError, match="is not one of: "):
             find("nothing")
     with pytest.raises(
-        UsageError, match=r"is not one of the \d+ that `lengthwise list` has \(did you mean looped-pairs\?"
+        lw.UsageError, match=r"is not one of the \d+ that `lengthwise list` has \(did you mean looped-pairs\?"
     ):
         catalog.recipe("loped-pairs")
 
@@ -214,7 +209,7 @@ def test_cost_grows_with_the_model():
 
 def test_what_mastery_takes_is_foreseen_as_that_of_lengths_that_grow():
     recipe = catalog.recipe("looped-parity", ["model.width=16", "steps=100"])
-    kinds = Uniform(1), Mastery(20), Uniform(20, bottom=20)
+    kinds = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
     short, grown, long = (operations(replace(recipe, lengths=lengths)) for lengths in kinds)
     assert 3 * short < grown < 0.7 * long
 
@@ -222,7 +217,7 @@ def test_what_mastery_takes_is_foreseen_as_that_of_lengths_that_grow():
 @pytest.mark.parametrize("name", ["halting-parity", "lstm-small", "abacus-addition"])
 def test_operations_are_those_that_torch_counts(name):
     recipe = catalog.recipe(name, ["model.width=8", "batch=2", "steps=2", "watch.every=0", "keep=last"])
-    trainee = Trainer(replace(recipe, source=Fresh()), torch.device("cpu"))
+    trainee = Trainer(replace(recipe, source=lw.Fresh()), torch.device("cpu"))
     trainee.step = 1
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         trainee.advance()
@@ -257,13 +252,13 @@ def test_cost_on_fewer_rows_is_that_of_all(loops):
 @given(st.integers(1, 60), st.integers(1, 20), st.data())
 def test_a_bare_size_stands_for_all_axes_but_those_kept_short(size, top, data):
     """Beyond the training lengths too: only an axis whose largest size is below the others' stays."""
-    sums = replace(looped_pairs(), task=Addition(), lengths=Uniform(top))
+    sums = replace(looped_pairs(), task=lw.Addition(), lengths=lw.Uniform(top))
     short = data.draw(st.integers(1, top))
     assert sums.sizes(size) == (size, size)
     assert sums.sizes((size, short)) == (size, short)
     kept = min(size, short) if short < top else size
-    assert replace(sums, lengths=Curriculum(top, 5, most=(short, top))).sizes(size) == (kept, size)
-    assert replace(sums, lengths=Curriculum(top, 5, most=(top + 9, short))).sizes(size) == (size, kept)
+    assert replace(sums, lengths=lw.Curriculum(top, 5, most=(short, top))).sizes(size) == (kept, size)
+    assert replace(sums, lengths=lw.Curriculum(top, 5, most=(top + 9, short))).sizes(size) == (size, kept)
 
 
 def test_multiplication_is_measured_beyond_its_training_lengths():

@@ -11,8 +11,6 @@ from reported import TOP, logged, recipe, scored
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.errors import UsageError
-from lengthwise.base.results import Score
 from lengthwise.cli.entry import main
 from lengthwise.report import WORST, Curve, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
@@ -25,7 +23,6 @@ from lengthwise.report.publish import publish, publish_overview
 from lengthwise.report.published import read_published
 from lengthwise.report.style import WIDTHS, new_figure, save
 from lengthwise.runs.folder import SHIPPED
-from lengthwise.tasks.addition import Addition
 
 
 def study_curves(panel):
@@ -33,7 +30,7 @@ def study_curves(panel):
     kinds = [
         (one, rule.name, kind) for one in panel.recipes for rule in panel.rules(one) for kind in ("uniform", WORST)
     ]
-    score = Score("parity", "w", "", "", (4,), 100, 0.5, 0.5, 0.5, 1.0)
+    score = lw.Score("parity", "w", "", "", (4,), 100, 0.5, 0.5, 0.5, 1.0)
     return [
         Curve(one.name, 4, ("length",), kind, rule, {(0, 0): [replace(score, problems=kind, stopping=rule).row()]})
         for one, rule, kind in kinds
@@ -122,7 +119,7 @@ def test_figures_have_the_width_of_a_column_or_a_page_and_hold_all_their_text(wi
         assert figure.get_figwidth() == WIDTHS[width]
         box = figure.get_tightbbox()
         assert box.x0 >= 0 and box.x1 <= WIDTHS[width]
-    pairs = scored(recipe("sums", task=Addition()), ((8, 4), 1.0), ((4, 8), 0.5))
+    pairs = scored(recipe("sums", task=lw.Addition()), ((8, 4), 1.0), ((4, 8), 0.5))
     assert score_figure([pairs], width=width).get_figwidth() <= WIDTHS[width]
 
 
@@ -281,11 +278,11 @@ def test_sizes_that_training_keeps_short_are_a_line(tmp_path):
 
 def test_a_map_is_of_one_recipe():
     """Several in one would be a mean over recipes."""
-    part = replace(recipe("one"), task=Addition(10, "least"))
+    part = replace(recipe("one"), task=lw.Addition(10, "least"))
     exact = {"right": 1.0, "wrong": 0.0}
     runs = [scored(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
     assert score_figure(runs[:1])
-    with pytest.raises(UsageError, match="a heat map shows a single recipe: draw each recipe separately"):
+    with pytest.raises(lw.UsageError, match="a heat map shows a single recipe: draw each recipe separately"):
         score_figure(runs)
 
 

@@ -8,12 +8,10 @@ import tomllib
 import pytest
 from conftest import command
 
+import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError
 from lengthwise.cli.reproduce import _other_columns
-from lengthwise.models import ModelSpec
-from lengthwise.nn.mixer import MixerSpec
 from lengthwise.report.matrix import (
     PAPERS,
     architectures,
@@ -24,7 +22,6 @@ from lengthwise.report.matrix import (
     paper_score,
 )
 from lengthwise.runs.folder import RunFolder
-from lengthwise.tasks import Task
 
 TINY = ["steps=1", "batch=4", "lengths=Uniform(top=5)", "loops=Constant", "layout=Labelled", "watch.every=0", "ema=0"]
 MODELS = {"lstm": "model=TorchLSTM(width=4,layers=1)", "mix": "model=Transformer(width=8,heads=2,mixer=DeltaNet)"}
@@ -137,8 +134,8 @@ def test_published_scores_are_whole_and_one_for_a_cell():
             values = {task: value for task, value in score.items() if task != "model"}
             assert values and values.keys() <= papers["tasks"].keys() and all(0 <= one <= 1 for one in values.values())
             cells += [(str(score["model"]), task) for task in values]
-            assert score["model"]["kind"] in {**fields.kinds(ModelSpec), **fields.kinds(MixerSpec)}
-    assert len(set(cells)) == len(cells) and papers["tasks"].keys() <= fields.kinds(Task).keys()
+            assert score["model"]["kind"] in {**fields.kinds(lw.ModelSpec), **fields.kinds(lw.MixerSpec)}
+    assert len(set(cells)) == len(cells) and papers["tasks"].keys() <= fields.kinds(lw.Task).keys()
 
 
 def test_a_cell_shows_the_published_score_and_the_seconds(folders):
@@ -195,5 +192,5 @@ def test_what_is_not_fitted_is_hatched_and_nothing_is_drawn_of_nothing(folders):
     assert {patch.get_hatch() for patch in axes.patches if patch.get_fill()} == {"/////"}
     fitted = matrix_figure([row | {"fitted": True} for row in rows]).axes[0]
     assert {patch.get_hatch() for patch in fitted.patches} == {None}
-    with pytest.raises(UsageError, match="there is no matrix to draw"):
+    with pytest.raises(lw.UsageError, match="there is no matrix to draw"):
         matrix_rows([])

@@ -20,11 +20,8 @@ from trainings import PLAIN, outcome, stop_at
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.types import UsageError
 from lengthwise.cli import entry, verbs
 from lengthwise.cli.options import training_options
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark
 from lengthwise.runners import compiled, cpu
 from lengthwise.runners.compiled import Compiled
@@ -69,7 +66,7 @@ unwarned = pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnin
 
 # What it computes
 
-TRANSFORMERS = [pair for pair in dict.fromkeys([*FORMS, *EVERY]) if isinstance(pair[0], Transformer)]
+TRANSFORMERS = [pair for pair in dict.fromkeys([*FORMS, *EVERY]) if isinstance(pair[0], lw.Transformer)]
 FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 
 
@@ -87,7 +84,7 @@ def test_a_row_is_padded_no_further_than_a_table_of_positions(length):
     model, inputs = built(replace(BASE, positions=(Learned(20),)), True), some([length, 3])
     ask = partial(Compiled(model).last, inputs, torch.tensor([1, 2]), inputs.padding_mask)
     if length > 20:
-        with pytest.raises(UsageError, match="a row of 21 positions"):
+        with pytest.raises(lw.UsageError, match="a row of 21 positions"):
             ask()
     else:
         plain = Plain(model).last(inputs, torch.tensor([1, 2]), inputs.padding_mask)
@@ -150,7 +147,7 @@ def test_it_is_taken_only_where_it_is_asked_for():
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [(replace(BASE, dropout=0.1), "it has dropout"), (replace(BASE, noise=0.1), "its first state is random"),
-     (LSTM(4, 5, 2), "unknown type, LSTMModel")],
+     (lw.LSTM(4, 5, 2), "unknown type, LSTMModel")],
     ids=["dropout", "noise", "lstm"],
 )  # fmt: skip
 def test_what_would_not_equal_the_plain_runner_is_declined(spec, reason):

@@ -22,25 +22,18 @@ from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, everything, plainly
 from torch import nn
 
 import lengthwise
-from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
+import lengthwise as lw
 from lengthwise.evaluation import likelihood
 from lengthwise.evaluation.answers import answer
-from lengthwise.experiment.layout import NextToken
-from lengthwise.experiment.stopping import Oracle
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import InputInjection, Transformer
 from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Randomized, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
-from lengthwise.objectives.final import Final
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu.transformer import _needed_until as needed_until
 from lengthwise.runners.plain import Plain
-from lengthwise.tasks.addition import Addition
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -71,7 +64,7 @@ CASES += [(*pair, True) for pair in EVERY if pair not in FORMS]
 def test_whoever_claims_a_model_runs_it_as_the_plain_one(spec, causal, ways):
     model, inputs = built(spec, causal), some(LENGTHS, width=12)
     for runner in claimed(model):
-        with contextlib.suppress(UsageError):
+        with contextlib.suppress(lw.UsageError):
             found = everything(runner, inputs, LOOPS)
             all_close(with_gradients(found, model), plainly(spec, causal))
 
@@ -95,8 +88,8 @@ FEW_FORMS = [
     replace(BASE, positions=(RoPE(), FIRE())),
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
     replace(BASE, positions=(EarlierHeads(1), ALiBi())),
-    ReTran(4, 5, 2, 2, dropout=0.0),
-    LSTM(4, 5, 2, dropout=0.0),
+    lw.ReTran(4, 5, 2, 2, dropout=0.0),
+    lw.LSTM(4, 5, 2, dropout=0.0),
 ]
 
 
@@ -110,7 +103,7 @@ def test_any_rows_are_read_in_their_order_as_plainly(ways, rows, spec, causal, s
     """Any lengths, loops and asked positions, of some rows perhaps none."""
     lengths, loops = zip(*rows, strict=True)
     model, inputs = built(spec, causal or not isinstance(spec, Transformer)), some(lengths, seed=seed)
-    asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=stream(seed, "asked")) < 0.4)
+    asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.4)
     found = [runner.last(inputs, torch.tensor(loops), asked) for runner in (cpu.choose(model), Plain(model))]
     all_close(*(with_gradients(read, model) for read in found))
 
@@ -163,9 +156,9 @@ def test_the_switch_in_the_code():
 
 def loss_of(runner):
     """In training."""
-    batch = RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows")), RECIPE.task)
+    batch = RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows")), RECIPE.task)
     runner.model.train()
-    return Final()(runner, batch, RECIPE.loops.planned(batch.rounds), stream(0, "x")).value
+    return lw.Final()(runner, batch, RECIPE.loops.planned(batch.rounds), lw.stream(0, "x")).value
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -185,7 +178,7 @@ def test_what_was_changed_is_run_plainly(change):
 
 @pytest.mark.parametrize(
     ("spec", "kind", "method"),
-    [(ReTran(4, 5, 1, 2), Cell, "forward"), (LSTM(4, 5, 1), Cell, "start"), (BASE, nn.Embedding, "forward")],
+    [(lw.ReTran(4, 5, 1, 2), Cell, "forward"), (lw.LSTM(4, 5, 1), Cell, "start"), (BASE, nn.Embedding, "forward")],
     ids=["retran", "lstm", "transformer"],
 )
 def test_a_patched_class_is_noticed_until_it_is_as_before(spec, kind, method):
@@ -240,8 +233,8 @@ ONES_OWN = [
     (replace(BASE, layers=2), False),
     (replace(BASE, injection="gate", final_norm="readout"), True),
     (replace(BASE, positions=(RoPE(),), activation="relu", biases=False), True),
-    (LSTM(4, 5, 2, 0.0), True),
-    (ReTran(4, 5, 2, 2), True),
+    (lw.LSTM(4, 5, 2, 0.0), True),
+    (lw.ReTran(4, 5, 2, 2), True),
 ]
 
 
@@ -286,7 +279,7 @@ def test_an_encoding_of_ones_own_is_run_plainly():
     assert cpu.describe_choice(model) == "Plain: encodings.0 is of an unknown type, OwnBias"
 
 
-@pytest.mark.parametrize("spec", [BASE, ReTran(4, 5, 1, 2), LSTM(4, 5, 2)], ids=lambda spec: type(spec).__name__)
+@pytest.mark.parametrize("spec", [BASE, lw.ReTran(4, 5, 1, 2), lw.LSTM(4, 5, 2)], ids=lambda spec: type(spec).__name__)
 def test_a_hook_on_any_part_is_heeded(spec):
     model = spec.build(READS, WRITES, causal=True)
     for name, module in model.named_modules():
@@ -303,16 +296,16 @@ def test_hooks_fire_in_training_as_in_evaluation():
     loss_of(cpu.choose(model))
     training, batch = (
         Counter(fired),
-        RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows")), RECIPE.task),
+        RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows")), RECIPE.task),
     )
     fired.clear()
-    answer(model, RECIPE, batch, Oracle())
+    answer(model, RECIPE, batch, lw.Oracle())
     assert training == fired
     assert fired["blocks.0"] == fired["blocks.0.mlp.widen"] == int(RECIPE.loops.planned(batch.rounds).max()) > 1
 
 
 def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
-    problems = RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows"))
+    problems = RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows"))
     trained, evaluated = [], []
     for kind in (Block, DoubledBlock):
         model = away(RECIPE.build())
@@ -354,8 +347,8 @@ ENCODINGS = [
 
 @pytest.mark.parametrize("position", ENCODINGS, ids=repr)
 def test_nearly_full_rows_are_run_as_they_are(position):
-    task, layout = Addition(order="least"), NextToken()
-    problems = task.sample(torch.tensor([(20, 20), (19, 20), (20, 19), (20, 20)]), stream(0, "rows"))
+    task, layout = lw.Addition(order="least"), lw.NextToken()
+    problems = task.sample(torch.tensor([(20, 20), (19, 20), (20, 19), (20, 20)]), lw.stream(0, "rows"))
     inputs = layout.write(problems, task).inputs
     assert 0.9 < float(inputs.padding_mask.double().mean()) < 1
     torch.manual_seed(0)

@@ -8,21 +8,18 @@ from forms import with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.types import Inputs
-from lengthwise.base.vocab import Vocab
-from lengthwise.models.transformer import Transformer
+import lengthwise as lw
 from lengthwise.nn.position import FIRE, ALiBi, RoPE, Sinusoidal
-from lengthwise.nn.window import Local
 from lengthwise.runners.cpu import fused_loops, pattern, transformer
 from lengthwise.runners.cpu.transformer import PackedTransformer
 from lengthwise.runners.plain import Plain
 
-SYMBOLS = Vocab(("a", "b", "c"))
+SYMBOLS = lw.Vocab(("a", "b", "c"))
 
 
 def build(causal=True, **changes):
     torch.manual_seed(0)
-    spec = Transformer(**{"width": 32, "heads": 8, "mlp": 2, "init_std": 0.2, **changes})
+    spec = lw.Transformer(**{"width": 32, "heads": 8, "mlp": 2, "init_std": 0.2, **changes})
     model = spec.build(SYMBOLS, SYMBOLS, causal=causal).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -33,7 +30,7 @@ def build(causal=True, **changes):
 def some(lengths, symbols=2):
     padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     index = torch.arange(max(lengths)).expand(padding_mask.shape)
-    return Inputs(torch.randint(symbols, padding_mask.shape) * padding_mask, index, index, padding_mask)
+    return lw.Inputs(torch.randint(symbols, padding_mask.shape) * padding_mask, index, index, padding_mask)
 
 
 def both(model, inputs, loops, at=None, **given):
@@ -127,7 +124,7 @@ def test_large_scores_are_the_librarys():
 @pytest.mark.parametrize(
     "changes",
     [{"heads": 2}, {"norm": "post"}, {"gated": True}, {"dropout": 0.1}, {"injection": "gate"}, {"noise": 0.1},
-     {"positions": (RoPE(),)}, {"positions": (FIRE(),)}, {"positions": (Local(2),)}],
+     {"positions": (RoPE(),)}, {"positions": (FIRE(),)}, {"positions": (lw.Local(2),)}],
 )  # fmt: skip
 def test_other_models_run_loop_by_loop(changes, monkeypatch):
     runs, inputs = [], some([12, 3, 5])

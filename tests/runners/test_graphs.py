@@ -20,13 +20,11 @@ from trainings import stop_at
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.progress import Progress
-from lengthwise.base.rng import stream
 from lengthwise.cli.options import training_options
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import batch
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.nn.position import ALiBi
 from lengthwise.runners import graphs
 from lengthwise.runners.graphs import Graphs, Recording
 from lengthwise.runners.plain import Plain
@@ -95,7 +93,7 @@ def test_many_steps_give_the_same_weights(name):
 
 def test_rows_with_other_positions_have_another_recording():
     """Biases by distance have one row where all rows have the same positions, which a recording would keep."""
-    model, inputs = trained(replace(BASE, positions=(ALiBi(),)), True), some(LENGTHS, width=12)
+    model, inputs = trained(replace(BASE, positions=(lw.ALiBi(),)), True), some(LENGTHS, width=12)
     shifted = replace(inputs, position=inputs.position * (1 + torch.arange(len(inputs))[:, None] % 3))
     runner = Graphs(Plain(model))
     for rows in (inputs, shifted, inputs):
@@ -192,11 +190,11 @@ def test_bf16_descends_the_same_loss(name):
     model = recipe.build().train()
     graphs, (rows, loops) = Graphs(Bf16(Plain(model)), bf16=True), batch(recipe, 0)
     graphs.begin()
-    loss = recipe.objective(graphs, rows, loops, stream(0, "objective"))
+    loss = recipe.objective(graphs, rows, loops, lw.stream(0, "objective"))
     loss.value.backward()
     found = torch.cat([one.grad.flatten() for one in model.parameters()])
     model.zero_grad()
-    exact = recipe.objective(Plain(model), rows, loops, stream(0, "objective"))
+    exact = recipe.objective(Plain(model), rows, loops, lw.stream(0, "objective"))
     exact.value.backward()
     near = torch.cat([one.grad.flatten() for one in model.parameters()])
     assert graphs.reason is None and loss.value != exact.value and found.dtype == torch.float32
@@ -224,7 +222,7 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     for one in (runner, plain):
         model.zero_grad()
         runner.begin()
-        recipe.objective(one, rows, loops, stream(0, "objective")).value.backward()
+        recipe.objective(one, rows, loops, lw.stream(0, "objective")).value.backward()
         found.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))
     assert runner.compiles and runner.reason is None
     torch.testing.assert_close(*found, rtol=0, atol=(0.02 if bf16 else 1e-6) * float(found[1].abs().max()))

@@ -8,13 +8,9 @@ from forms import all_close, close, every_loop, with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.rng import stream
-from lengthwise.base.types import Inputs
-from lengthwise.base.vocab import Vocab
 from lengthwise.experiment import data
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.models.transformer import Transformer
 from lengthwise.nn.digit_position import Abacus
 from lengthwise.nn.position import FIRE, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
@@ -24,7 +20,7 @@ from lengthwise.runners.cpu.packing import Packed, Packing, Ragged
 from lengthwise.runners.cpu.transformer import PackedTransformer
 from lengthwise.runners.plain import Plain
 
-SYMBOLS = Vocab(("a", "b", "c"))
+SYMBOLS = lw.Vocab(("a", "b", "c"))
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=7)
 
 
@@ -63,7 +59,7 @@ def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
 @given(LENGTHS, st.integers(0, 99))
 def test_picked_places_come_in_the_padded_order(lengths, seed):
     ragged, x, mask = Ragged.of(padding_mask(lengths)), rows(lengths), padding_mask(lengths)
-    at = mask & (torch.rand(mask.shape, generator=stream(seed, "at")) < 0.5)
+    at = mask & (torch.rand(mask.shape, generator=lw.stream(seed, "at")) < 0.5)
     assert torch.equal(Packed(ragged.pack(x), ragged)[at], x[at])
 
 
@@ -85,12 +81,12 @@ POSITIONS = {
 def some(lengths, seed=0):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     index = torch.arange(mask.shape[1]).expand(mask.shape)
-    return Inputs(torch.randint(3, mask.shape, generator=stream(seed, "tokens")), index, index % 4, mask)
+    return lw.Inputs(torch.randint(3, mask.shape, generator=lw.stream(seed, "tokens")), index, index % 4, mask)
 
 
 def build(causal=True, **changes):
     torch.manual_seed(0)
-    return Transformer(**{"width": 8, "heads": 2, **changes}).build(SYMBOLS, SYMBOLS, causal=causal).double()
+    return lw.Transformer(**{"width": 8, "heads": 2, **changes}).build(SYMBOLS, SYMBOLS, causal=causal).double()
 
 
 @pytest.mark.parametrize("lengths", [[2, 7, 5, 4], [8, 8, 8, 7], MANY], ids=["few", "dense", "many"])
@@ -101,7 +97,7 @@ def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
     of rows that all end together."""
     monkeypatch.setattr(pattern, "HEADS", 16)  # so that many rows are three groups
     model, inputs = build(causal, positions=positions), some(lengths)
-    loops = torch.randint(1, 5, (len(lengths),), generator=stream(0, "k"))
+    loops = torch.randint(1, 5, (len(lengths),), generator=lw.stream(0, "k"))
     read = [
         torch.cat(
             [
@@ -118,7 +114,7 @@ def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
 @given(LENGTHS, st.integers(0, 99))
 def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
     mask, x = padding_mask(lengths), rows(lengths)
-    at = mask & (torch.rand(mask.shape, generator=stream(seed, "at")) < 0.5)
+    at = mask & (torch.rand(mask.shape, generator=lw.stream(seed, "at")) < 0.5)
     packing = Packing.of(mask)
     assert torch.equal(packing.pack(x)[packing.find(at)], x[at])
 
@@ -126,7 +122,7 @@ def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
 @given(LENGTHS, st.integers(0, 99))
 def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
     ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
-    at = (torch.rand(int(padding_mask(lengths).sum()), generator=stream(seed, "kept")) < 0.5).nonzero()[:, 0]
+    at = (torch.rand(int(padding_mask(lengths).sum()), generator=lw.stream(seed, "kept")) < 0.5).nonzero()[:, 0]
     kept = Packed(ragged.pack(x), ragged).keep(at)
     whole = torch.zeros(padding_mask(lengths).sum(), dtype=torch.bool).index_fill(0, at, True)
     assert torch.equal(unpacked(kept), x * ragged.unpack(whole.float())[..., None])
@@ -143,7 +139,7 @@ def test_what_positions_that_left_would_have_said_changes_nothing(rows, form, ca
     """What is read at the asked places, and its gradients, are as if all had stayed; and with few asked, they go."""
     lengths, loops = zip(*rows, strict=True)
     inputs, (reach, layers) = some(lengths, seed), form
-    asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=stream(seed, "asked")) < 0.2)
+    asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.2)
     model = build(causal, layers=layers, positions=() if reach is None else (Local(reach),))
     read = [runner.last(inputs, torch.tensor(loops), asked) for runner in (PackedTransformer(model), Plain(model))]
     all_close(*(with_gradients(part, model) for part in read))
@@ -176,13 +172,13 @@ def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, mon
 )
 def test_a_training_step_equals_the_plain_one(name):
     """At its full size, in loss and gradients."""
-    recipe = replace(catalog.recipe(name), lengths=Uniform(6), batch=12)
+    recipe = replace(catalog.recipe(name), lengths=lw.Uniform(6), batch=12)
     model = recipe.build().double()
     batch, loops = data.batch(recipe, 3)
     assert isinstance(cpu.choose(model), PackedTransformer)
     found = []
     for runner in (cpu.choose(model), Plain(model)):
-        loss = recipe.objective(runner, batch, loops, stream(0, "objective")).value
+        loss = recipe.objective(runner, batch, loops, lw.stream(0, "objective")).value
         found.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
     for ours, plain in zip(*found, strict=True):
         close(ours, plain, 1e-11)

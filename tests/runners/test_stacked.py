@@ -18,14 +18,9 @@ from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, outcome, seed
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.errors import Diverged, UsageError
-from lengthwise.base.types import Loss
 from lengthwise.cli import reproduce
 from lengthwise.experiment import resources
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.study import Panel, Study
-from lengthwise.models import Model, ModelSpec
 from lengthwise.objectives import Objective, supervise
-from lengthwise.objectives.final import Final
 from lengthwise.runners.plain import Plain
 from lengthwise.runners.stacked import Query, Replayer, compute_answers
 from lengthwise.runs.folder import list_shipped
@@ -39,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
 long = pytest.mark.skipif(not LONG, reason="seconds each: LENGTHWISE_LONG=1")
 STILL = replace(RICH, model=replace(RICH.model, dropout=0.0))  # nothing random, so that it can be stacked
-FEW = replace(STILL, steps=6, batch=3, lengths=Uniform(12)) if LONG else replace(PLAIN, steps=3)
+FEW = replace(STILL, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG else replace(PLAIN, steps=3)
 COUNT = 3 if LONG else 2
 
 
@@ -80,7 +75,7 @@ def test_a_stack_gives_what_each_model_gives(spec, causal):
             all_close(*(gradients(read, model) for read in both))
 
 
-class Growing(Model):
+class Growing(lw.Model):
     """A model whose state is soon infinite."""
 
     def __init__(self):
@@ -152,7 +147,7 @@ class RunsItself(Objective):
         logits = Plain(runner.model).last(batch.inputs, loops, batch.loss_mask)
         value, right = supervise(logits, batch.targets[batch.loss_mask])
         penalty = sum(weight.square().sum() for weight in runner.model.parameters())
-        return Loss(value + penalty, {"loss": value.detach(), "token_accuracy": right})
+        return lw.Loss(value + penalty, {"loss": value.detach(), "token_accuracy": right})
 
 
 def test_an_objective_that_runs_the_model_itself_is_stacked():
@@ -306,7 +301,7 @@ STUDY = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 2, "--quiet"
 
 def studied(monkeypatch, recipe):
     """The study is of this recipe alone, and draws nothing."""
-    study = Study("Tiny", (Panel("Tiny", (recipe,), sizes=(3,)),))
+    study = lw.Study("Tiny", (lw.Panel("Tiny", (recipe,), sizes=(3,)),))
     monkeypatch.setattr(catalog, "study", lambda *_, **__: study)
     monkeypatch.setattr(reproduce, "_publish", lambda *_: 0)
 
@@ -357,7 +352,7 @@ class _Counting(nn.Module):
 
 
 @dataclass(frozen=True)
-class Counting(ModelSpec):
+class Counting(lw.ModelSpec):
     """A module that changes a buffer."""
 
     def build(self, reads, writes, *, causal):
@@ -365,7 +360,7 @@ class Counting(ModelSpec):
 
 
 @dataclass(frozen=True)
-class Curious(Final):
+class Curious(lw.Final):
     """An objective that asks for more when it has seen logits."""
 
     def __call__(self, runner, batch, loops, generator):

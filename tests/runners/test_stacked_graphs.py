@@ -16,13 +16,11 @@ from forms import EVERY, all_close, every_loop, names, some
 from runner_forms import FEW, FORMS
 from trainings import LARGE, MASTERED, PLAIN, RICH, outcome, seeds
 
+import lengthwise as lw
 from lengthwise.base.progress import Progress
-from lengthwise.base.types import Loss
 from lengthwise.cli import train
 from lengthwise.experiment.data import batch
 from lengthwise.objectives import supervise
-from lengthwise.objectives.final import Final
-from lengthwise.objectives.progressive import Progressive
 from lengthwise.runners import stacked as runners
 from lengthwise.runners import stacked_graphs
 from lengthwise.runners.graphs import Recording
@@ -30,7 +28,6 @@ from lengthwise.runners.stacked import Query, Replayer, compute_answers
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.run import Run
 from lengthwise.training import stacked
-from lengthwise.training.loop import Interrupted
 from lengthwise.training.stacked import Member, RecordedSteps, Stack, advance, train_stacked
 from lengthwise.training.trainer import Trainer
 
@@ -145,16 +142,16 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
 
 
 @dataclass(frozen=True)
-class Trusting(Final):
+class Trusting(lw.Final):
     """Supervises some logits by what they say, and others after a change: neither is known in advance."""
 
     def __call__(self, runner, batch, loops, generator):
         logits = runner.last(batch.inputs, loops, batch.loss_mask)
         value, _ = supervise(logits, logits.detach().argmax(-1).cpu())
-        return Loss(value + supervise(2 * logits, batch.targets[batch.loss_mask])[0], {"loss": value.detach()})
+        return lw.Loss(value + supervise(2 * logits, batch.targets[batch.loss_mask])[0], {"loss": value.detach()})
 
 
-@pytest.mark.parametrize(("objective", "ahead"), [(Final(), 3), (Progressive(), 6), (Trusting(), 0)])
+@pytest.mark.parametrize(("objective", "ahead"), [(lw.Final(), 3), (lw.Progressive(), 6), (Trusting(), 0)])
 def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch):
     """Where they are those of the logits that were read and of targets that were known."""
     recalled = []
@@ -187,7 +184,7 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
         return found
 
     monkeypatch.setattr(stacked, "advance", stopping)
-    with pytest.raises(Interrupted, match="stopped at step 3"):
+    with pytest.raises(lw.Interrupted, match="stopped at step 3"):
         train_stacked(recipes)
     model = Run.locate(recipes[0]).state()["model"]
     assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in model.values())

@@ -8,13 +8,11 @@ from conftest import command
 from small_runs import SMALL, told
 
 import lengthwise as lw
-from lengthwise.base.errors import UsageError
-from lengthwise.experiment.recipe import Watch
 from lengthwise.runs import tracking
 from lengthwise.runs.run import Run
 from lengthwise.training.loop import Trainer, train
 
-WATCHED = replace(SMALL, steps=30, watch=Watch(every=10, sizes=(2,), count=4))
+WATCHED = replace(SMALL, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4))
 
 
 class Kept(tracking.Sink):
@@ -117,7 +115,7 @@ def test_what_cannot_track_is_said_before_anything_is_trained(monkeypatch, runs)
     train(WATCHED, track=["wandb"], progress=_Notes(said))
     assert said == [f"wandb stopped tracking small-{WATCHED.id}: wandb is not installed; pip install "
                     "'lengthwise[wandb]'"]  # fmt: skip
-    with pytest.raises(UsageError, match="nothing is not one of the trackers"):
+    with pytest.raises(lw.UsageError, match="nothing is not one of the trackers"):
         train(WATCHED, track=["nothing"])
 
 

@@ -11,27 +11,18 @@ from conftest import command
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import console
 from lengthwise.evaluation.anatomy import GROUPS, _group_values, anatomy
 from lengthwise.evaluation.answers import Predictions
 from lengthwise.evaluation.attack import prompts
 from lengthwise.evaluation.depth import depth
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
-from lengthwise.experiment.layout import FullOutput, NextToken
-from lengthwise.experiment.lengths import Curriculum, Uniform
 from lengthwise.experiment.loops import AnyLoops, Constant, PerRound
-from lengthwise.experiment.optim import AdamW
-from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
-from lengthwise.experiment.study import Panel, Study
 from lengthwise.models.timed import Timed
-from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import NoPE
-from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
@@ -45,8 +36,6 @@ from lengthwise.runs.run import Run, load
 from lengthwise.studies import looped as study
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
-from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.strings import Copy
 from lengthwise.training.cost import cost
 from lengthwise.training.loop import train
 
@@ -58,14 +47,14 @@ every_place = pytest.mark.parametrize(("scale", "task"), PLACES)
 
 # layout, loops (None: T(n)), blocks for each of the task's, injection
 TABLE = {
-    "ntp": (NextToken(), 1, 20, False),
-    "ntp-pause": (NextToken(20), 1, 20, False),
-    "ntp-loop": (NextToken(), 20, 1, True),
-    "fop": (FullOutput(), 1, 20, False),
-    "fop-pause": (FullOutput(20), 1, 20, False),
-    "fop-loop-fixed": (FullOutput(), 20, 1, True),
-    "fop-loop-adaptive": (FullOutput(), None, 1, True),
-    "fop-loop-adaptive-wo": (FullOutput(), None, 1, False),
+    "ntp": (lw.NextToken(), 1, 20, False),
+    "ntp-pause": (lw.NextToken(20), 1, 20, False),
+    "ntp-loop": (lw.NextToken(), 20, 1, True),
+    "fop": (lw.FullOutput(), 1, 20, False),
+    "fop-pause": (lw.FullOutput(20), 1, 20, False),
+    "fop-loop-fixed": (lw.FullOutput(), 20, 1, True),
+    "fop-loop-adaptive": (lw.FullOutput(), None, 1, True),
+    "fop-loop-adaptive-wo": (lw.FullOutput(), None, 1, False),
 }
 
 
@@ -79,7 +68,7 @@ def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
     for method, recipe in methods_of(task, scale).items():
         layout, count, blocks, injection = TABLE[method]
         part = 2 if scale == "half" else 1
-        level = isinstance(layout, FullOutput) and SETTINGS[scale][task].level
+        level = isinstance(layout, lw.FullOutput) and SETTINGS[scale][task].level
         whole = {"whole_tail": True, "level": True} if level else {}
         assert recipe.layout == replace(layout, pauses=layout.pauses // part, **whole)
         assert recipe.loops == (Constant(max(1, count // part)) if count else PerRound())
@@ -124,11 +113,11 @@ def test_the_paper_s_figures(task):
     recipe = variation(task, "fop-loop-adaptive", "paper")
     model = recipe.model
     assert (model.layers, model.heads, model.width, model.mlp, model.dropout) == (layers, heads, 256, 4, 0)
-    assert (model.positions, model.activation, model.injection, model.init_std) == ((NoPE(),), "gelu", "add", 0.02)
-    assert recipe.layout == FullOutput(whole_tail=True, level=True)  # as the official code
+    assert (model.positions, model.activation, model.injection, model.init_std) == ((lw.NoPE(),), "gelu", "add", 0.02)
+    assert recipe.layout == lw.FullOutput(whole_tail=True, level=True)  # as the official code
     assert (recipe.steps, recipe.batch, recipe.clip) == (100_000, 64, 1.0)
-    assert recipe.optimizer == AdamW(rate=1e-4, weight_decay=0.01)
-    assert recipe.lengths == Curriculum(max(tops), every, start=1, most=tops if min(tops) < max(tops) else ())
+    assert recipe.optimizer == lw.AdamW(rate=1e-4, weight_decay=0.01)
+    assert recipe.lengths == lw.Curriculum(max(tops), every, start=1, most=tops if min(tops) < max(tops) else ())
     assert recipe.lengths.tops(len(recipe.task.axes)) == tops
     assert (recipe.ema, recipe.ema_start) == ((0.9999, constant) if task in AVERAGED else (0, 0))
     assert recipe.schedule.shape == "cosine"
@@ -152,7 +141,7 @@ def test_the_paper_s_figures(task):
     ],
 )
 def test_wrong_variations(words, message):
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(lw.UsageError) as error:
         variation(*words)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
@@ -181,7 +170,7 @@ def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
     assert ((more == 0) | (ours.stopping != Oracle()) & (more > 0) & (more <= 2)).all()
     assert ours.lengths.tops(len(ours.task.axes)) == published.lengths.tops(len(ours.task.axes))
     model = ours.model.answers if isinstance(ours.model, Timed) else ours.model
-    assert published.model.positions == (NoPE(),) != model.positions
+    assert published.model.positions == (lw.NoPE(),) != model.positions
     assert model.injection == published.model.injection
     assert model.width == published.model.width * (2 if task == "unique-set" else 1)  # 50 symbols to tell apart
 
@@ -323,7 +312,7 @@ def test_programs_refuse(words, part):
 @pytest.fixture
 def small(monkeypatch):
     """The study on parity, shrunken. Its processes read the recipe from their run's folder."""
-    setting = looped._small(Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
+    setting = looped._small(lw.Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
     monkeypatch.setitem(SETTINGS["cpu"], "parity", setting)
     monkeypatch.setitem(study.TESTED, "parity", 50)  # of 20: 5 of 2
     return variation("parity", "fop-loop-adaptive")
@@ -396,8 +385,8 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path
 
     def reproduce(methods, seed, **changed):
         recipes = [replace(small, name=f"{name}-parity", **changed) for name in methods]
-        panel = Panel("Tiny", tuple(recipes), (3,), name="parity", also=(MaxConfidence(),))
-        monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
+        panel = lw.Panel("Tiny", tuple(recipes), (3,), name="parity", also=(MaxConfidence(),))
+        monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
         monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # the earlier weights are not here
         words = ["--seed", seed, "--samples", 4, "--out", tmp_path / "out", "--quiet"]
         assert typed("reproduce", "looped", *words)[0] == 0
@@ -424,7 +413,7 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path
 @pytest.mark.usefixtures("fleet_here", "undrawn")
 def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, tmp_path, monkeypatch):
     panels = [
-        Panel(
+        lw.Panel(
             name,
             (replace(small, name=f"tiny-a-{name}"), replace(small, name=f"tiny-b-{name}", seed=1)),
             (2, 3),
@@ -432,7 +421,7 @@ def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, tmp_
         )
         for name in ("parity", "twin")
     ]
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", tuple(panels), strong="b"))
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", tuple(panels), strong="b"))
     code, out, _ = typed("reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
     assert code == 0
     assert str(tmp_path / "out" / "overview.png") in json.loads(out)["files"]
@@ -442,16 +431,16 @@ def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, tmp_
 
 # What more loops do
 
-TINY = Recipe(
+TINY = lw.Recipe(
     "tiny-parity",
-    Parity(),
-    FullOutput(),
-    Uniform(4),
+    lw.Parity(),
+    lw.FullOutput(),
+    lw.Uniform(4),
     PerRound(),
-    Transformer(width=8, heads=2, init_std=0.3),
-    Final(),
+    lw.Transformer(width=8, heads=2, init_std=0.3),
+    lw.Final(),
     steps=60,
-    optimizer=AdamW(1e-2),
+    optimizer=lw.AdamW(1e-2),
 )
 
 
@@ -459,8 +448,8 @@ TINY = Recipe(
 def half(tmp_path_factory):
     """Runs that are right now and then."""
     position = tmp_path_factory.mktemp("half")
-    several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=Copy(), steps=150)}
-    several["next"] = replace(TINY, name="tiny-next", layout=NextToken(), steps=2)
+    several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=lw.Copy(), steps=150)}
+    several["next"] = replace(TINY, name="tiny-next", layout=lw.NextToken(), steps=2)
     return {name: train(recipe, position / name) for name, recipe in several.items()}
 
 
@@ -513,7 +502,7 @@ def test_depth_looks_as_far_as_the_recipe_s_own_rule(half):
     assert near["confidence"] == far["confidence"][:5]
 
 
-class _Ones(Parity):
+class _Ones(lw.Parity):
     """Parity with a round for each one."""
 
     def from_rows(self, sizes, bits):
@@ -521,13 +510,13 @@ class _Ones(Parity):
 
 
 def test_depth_of_what_has_no_one_curve(half):
-    with pytest.raises(UsageError, match=r"^next: its layout feeds the answer in"):
+    with pytest.raises(lw.UsageError, match=r"^next: its layout feeds the answer in"):
         depth(half["next"].weights(), 3)
     weights = half["parity"].weights()
     uneven = replace(weights, recipe=replace(weights.recipe, task=_Ones()))
-    with pytest.raises(UsageError, match="take different numbers of loops, so there is no single curve"):
+    with pytest.raises(lw.UsageError, match="take different numbers of loops, so there is no single curve"):
         depth(uneven, 3)
-    with pytest.raises(UsageError, match="sizes start at 1"):
+    with pytest.raises(lw.UsageError, match="sizes start at 1"):
         depth(weights, 0)
 
 
@@ -549,7 +538,7 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
     task, end = BinarySum(), 3
     weights = replace(weights, recipe=replace(weights.recipe, task=task))
     rows = ["100", "110", "111", "111", "111", "111"]
-    problems = Problems.join([task.parse(row) for row in rows])
+    problems = lw.Problems.join([task.parse(row) for row in rows])
     monkeypatch.setattr("lengthwise.evaluation.anatomy.evaluation_problems", lambda *_, **__: problems)
     answers = [
         [1, end, 0],  # right
@@ -574,7 +563,7 @@ def test_anatomy_of_a_model_that_reads_its_own_answer_is_of_what_it_says():
     weights = load("lstm-small")
     row = anatomy(weights, 40, samples=40)
     problems = data.evaluation_problems(weights.recipe, (40,), 40, seed=0)
-    solver = Solver(weights)
+    solver = lw.Solver(weights)
     said = [solver.solve(prompt) for prompt in prompts(weights.recipe.task, problems)]
     wrong = [(len(one.text), len(one.right)) for one in said if not one.correct]
     ends = {
@@ -608,9 +597,9 @@ def test_groups_are_few_and_of_like_number(values):
 
 
 def test_anatomy_of_nothing(half):
-    with pytest.raises(UsageError, match="samples must be 1 or more"):
+    with pytest.raises(lw.UsageError, match="samples must be 1 or more"):
         anatomy(half["parity"].weights(), 3, samples=0)
-    with pytest.raises(UsageError, match="there is nothing to draw"):
+    with pytest.raises(lw.UsageError, match="there is nothing to draw"):
         anatomy_figure([], "none")
 
 
@@ -710,11 +699,11 @@ def test_the_figure_of_loops_is_drawn_from_rows_alone(tmp_path):
     assert under.lines[3].get_ydata() == pytest.approx([0.5, 0.25, 1 / 6, 0.125])
     assert under.get_yscale() == "log"
     assert min(sure.lines[3].get_ydata()) == 1e-8
-    with pytest.raises(UsageError, match="no loops were measured"):
+    with pytest.raises(lw.UsageError, match="no loops were measured"):
         depth_figure([], "nothing")
     uneven = rows[0] | {"confidence": rows[0]["confidence"][1:]}
     with pytest.raises(
-        UsageError, match=r"depth\.jsonl: the row of length \d+ has different numbers of loops and confidences"
+        lw.UsageError, match=r"depth\.jsonl: the row of length \d+ has different numbers of loops and confidences"
     ):
         depth_figure([uneven], "uneven")
 
@@ -781,7 +770,7 @@ def test_a_report_on_loops_that_cannot_be_made(half, options, part, tmp_path):
 
 def test_the_paper_s_recipes_are_as_dear_as_their_depth():
     """Next to one block applied 20 times, 20 blocks applied once take the same operations, and 20 times the weights."""
-    changes = {"batch": 2, "steps": 4, "watch": Watch(), "lengths": Uniform(4, 4)}
+    changes = {"batch": 2, "steps": 4, "watch": lw.Watch(), "lengths": lw.Uniform(4, 4)}
     fixed, deep = (replace(variation("parity", method, "paper"), **changes) for method in ("fop-loop-fixed", "fop"))
     one, twenty = (cost(replace(r, model=replace(r.model, width=64)), 1, rows=1) for r in (fixed, deep))
     assert twenty.operations == pytest.approx(one.operations, rel=0.05)

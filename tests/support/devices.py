@@ -10,15 +10,10 @@ from forms import covering
 from runner_forms import FORMS, shrunk
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
-from lengthwise.base.rng import stream
 from lengthwise.experiment.data import batch
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.loops import Constant
-from lengthwise.experiment.recipe import Watch
-from lengthwise.experiment.source import Fresh
-from lengthwise.models.transformer import Transformer
 from lengthwise.training.loop import Trainer
 
 META = torch.device("meta")
@@ -65,12 +60,12 @@ def small(name):
     """A shipped recipe with its form of model and its objective, but with short problems."""
     recipe = catalog.recipe(name)
     bottom = max(recipe.task.smallest, min(recipe.lengths.bottom, 4))
-    lengths = Uniform(top=bottom + 1, bottom=bottom)
+    lengths = lw.Uniform(top=bottom + 1, bottom=bottom)
     model = shrunk(recipe.model)
     model = replace(model, layers=1) if hasattr(model, "layers") else model
-    loops = recipe.loops if recipe.loops.adapts else Constant(2)
-    return replace(recipe, model=model, lengths=lengths, loops=loops, batch=2, source=Fresh(), families=0.0, hard=0.0,
-                   ema=0.9, ema_start=0, watch=Watch(), keep="last")  # fmt: skip
+    loops = recipe.loops if recipe.loops.adapts else lw.Constant(2)
+    return replace(recipe, model=model, lengths=lengths, loops=loops, batch=2, source=lw.Fresh(), families=0.0,
+                   hard=0.0, ema=0.9, ema_start=0, watch=lw.Watch(), keep="last")  # fmt: skip
 
 
 def on_meta(recipe):
@@ -96,7 +91,7 @@ NAMES = sorted(FORMS.values())
 ATTENDING = [
     name
     for name in NAMES
-    if isinstance(catalog.recipe(name).model, Transformer) and not re.search("formal|sudoku", name)
+    if isinstance(catalog.recipe(name).model, lw.Transformer) and not re.search("formal|sudoku", name)
 ]
 FEW = covering({name: parts_of(name) for name in ATTENDING})
 
@@ -104,6 +99,6 @@ FEW = covering({name: parts_of(name) for name in ATTENDING})
 def gradient_by(runner, recipe):
     rows, loops = batch(recipe, 0)
     runner.model.zero_grad()
-    loss = recipe.objective(runner, rows, loops, stream(0, "objective"))
+    loss = recipe.objective(runner, rows, loops, lw.stream(0, "objective"))
     loss.value.backward()
     return loss.value.detach(), torch.cat([one.grad.flatten() for one in runner.model.parameters()])

@@ -8,17 +8,12 @@ from dataclasses import replace
 
 import torch
 
+import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.fields import encode, text
-from lengthwise.base.types import UsageError
-from lengthwise.models import ModelSpec
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.retran import ReTran
-from lengthwise.models.transformer import Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, RoPE, Sinusoidal
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
-from lengthwise.tasks.file import File
 from lengthwise.testing import laws_of_models
 
 BASE, some, logits = laws_of_models.SMALL, laws_of_models.rows, laws_of_models.logits_of
@@ -30,7 +25,7 @@ MADE = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # what a fie
 def shipped(kind):
     """The package's own classes of a kind, as ``catalog.parts`` names it, each with its defaults."""
     known = [cls for cls in catalog.parts()[kind].values() if cls.__module__.startswith("lengthwise.")]
-    return [default(cls) for cls in known if cls is not File]  # which has tests of its own
+    return [default(cls) for cls in known if cls is not lw.File]  # which has tests of its own
 
 
 def default(cls):
@@ -46,7 +41,7 @@ def _bare(field):
 
 def small(spec):
     """The same with small models in it, where it has some."""
-    parts = [field.name for field in dataclasses.fields(spec) if isinstance(getattr(spec, field.name), ModelSpec)]
+    parts = [field.name for field in dataclasses.fields(spec) if isinstance(getattr(spec, field.name), lw.ModelSpec)]
     return replace(spec, **dict.fromkeys(parts, BASE))
 
 
@@ -54,15 +49,15 @@ def accepted(spec, causal, reads=None, writes=WRITES):
     """Is there such a model, in this direction and of these symbols?"""
     try:
         spec.build(reads or laws_of_models.reads_of(spec), writes, causal=causal)
-    except UsageError:  # from left to right only, or for another layout
+    except lw.UsageError:  # from left to right only, or for another layout
         return False
     return True
 
 
 # Some forms that stand for many; then whatever else there is, by itself.
 SPECS = [
-    Transformer(width=8, heads=2, layers=2),
-    Transformer(width=8, heads=2, layers=2, injection="once", activation="relu"),
+    lw.Transformer(width=8, heads=2, layers=2),
+    lw.Transformer(width=8, heads=2, layers=2, injection="once", activation="relu"),
     replace(BASE, positions=(Learned(20),)),
     replace(BASE, positions=(RoPE(),)),
     replace(BASE, positions=(RoPE(),), injection="once"),
@@ -86,14 +81,14 @@ SPECS = [
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1, ahead=1))),
     replace(BASE, positions=(LocalHeads(1), EarlierHeads(1))),
     replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
-    Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
+    lw.Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
     replace(BASE, positions=(RoPE(),), norm="post", final_norm="none", readout="scaled", init="attention"),
 ]
-RECURRENT = [ReTran(4, 6, 1, 2), ReTran(8, 5, 2, 2), LSTM(8, 6, 1), LSTM(8, 5, 2)]
+RECURRENT = [lw.ReTran(4, 6, 1, 2), lw.ReTran(8, 5, 2, 2), lw.LSTM(8, 6, 1), lw.LSTM(8, 5, 2)]
 FOUND = [
     *(replace(BASE, positions=(position,)) for position in shipped("positions")),
     *(replace(BASE, positions=(), mixer=mixer) for mixer in shipped("mixers")),
-    *(small(spec) for spec in shipped("models") if not isinstance(spec, (Transformer, LSTM, ReTran))),
+    *(small(spec) for spec in shipped("models") if not isinstance(spec, (lw.Transformer, lw.LSTM, lw.ReTran))),
 ]
 FOUND = [spec for spec in FOUND if accepted(spec, True) or accepted(spec, False)]  # not what only a module makes
 EVERY = [
@@ -105,7 +100,7 @@ EVERY = [
 
 def short(spec):
     """A spec in a test's name."""
-    if not isinstance(spec, ModelSpec):
+    if not isinstance(spec, lw.ModelSpec):
         return text(spec)
     return f"{type(spec).__name__}-" + "-".join(
         repr(getattr(spec, field.name))

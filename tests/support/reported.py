@@ -3,28 +3,21 @@
 import json
 from dataclasses import replace
 
-from lengthwise.base.types import Score
-from lengthwise.experiment.layout import FullOutput
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.loops import PerRound
-from lengthwise.experiment.recipe import Recipe
-from lengthwise.models.transformer import Transformer
-from lengthwise.objectives.final import Final
+import lengthwise as lw
 from lengthwise.runs.run import Run
-from lengthwise.tasks.parity import Parity
 
 TOP = 8
 
 
 def recipe(name="looped-parity", seed=0, task=None, **changes):
-    part = Recipe(
+    part = lw.Recipe(
         name,
-        task or Parity(),
-        FullOutput(),
-        Uniform(TOP),
-        PerRound(),
-        Transformer(width=8, heads=1),
-        Final(),
+        task or lw.Parity(),
+        lw.FullOutput(),
+        lw.Uniform(TOP),
+        lw.PerRound(),
+        lw.Transformer(width=8, heads=1),
+        lw.Final(),
         steps=100,
         seed=seed,
         data_seed=seed,
@@ -37,7 +30,7 @@ def scored(part, *scores, folder=None):
     run = Run.of(part, folder)
     for sizes, exact, *changes in scores:
         sizes = sizes if isinstance(sizes, tuple) else (sizes,)
-        score = Score(
+        score = lw.Score(
             part.task.name, run.folder.name, "Oracle", "uniform", sizes, 100, exact, exact, exact, float(sizes[0])
         )
         run.append("scores", replace(score, **(changes[0] if changes else {})).row())

@@ -1,16 +1,12 @@
 """A run that is trained in no time, and what a tracker keeps of it."""
 
-from lengthwise.experiment.layout import FullOutput
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.loops import PerRound
-from lengthwise.experiment.recipe import Recipe
-from lengthwise.models.transformer import Transformer
-from lengthwise.objectives.final import Final
+import lengthwise as lw
 from lengthwise.runs import tracking
-from lengthwise.tasks.parity import Parity
 
-MODEL = Transformer(width=8, heads=2, init_std=0.3)
-SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, Final(), steps=30, batch=4)
+MODEL = lw.Transformer(width=8, heads=2, init_std=0.3)
+SMALL = lw.Recipe(
+    "small", lw.Parity(), lw.FullOutput(), lw.Uniform(3), lw.PerRound(), MODEL, lw.Final(), steps=30, batch=4
+)
 
 
 def told(run):

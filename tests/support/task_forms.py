@@ -3,22 +3,17 @@
 import torch
 from conftest import LONG
 
+import lengthwise as lw
 from lengthwise.base.fields import kinds
-from lengthwise.base.rng import stream
 from lengthwise.experiment.recipe import import_parts
-from lengthwise.tasks import Task
-from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic, SolveEquation
-from lengthwise.tasks.file import File
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.multiplication import Multiplication
-from lengthwise.tasks.parity import Parity
-from lengthwise.tasks.strings import Copy
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.testing import laws_of_tasks
 
 ADDITIONS = [
-    Addition(base, order, equal_lengths, leading_zeros)
+    lw.Addition(base, order, equal_lengths, leading_zeros)
     for base, order, equal_lengths, leading_zeros in [
         (10, "most", False, False),
         (10, "least", False, False),
@@ -36,10 +31,10 @@ ADDITIONS = [
 import_parts()
 DECIMAL = Multiplication(10, "least", "least", False)
 MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most", False), Multiplication(7, "most")]
-NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS, *MULTIPLICATIONS]
+NAMED = [lw.Parity(), lw.Copy(), lw.Copy(10), lw.Copy(36), *ADDITIONS, *MULTIPLICATIONS]
 # Of sums and products some that have every pair of choices between them.
-FEW = [Parity(), Copy(), Copy(36), ADDITIONS[0], *ADDITIONS[7:], *MULTIPLICATIONS[:3]]
-TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in (*map(type, NAMED), File)]
+FEW = [lw.Parity(), lw.Copy(), lw.Copy(36), ADDITIONS[0], *ADDITIONS[7:], *MULTIPLICATIONS[:3]]
+TASKS = NAMED + [kind() for kind in kinds(lw.Task).values() if kind not in (*map(type, NAMED), lw.File)]
 FORMS = TASKS if LONG else [task for task in TASKS if task in FEW or task not in NAMED]
 
 
@@ -54,7 +49,7 @@ def shrink_sizes(task, monkeypatch):
 
 def sample(task, sizes, hard=False, seed=0):
     """Uniform problems of these sizes, or those of the harder set."""
-    sizes, draw = torch.tensor(sizes), stream(seed, "test", repr(task))
+    sizes, draw = torch.tensor(sizes), lw.stream(seed, "test", repr(task))
     return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
 
 

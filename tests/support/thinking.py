@@ -4,26 +4,23 @@ from dataclasses import replace
 
 import torch
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
+import lengthwise as lw
 from lengthwise.evaluation.answers import answers, trace
 from lengthwise.evaluation.attack import prompts
 from lengthwise.evaluation.generate import respond
-from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import sampler
-from lengthwise.experiment.stopping import Converged, MaxConfidence, Oracle
 from lengthwise.rasp.language import Row
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import program
 from lengthwise.runners.plain import Plain
 
-RULES = Oracle(), Converged(), MaxConfidence()
+RULES = lw.Oracle(), lw.Converged(), lw.MaxConfidence()
 CLEAR = 1e-4  # log probabilities this far apart are in one order whoever computes them
 
 
 def typed(recipe, count, longest, seed=0):
     """So many problems as a person types them: of growing sizes, uniform ones and of every family in turn."""
-    draw = stream(seed, "thinking", recipe.task.name)
+    draw = lw.stream(seed, "thinking", recipe.task.name)
     kinds = ["uniform", *(family.name for family in recipe.task.families)]
     found = []
     for number in range(count):
@@ -37,7 +34,7 @@ def reference(weights, prompt):
     """What PyTorch and Python say to one problem, as a page must."""
     model, recipe = weights.model, weights.recipe
     problems = recipe.task.parse(prompt)
-    answer = Solver(weights).solve(prompt)
+    answer = lw.Solver(weights).solve(prompt)
     batch = recipe.layout.write(problems, recipe.task)
     if recipe.layout.decodes:  # a model that reads its own answer
         said = respond(model, recipe, problems, recipe.stopping).symbols[0]
@@ -66,7 +63,7 @@ def _stops(model, recipe, batch):
         type(rule).__name__: [int(one.loops)]
         for rule, one in zip(RULES, answers(model, recipe, batch, RULES), strict=True)
     }
-    limit = MaxConfidence().limit(recipe.loops.planned(batch.rounds))
+    limit = lw.MaxConfidence().limit(recipe.loops.planned(batch.rounds))
     sure = trace(model, batch, limit, recipe.layout.end(recipe.task)).confidence[:, 0]
     return found | {"MaxConfidence": (1 + (sure > sure.max() - CLEAR).nonzero()[:, 0]).tolist()}
 
@@ -75,7 +72,7 @@ def _states(task, problems):
     """The states of the task's program, as symbols; None where there is none."""
     try:
         return ran(execute(program(task), problems))["states"]
-    except UsageError:
+    except lw.UsageError:
         return None
 
 

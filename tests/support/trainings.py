@@ -4,56 +4,46 @@ import tempfile
 from dataclasses import replace
 from functools import cache
 
-from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
-from lengthwise.experiment.lengths import Mastery, Uniform
+import lengthwise as lw
 from lengthwise.experiment.loops import AnyLoops, ExtraLoops, PerRound
-from lengthwise.experiment.optim import LAMB, AdamW, Schedule
-from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.experiment.stopping import MaxConfidence
-from lengthwise.models.transformer import Transformer
-from lengthwise.nn.window import Local
-from lengthwise.objectives.every import Every
-from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
-from lengthwise.objectives.progressive import Progressive
-from lengthwise.objectives.segments import Segments
-from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
 from lengthwise.training.loop import train
 from lengthwise.training.trainer import REHEARSAL_ROWS
 
-MODEL = Transformer(width=8, heads=2)
-PLAIN = Recipe("plain", Parity(), FullOutput(), Uniform(4), PerRound(), MODEL, Final(), steps=13, batch=6)
-RICH = Recipe(
+MODEL = lw.Transformer(width=8, heads=2)
+PLAIN = lw.Recipe(
+    "plain", lw.Parity(), lw.FullOutput(), lw.Uniform(4), PerRound(), MODEL, lw.Final(), steps=13, batch=6
+)
+RICH = lw.Recipe(
     "rich",
-    Addition(3, "least"),
-    Pairs(),
-    Uniform(4, longest=0.5),
+    lw.Addition(3, "least"),
+    lw.Pairs(),
+    lw.Uniform(4, longest=0.5),
     ExtraLoops(1, 2),
-    replace(MODEL, dropout=0.2, positions=(Local(1),)),
-    Progressive(truncated=True),
+    replace(MODEL, dropout=0.2, positions=(lw.Local(1),)),
+    lw.Progressive(truncated=True),
     steps=15,
     batch=6,
-    optimizer=AdamW(5e-3),
-    schedule=Schedule("cosine", warmup=0.2),
+    optimizer=lw.AdamW(5e-3),
+    schedule=lw.Schedule("cosine", warmup=0.2),
     ema=0.8,
     ema_start=3,
     hard=0.3,
-    stopping=MaxConfidence(extra=1),
-    watch=Watch(every=4, sizes=(1, 2), count=10),
+    stopping=lw.MaxConfidence(extra=1),
+    watch=lw.Watch(every=4, sizes=(1, 2), count=10),
     keep="best",
 )
-LARGE = replace(PLAIN, name="large", optimizer=LAMB(5e-3), schedule=Schedule("exponential", floor=0.05))
+LARGE = replace(PLAIN, name="large", optimizer=lw.LAMB(5e-3), schedule=lw.Schedule("exponential", floor=0.05))
 SEGMENTED = replace(
     PLAIN,
     name="segmented",
     loops=ExtraLoops(extra=2),
     model=replace(MODEL, noise=0.5, dropout=0.1),
-    objective=Segments(count=3),
+    objective=lw.Segments(count=3),
     ema=0.8,
 )
-MASTERED = replace(PLAIN, name="mastered", lengths=Mastery(4, every=3, least=0.0, count=4))
+MASTERED = replace(PLAIN, name="mastered", lengths=lw.Mastery(4, every=3, least=0.0, count=4))
 
 
 def outcome(run):
@@ -85,10 +75,10 @@ def stop_at(monkeypatch, steps, how):
 ODD = replace(PLAIN, batch=7, clip=0.1)  # rows that no number of processes shares evenly
 RECIPES = {
     "final": (ODD, 20),
-    "every": (replace(ODD, objective=Every()), 3),
-    "progressive": (replace(ODD, objective=Progressive(truncated=True)), 3),
+    "every": (replace(ODD, objective=lw.Every()), 3),
+    "progressive": (replace(ODD, objective=lw.Progressive(truncated=True)), 3),
     "halting": (replace(ODD, objective=Halting(), loops=AnyLoops(extra=2)), 3),
-    "next-token": (replace(ODD, layout=NextToken()), 3),
+    "next-token": (replace(ODD, layout=lw.NextToken()), 3),
     "rich": (replace(RICH, batch=3, model=replace(RICH.model, dropout=0.0)), 3),
     "segmented": (replace(SEGMENTED, batch=7, model=MODEL, ema=0.0), 3),
     "mastered": (replace(MASTERED, batch=7), 6),

@@ -12,11 +12,8 @@ from conftest import LONG
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
+import lengthwise as lw
 from lengthwise.experiment import data
-from lengthwise.experiment.layout import NextToken
-from lengthwise.experiment.lengths import Uniform
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.grammar import LONGEST, SYMBOLS, draw, tables, value
 
@@ -120,7 +117,7 @@ def test_the_chi_square_test_is_one():
 
 @pytest.fixture(scope="module")
 def pooled():
-    return TASK.pool(MANY, 8, 30, stream(0, "pool"))
+    return TASK.pool(MANY, 8, 30, lw.stream(0, "pool"))
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +161,7 @@ def test_a_pool_has_as_many_duplicates_as_the_reference(once):
 @pytest.mark.parametrize("length", [8, 12])
 def test_problems_of_one_length_are_of_the_grammar_s_distribution_given_it(length):
     theirs = [problem for problem in reference(8, 30, MANY) if len(problem[0]) == length]
-    problems = TASK.sample(torch.full((40_000, 1), length), stream(0, "length", length))
+    problems = TASK.sample(torch.full((40_000, 1), length), lw.stream(0, "length", length))
     ours = [*zip(*texts(problems), strict=True)]
     assert {len(row) for row, _ in ours} == {length}
     for name in ("operators", "depth", "first symbol", "value's length", "last two symbols", "signs"):
@@ -215,7 +212,7 @@ def test_short_expressions_have_the_grammar_s_probabilities():
     for length in (3, 4, 5):
         mine = {row: p for row, p in exact.items() if len(row) == length}
         assert float(tables(5).mass[length]) == pytest.approx(sum(mine.values()), rel=1e-12)
-        prompts, _ = texts(TASK.sample(torch.full((40_000, 1), length), stream(0, "shapes", length)))
+        prompts, _ = texts(TASK.sample(torch.full((40_000, 1), length), lw.stream(0, "shapes", length)))
         drawn = Counter(shape(prompt) for prompt in prompts)
         assert set(drawn) <= set(mine)
         expected = {row: 40_000 * p / sum(mine.values()) for row, p in mine.items()}
@@ -227,7 +224,7 @@ def test_short_expressions_have_the_grammar_s_probabilities():
 
 
 def test_digits_are_uniform():
-    prompts, _ = texts(TASK.sample(torch.full((20_000, 1), 14), stream(0, "digits")))
+    prompts, _ = texts(TASK.sample(torch.full((20_000, 1), 14), lw.stream(0, "digits")))
     numbers = [digits for prompt in prompts for digits in re.findall(r"\d+", prompt)]
     assert alike([n[0] for n in numbers if n != "0"], [*"123456789"] * 20_000) > 0.001
     assert alike([d for n in numbers for d in n[1:]], [*"0123456789"] * 20_000) > 0.001
@@ -238,10 +235,10 @@ def test_digits_are_uniform():
 def test_values_have_at_most_so_many_characters(most):
     """Shorter than five: problems whose values are longer are left out, and the others are as often as before."""
     task = Expression(most)
-    prompts, answers = texts(task.sample(torch.full((10_000, 1), 9), stream(0, "most", most)))
+    prompts, answers = texts(task.sample(torch.full((10_000, 1), 9), lw.stream(0, "most", most)))
     assert max(map(len, answers)) == min(most, 8) == int(task.answer_slots(torch.tensor([[9]])))
     assert answers == [str(eval(prompt)) for prompt in prompts]
-    whole, values = draw(torch.full((30_000,), 9), stream(0, "whole"))
+    whole, values = draw(torch.full((30_000,), 9), lw.stream(0, "whole"))
     fits = [i for i, result in enumerate(values.tolist()) if len(str(result)) <= most]
     theirs = ["".join(SYMBOLS[i] for i in whole[row].tolist()) for row in fits]
     for statistic in (operators, depth, lambda row: row[:2]):
@@ -252,28 +249,28 @@ def test_values_have_at_most_so_many_characters(most):
 def test_long_expressions_are_drawn(lengths):
     low, high = lengths
     sizes = torch.arange(low, high + 1).repeat(1200 // high)[:, None]
-    problems = TASK.sample(sizes, stream(0, "long"))
+    problems = TASK.sample(sizes, lw.stream(0, "long"))
     prompts, answers = texts(problems)
     assert [*map(len, prompts)] == sizes[:, 0].tolist()
     assert answers == [str(eval(prompt)) for prompt in prompts]
     assert max(map(len, answers)) == 5
-    pooled, _ = texts(TASK.pool(200, low, high, stream(1, "long")))
+    pooled, _ = texts(TASK.pool(200, low, high, lw.stream(1, "long")))
     assert {*map(len, pooled)} == set(range(low, high + 1))
 
 
 def test_lengths_are_drawn_by_their_mass():
     """In a pool from 3 to 40, among them those whose values are kept; a pool of one length has that length alone."""
-    ours = [*zip(*texts(TASK.pool(40_000, 3, 40, stream(0, "mass"))), strict=True)]
+    ours = [*zip(*texts(TASK.pool(40_000, 3, 40, lw.stream(0, "mass"))), strict=True)]
     assert compared(ours, reference(3, 40, 20_000, seed=3), "length") > 0.001
-    assert {len(row) for row in texts(TASK.pool(50, 11, 11, stream(0, "one")))[0]} == {11}
+    assert {len(row) for row in texts(TASK.pool(50, 11, 11, lw.stream(0, "one")))[0]} == {11}
 
 
 def test_what_is_drawn_does_not_depend_on_its_place():
     """A pool is in no order, and each of many equal sizes has the same distribution wherever it stands."""
-    length = TASK.pool(50_000, 8, 30, stream(0, "order")).sizes[:, 0].tolist()
+    length = TASK.pool(50_000, 8, 30, lw.stream(0, "order")).sizes[:, 0].tolist()
     assert alike(length[:25_000], length[25_000:]) > 0.001
     sizes = torch.tensor([[8], [20], [8], [9], [8]]).repeat(3000, 1)
-    rows, _ = texts(TASK.sample(sizes, stream(0, "place")))
+    rows, _ = texts(TASK.sample(sizes, lw.stream(0, "place")))
     first, last = rows[0::5], rows[4::5]
     for statistic in (operators, depth, lambda row: row[:2]):
         assert alike(map(statistic, first), map(statistic, last)) > 0.001
@@ -337,7 +334,7 @@ def test_known_values(row, wanted):
 
 
 def test_values_of_long_drawn_expressions_are_python_s_clamped_to_64_bits():
-    rows, values = draw(torch.full((8000,), LONGEST), stream(0, "long"))
+    rows, values = draw(torch.full((8000,), LONGEST), lw.stream(0, "long"))
     wanted = [eval("".join(SYMBOLS[i] for i in row)) for row in rows.tolist()]
     assert values.tolist() == [*map(clipped, wanted)]
     assert wanted != [*map(clipped, wanted)]
@@ -416,7 +413,7 @@ def test_what_a_person_types_is_folded_and_answered(text, prompt, answer, rounds
     ],
 )
 def test_what_is_no_expression_is_refused_in_one_line(text, predicted):
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(lw.UsageError) as error:
         TASK.parse(text)
     assert str(error.value) == f"expression: {predicted}"
 
@@ -426,7 +423,7 @@ def test_what_is_parsed_is_what_the_grammar_writes(text):
     """Whatever is accepted is an expression with Python's value, and parsed again it is itself."""
     try:
         problems = TASK.parse(text)
-    except UsageError as error:
+    except lw.UsageError as error:
         assert "\n" not in str(error)
         return
     (prompt,), (answer,) = texts(problems)
@@ -440,27 +437,27 @@ def test_what_is_parsed_is_what_the_grammar_writes(text):
 
 @pytest.mark.parametrize("size", [-1, 0, 1, 2])
 def test_there_are_no_expressions_of_less_than_three_characters(size):
-    with pytest.raises(UsageError, match=f"lengths start at 3, not {size}"):
-        TASK.sample(torch.tensor([[8], [size]]), stream(0))
-    with pytest.raises(UsageError, match=f"sizes start at 3, not {size}"):
+    with pytest.raises(lw.UsageError, match=f"lengths start at 3, not {size}"):
+        TASK.sample(torch.tensor([[8], [size]]), lw.stream(0))
+    with pytest.raises(lw.UsageError, match=f"sizes start at 3, not {size}"):
         data.fresh_problems(TASK, (size,), 5, seed=0)
     assert len(data.fresh_problems(TASK, (3,), 5, seed=0)) == 5
 
 
 def test_expressions_that_are_drawn_have_a_largest_length():
-    with pytest.raises(UsageError, match=f"at most {LONGEST} characters can be drawn, not {LONGEST + 1}"):
-        TASK.sample(torch.tensor([[LONGEST + 1]]), stream(0))
+    with pytest.raises(lw.UsageError, match=f"at most {LONGEST} characters can be drawn, not {LONGEST + 1}"):
+        TASK.sample(torch.tensor([[LONGEST + 1]]), lw.stream(0))
 
 
 def test_a_row_is_seventeen_symbols():
     problems = TASK.parse("(3-8)*-4")
-    batch = NextToken().write(problems, TASK)
-    vocab = NextToken().vocabs(TASK)[0]
+    batch = lw.NextToken().write(problems, TASK)
+    vocab = lw.NextToken().vocabs(TASK)[0]
     assert len(vocab) == 17
     assert vocab.decode(batch.inputs.tokens[0, :11]) == "(3-8)*-4=20"
     assert batch.inputs.digit_position[0, :9].tolist() == [0, 1, 0, 1, 0, 0, 0, 1, 0]
 
 
 def test_lengths_of_training_reach_from_the_smallest():
-    sizes = Uniform(20, bottom=TASK.smallest).draw(0, 200, 1, stream(0))
-    assert (TASK.sample(sizes, stream(0)).answer_length <= TASK.answer_slots(sizes)).all()
+    sizes = lw.Uniform(20, bottom=TASK.smallest).draw(0, 200, 1, lw.stream(0))
+    assert (TASK.sample(sizes, lw.stream(0)).answer_length <= TASK.answer_slots(sizes)).all()

@@ -8,22 +8,18 @@ import torch
 from conftest import LONG
 from task_forms import FORMS, TASKS, shrink_sizes, texts
 
+import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks import expression
-from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bits import COUNTS, BinarySum
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, choose_families, draw_mixture
 from lengthwise.tasks.maze import Maze
-from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
-from lengthwise.tasks.strings import Copy
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.testing.laws_of_tasks import sizes_of_family
 
@@ -55,7 +51,7 @@ def test_a_typed_problem_has_its_size(task, monkeypatch):
     shrink_sizes(task, monkeypatch)
     for one in (task, *task.families):
         sizes = sizes_of_family(task, one.name)[:: 1 if LONG else 3]
-        prompts, _ = texts(task, one.sample(sizes, stream(1, one.name)))
+        prompts, _ = texts(task, one.sample(sizes, lw.stream(1, one.name)))
         parsed = [task.parse(task.to_text(task.vocab.encode(prompt))) for prompt in prompts]
         assert [one.sizes[0].tolist() for one in parsed] == sizes.tolist()
 
@@ -63,7 +59,7 @@ def test_a_typed_problem_has_its_size(task, monkeypatch):
 @pytest.mark.parametrize("task", FORMS, ids=repr)
 def test_a_mixture_has_all_families_about_as_often(task):
     sizes = torch.full((60 * len(task.families), len(task.axes)), 6)
-    problems = draw_mixture(task.families, sizes, stream(0, "mixed"))
+    problems = draw_mixture(task.families, sizes, lw.stream(0, "mixed"))
     prompts, answers = texts(task, problems)
     assert len(prompts) == len(sizes)
     assert answers == [task.reference(prompt) for prompt in prompts]
@@ -76,7 +72,7 @@ def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries()
     for ones in COUNTS:
         family = family_of(task, f"{ones}-ones")
         for size in (ones, ones + 1, 3 * ones):
-            problems = family.sample(torch.tensor([[size]] * 20), stream(0, family.name))
+            problems = family.sample(torch.tensor([[size]] * 20), lw.stream(0, family.name))
             assert problems.prompt.sum(1).tolist() == [ones] * 20 and problems.sizes.tolist() == [[size]] * 20
 
 
@@ -106,26 +102,26 @@ def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
     fitting = [family for family in task.families if family.smallest <= 6]
     assert len(fitting) < len(task.families)
     found = [
-        draw_mixture(families, sizes, stream(0, "mixed")).prompt.sum(1) == 6 for families in (task.families, fitting)
+        draw_mixture(families, sizes, lw.stream(0, "mixed")).prompt.sum(1) == 6 for families in (task.families, fitting)
     ]
     assert found[0].float().mean() == pytest.approx(float(found[1].float().mean()), abs=0.03)
 
 
 def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
-    with pytest.raises(UsageError, match=r"^binary-sum: problems called 31-ones start at size 31, not 30$"):
+    with pytest.raises(lw.UsageError, match=r"^binary-sum: problems called 31-ones start at size 31, not 30$"):
         evaluation_problems(untrained.recipe, 30, 5, seed=0, kind="31-ones")
-    with pytest.raises(UsageError, match=r"^family_names: these start at size 31, and training ends at 20$"):
+    with pytest.raises(lw.UsageError, match=r"^family_names: these start at size 31, and training ends at 20$"):
         catalog.recipe("looped-binary-sum", ['family_names=["31-ones","63-ones"]'])
 
 
 def digits(task, name, size, count=200):
     """Both operands of sums, as whole numbers."""
-    prompts, _ = texts(task, family_of(task, name).sample(torch.tensor([size] * count), stream(0, name)))
+    prompts, _ = texts(task, family_of(task, name).sample(torch.tensor([size] * count), lw.stream(0, name)))
     return [tuple(int(number) for number in prompt.split("+")) for prompt in prompts]
 
 
 def test_families_of_sums_are_what_their_names_say():
-    task = Addition(equal_lengths=True, leading_zeros=True)
+    task = lw.Addition(equal_lengths=True, leading_zeros=True)
     top = 10**7 - 1
     assert set(digits(task, "all-highest", [7])) == {(top, top)}
     assert all(first + second == top for first, second in digits(task, "complement", [7]))
@@ -144,7 +140,7 @@ def test_families_of_sums_are_what_their_names_say():
 
 @pytest.mark.parametrize("size", [(2, 2), (4, 4), (6, 3)], ids=repr)
 def test_they_are_where_no_number_starts_with_a_zero(size):
-    task, top = Addition(order="most"), 10 ** max(size)
+    task, top = lw.Addition(order="most"), 10 ** max(size)
     for name in ("no-column-carries", "every-column-carries"):
         for first, second in digits(task, name, size, 1000):
             columns = [int(a) + int(b) for a, b in zip(str(first)[::-1], str(second)[::-1], strict=False)]
@@ -160,7 +156,7 @@ def test_they_are_where_no_number_starts_with_a_zero(size):
 
 def test_a_chain_of_carries_has_a_twin_that_none_enters():
     """Half of the rows carry: those that do look like those that do not, and so do their longest chains."""
-    task = Addition(equal_lengths=True, leading_zeros=True)
+    task = lw.Addition(equal_lengths=True, leading_zeros=True)
     rows = digits(task, "carry-chain", [12], 400)
 
     def runs(carried):
@@ -184,8 +180,8 @@ def test_a_chain_of_carries_has_a_twin_that_none_enters():
 def test_twins_look_alike_and_answer_differently():
     """Of rows that are doubled but for one bit, the parity is odd; of doubled ones of even length, even."""
     sizes = torch.full((300, 1), 12)
-    even = family_of(Parity(), "doubled").sample(sizes, stream(0))
-    odd = family_of(Parity(), "doubled-but-one").sample(sizes, stream(0))
+    even = family_of(lw.Parity(), "doubled").sample(sizes, lw.stream(0))
+    odd = family_of(lw.Parity(), "doubled-but-one").sample(sizes, lw.stream(0))
     assert (set(even.answer.flatten().tolist()), set(odd.answer.flatten().tolist())) == ({0}, {1})
 
 
@@ -193,9 +189,9 @@ def test_expressions_of_families_are_structured():
     """The grammar's own distribution takes a family's place only where its values are too long."""
     task = Expression()
     for size in (3, 4, 5, 9, 30, 61):
-        rows = texts(task, family_of(task, "only-plus").sample(torch.tensor([[size]] * 20), stream(0)))[0]
+        rows = texts(task, family_of(task, "only-plus").sample(torch.tensor([[size]] * 20), lw.stream(0)))[0]
         assert all(set(row) <= set("0123456789+") for row in rows)
-    rows = texts(task, family_of(task, "nested-left").sample(torch.tensor([[43]] * 20), stream(0)))[0]
+    rows = texts(task, family_of(task, "nested-left").sample(torch.tensor([[43]] * 20), lw.stream(0)))[0]
     assert all(row.startswith("((((((((((") for row in rows)
 
 
@@ -212,18 +208,18 @@ def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write, siz
 def test_longer_lists_than_there_are_numbers_stay_in_order():
     sizes = torch.tensor([[12, 1]] * 20)
     for name, order in (("ascending", 1), ("descending", -1)):
-        for row in texts(Sorting(), family_of(Sorting(), name).sample(sizes, stream(0)))[0]:
+        for row in texts(Sorting(), family_of(Sorting(), name).sample(sizes, lw.stream(0)))[0]:
             numbers = [int(part.split(":")[1]) for part in row.split(",")][::order]
             assert numbers == sorted(numbers)
 
 
 def test_a_family_that_is_not_there_is_answered_by_one_that_is():
-    with pytest.raises(UsageError, match=r"^parity has no family 'onesymbol' \(did you mean one-symbol\?\)"):
-        family_of(Parity(), "onesymbol")
+    with pytest.raises(lw.UsageError, match=r"^parity has no family 'onesymbol' \(did you mean one-symbol\?\)"):
+        family_of(lw.Parity(), "onesymbol")
 
 
 @dataclass(frozen=True)
-class _Unary(Copy):
+class _Unary(lw.Copy):
     symbols = ("x",)
 
 
@@ -257,7 +253,7 @@ def test_expressions_that_nearly_cancel_do_not_and_signs_are_signs(size):
 def test_short_lists_beside_long_ones_are_what_their_family_says(name, holds):
     task = Sorting()
     (family,) = (one for one in task.families if one.name == name)
-    problems = family.sample(torch.tensor([[3, 4], [20, 4], [5, 2]] * 50), stream(0, name))
+    problems = family.sample(torch.tensor([[3, 4], [20, 4], [5, 2]] * 50), lw.stream(0, name))
     for row in range(len(problems)):
         text = task.to_text(problems.prompt[row, : problems.prompt_length[row]])
         assert holds(sorted(int(part.split(":")[1]) for part in text.split(",")))

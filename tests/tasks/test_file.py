@@ -10,24 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lengthwise as lw
 from lengthwise.api.catalog import recipe as find
-from lengthwise.base.rng import stream
-from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import entry
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import all_problems
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
-from lengthwise.experiment.layout import FullOutput, Labelled, NextToken, Tagged
-from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.recipe import Watch
-from lengthwise.experiment.source import Finite
 from lengthwise.runs.folder import runs_folder
-from lengthwise.runs.run import Weights
-from lengthwise.tasks import Task
-from lengthwise.tasks.file import File
 from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_faults
 from lengthwise.testing.laws import laws_of
 from lengthwise.testing.laws_of_tasks import texts
@@ -52,32 +43,32 @@ def parities(lengths):
 
 def small(task, **changes):
     model = replace(BASE.model, width=16, heads=2, layers=1)
-    given = {"lengths": Uniform(top=8), "watch": Watch(), "batch": 16, "steps": 3, "ema": 0.0, "model": model}
+    given = {"lengths": lw.Uniform(top=8), "watch": lw.Watch(), "batch": 16, "steps": 3, "ema": 0.0, "model": model}
     return replace(BASE, task=task, **(given | changes))
 
 
 @pytest.fixture(scope="module")
 def bits(tmp_path_factory):
     """All rows of 1 to 10 bits."""
-    return File(str(written(tmp_path_factory.mktemp("bits") / "parity.jsonl", parities(range(1, 11)))))
+    return lw.File(str(written(tmp_path_factory.mktemp("bits") / "parity.jsonl", parities(range(1, 11)))))
 
 
-@pytest.mark.parametrize("law", laws_of(Task), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", laws_of(lw.Task), ids=lambda law: law.__name__)
 def test_a_file_without_gaps_keeps_the_laws_of_tasks(bits, law):
     law(bits)
 
 
 def test_no_prompt_is_in_two_parts_and_every_problem_is_in_one(bits):
     parts = [bits.part(purpose) for purpose in PARTS]
-    prompts = [{p for p, _ in texts(part, part.pool(4000, 1, 10, stream(0, "pool")))} for part in parts]
+    prompts = [{p for p, _ in texts(part, part.pool(4000, 1, 10, lw.stream(0, "pool")))} for part in parts]
     assert sum(map(len, prompts)) == len(set.union(*prompts)) == 2**11 - 2
     shares = [len(found) / (2**11 - 2) for found in prompts]
     assert shares == pytest.approx([10 / 13, 2 / 13, 1 / 13], abs=0.02)
 
 
-@pytest.mark.parametrize("source", [None, Finite(rows=300)], ids=["fresh", "fixed"])
+@pytest.mark.parametrize("source", [None, lw.Finite(rows=300)], ids=["fresh", "fixed"])
 def test_training_validation_and_tests_share_no_prompt(bits, source):
-    recipe = small(bits, watch=Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {}))
+    recipe = small(bits, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {}))
     trained = data.fixed_set(bits, recipe.lengths, source) if source else None
     steps = [data._batch_of_step(recipe, step, step) for step in range(60)] if not source else [trained]
     train = {prompt for problems in steps for prompt, _ in texts(bits, problems)}
@@ -101,8 +92,8 @@ def test_measuring_draws_no_problem_again_before_all_others(bits):
 @given(st.sets(st.integers(1, 40), min_size=1), st.lists(st.integers(1, 50), min_size=1, max_size=30))
 def test_sizes_that_are_there_are_kept_and_others_replaced_by_smaller_ones(tmp_path_factory, there, asked):
     rows = [{"prompt": f"{number:030b}", "answer": "1", "size": size} for number, size in enumerate(there)]
-    task = File(str(written(tmp_path_factory.mktemp("gaps") / "gaps.jsonl", rows)))
-    found = task.sample(torch.tensor(asked)[:, None], stream(0, "gaps")).sizes[:, 0].tolist()
+    task = lw.File(str(written(tmp_path_factory.mktemp("gaps") / "gaps.jsonl", rows)))
+    found = task.sample(torch.tensor(asked)[:, None], lw.stream(0, "gaps")).sizes[:, 0].tolist()
     for wanted, size in zip(asked, found, strict=True):
         assert size in there and (size == wanted or wanted not in there)
         assert size <= max(asked) or min(there) > max(asked)
@@ -110,11 +101,11 @@ def test_sizes_that_are_there_are_kept_and_others_replaced_by_smaller_ones(tmp_p
 
 def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_sizes(tmp_path):
     rows = [row | {"size": 10 * len(row["prompt"])} for row in parities(range(5, 10))]
-    recipe = small(task := File(str(written(tmp_path / "tens.jsonl", rows))), lengths=Uniform(top=60))
+    recipe = small(task := lw.File(str(written(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
     assert default_sizes(recipe) == [60, 90]
-    with pytest.raises(UsageError, match=r"no problems of size 8 left to measure; it has 50–90 in steps of 10$"):
+    with pytest.raises(lw.UsageError, match=r"no problems of size 8 left to measure; it has 50–90 in steps of 10$"):
         data.evaluation_problems(recipe, 8, 5, seed=0)
-    watching = Validator(replace(recipe, watch=Watch(every=1, sizes=(66, 69, 8), count=2)))
+    watching = Validator(replace(recipe, watch=lw.Watch(every=1, sizes=(66, 69, 8), count=2)))
     assert list(watching.measure(recipe.build(), 0)["exact"]) == ["60", "50"]
     rehearse(recipe, CPU)
     assert set(data._batch_of_step(recipe, 0, 0).sizes[:, 0].tolist()) == {50, 60}
@@ -124,11 +115,11 @@ def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_si
 def test_the_content_and_not_the_path_is_in_the_id(bits, tmp_path):
     moved = tmp_path / "elsewhere.jsonl"
     shutil.copy(bits.path, moved)
-    assert small(File(str(moved))).id == small(bits).id
+    assert small(lw.File(str(moved))).id == small(bits).id
     other = written(tmp_path / "other.jsonl", [*parities([3]), {"prompt": "11111", "answer": "1"}])
-    assert small(File(str(other))).id != small(bits).id
-    with pytest.raises(UsageError, match=f"its digest is .* had {bits.digest}"):
-        File(str(other), digest=bits.digest)
+    assert small(lw.File(str(other))).id != small(bits).id
+    with pytest.raises(lw.UsageError, match=f"its digest is .* had {bits.digest}"):
+        lw.File(str(other), digest=bits.digest)
     read = type(BASE).read(small(bits).json())
     assert read == small(bits) and read.task.part("test") is bits.part("test")
 
@@ -145,29 +136,29 @@ def test_every_fault_is_named_by_its_line(tmp_path):
     faults = list_faults(path)
     assert [fault.partition(":")[0] for fault in faults] == [f"line {number}" for number in range(2, 11)]
     assert "another answer, size, rounds or split in line 1" in faults[4]
-    with pytest.raises(UsageError, match=r"bad.jsonl: line 2: not JSON"):
-        File(str(path))
+    with pytest.raises(lw.UsageError, match=r"bad.jsonl: line 2: not JSON"):
+        lw.File(str(path))
     path.write_bytes(b'{"prompt": "1", "answer": "1"}\n\xff\n')
-    with pytest.raises(UsageError, match="line 2: not UTF-8"):
-        File(str(path))
+    with pytest.raises(lw.UsageError, match="line 2: not UTF-8"):
+        lw.File(str(path))
     path.write_bytes(b"\n")
-    with pytest.raises(UsageError, match="no problems in it"):
-        File(str(path))
+    with pytest.raises(lw.UsageError, match="no problems in it"):
+        lw.File(str(path))
 
 
 def test_csv_and_json_lines_give_the_same_problems_and_rows_are_kept_from_memory(tmp_path):
     rows = [row | {"size": 3, "rounds": 7} for row in parities([3, 4])]
-    lines = File.of(rows, tmp_path / "rows.jsonl")
+    lines = lw.File.of(rows, tmp_path / "rows.jsonl")
     with open(tmp_path / "rows.csv", "w", newline="", encoding="utf-8-sig") as file:
         writer = csv.DictWriter(file, ["size", "prompt", "answer", "rounds"])
         writer.writeheader()
         writer.writerows(rows)
-    table = File(str(tmp_path / "rows.csv"))
+    table = lw.File(str(tmp_path / "rows.csv"))
     every = [task.enumerate([3], 100) for task in (lines, table)]
     assert texts(lines, every[0]) == texts(table, every[1]) and every[1].rounds.tolist() == [7] * 24
     (tmp_path / "bad.csv").write_text("prompt,answer,size\n1,1,1\n0,0,x\n", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"bad.csv: line 3: size must be a whole number"):
-        File(str(tmp_path / "bad.csv"))
+    with pytest.raises(lw.UsageError, match=r"bad.csv: line 3: size must be a whole number"):
+        lw.File(str(tmp_path / "bad.csv"))
 
 
 def test_a_data_set_is_read_with_its_splits(tmp_path):
@@ -176,24 +167,26 @@ def test_a_data_set_is_read_with_its_splits(tmp_path):
     datasets.disable_progress_bars()
     one = datasets.Dataset.from_list(rows)
     one.save_to_disk(str(tmp_path / "one"))
-    task = File(str(tmp_path / "one"))
-    assert len(task.enumerate([5], 100)) == 32 and File.of(one, tmp_path / "kept.jsonl").enumerate([5], 100) is not None
+    task = lw.File(str(tmp_path / "one"))
+    assert (
+        len(task.enumerate([5], 100)) == 32 and lw.File.of(one, tmp_path / "kept.jsonl").enumerate([5], 100) is not None
+    )
     both = datasets.DatasetDict({"train": one.select(range(40)), "test": one.select(range(40, 48))})
     both.save_to_disk(str(tmp_path / "both"))
-    split = File(str(tmp_path / "both"))
+    split = lw.File(str(tmp_path / "both"))
     assert [len(split.part(purpose)._rows()) for purpose in ("train", "test")] == [40, 8]
-    with pytest.raises(UsageError, match="no problem in its validation part"):
+    with pytest.raises(lw.UsageError, match="no problem in its validation part"):
         split.part("validation")
 
 
 def test_symbols_of_layouts_and_spaces_stand_in_rows_as_others_and_are_read_as_written(tmp_path):
     prompts = [f"{mark}a {mark}" for mark in STAND_INS]
-    task = File.of([{"prompt": p, "answer": p[::-1]} for p in prompts], tmp_path / "marks.jsonl")
+    task = lw.File.of([{"prompt": p, "answer": p[::-1]} for p in prompts], tmp_path / "marks.jsonl")
     small(task)  # whose layout takes it
     for prompt in prompts:
         problems = task.parse(prompt)
         assert task.to_text(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
-    with pytest.raises(UsageError, match="no prompt of the file"):
+    with pytest.raises(lw.UsageError, match="no prompt of the file"):
         task.parse("aaa")
 
 
@@ -208,10 +201,10 @@ def turns(tmp_path_factory):
             heads = [order[sum(steps[: i + 1]) % 4] for i in range(length)]
             rows.append({"prompt": " ".join(words), "answer": " ".join(heads)})
     path = written(tmp_path_factory.mktemp("turns") / "turns.jsonl", rows)
-    return File(str(path), words=True)
+    return lw.File(str(path), words=True)
 
 
-@pytest.mark.parametrize("law", laws_of(Task), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", laws_of(lw.Task), ids=lambda law: law.__name__)
 def test_words_as_symbols_keep_the_laws_of_tasks(turns, law):
     law(turns)
 
@@ -222,15 +215,15 @@ def test_words_are_typed_and_answered_with_spaces(turns):
     assert problem.prompt_length.tolist() == problem.sizes[:, 0].tolist() == [3]
     assert turns.to_text(problem.prompt[0]) == "left left u"
     assert turns.format(problem.answer[0]) == "west south north" == turns.reference("left left u")
-    with pytest.raises(UsageError, match="'lift' at position 2 is not one of: left right u"):
+    with pytest.raises(lw.UsageError, match="'lift' at position 2 is not one of: left right u"):
         turns.parse("left lift")
-    recipe = small(turns, layout=Tagged())
-    answer = Solver(Weights("own", recipe, recipe.build())).solve("left u")
+    recipe = small(turns, layout=lw.Tagged())
+    answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve("left u")
     assert answer.right == "west east" and set(answer.text.split()) <= set(turns.writes)
 
 
 def test_words_of_one_letter_are_words_too(tmp_path):
-    task = File.of([{"prompt": "a b", "answer": "b a"}, {"prompt": "b", "answer": "b"}], tmp_path / "letters.jsonl")
+    task = lw.File.of([{"prompt": "a b", "answer": "b a"}, {"prompt": "b", "answer": "b"}], tmp_path / "letters.jsonl")
     task = replace(task, words=True)
     assert task.symbols == ("a", "b") and task.format(task.parse("a b").answer[0]) == "b a"
 
@@ -238,56 +231,56 @@ def test_words_of_one_letter_are_words_too(tmp_path):
 def test_a_file_is_tagged_or_labelled_where_its_answers_are(turns, bits):
     """The layouts' vocabularies are what the file's prompts and answers hold; guessing is its commonest symbol."""
     assert turns.answers_each_symbol and not bits.answers_each_symbol
-    assert [vocab.symbols for vocab in Tagged().vocabs(turns)] == [turns.reads, turns.writes]
-    assert Labelled().accepts(bits) and not Labelled().accepts(turns) and not Tagged().accepts(bits)
+    assert [vocab.symbols for vocab in lw.Tagged().vocabs(turns)] == [turns.reads, turns.writes]
+    assert lw.Labelled().accepts(bits) and not lw.Labelled().accepts(turns) and not lw.Tagged().accepts(bits)
     answers = "".join(row["answer"] for row in parities(range(1, 11)))
-    assert Labelled().chance(bits) == pytest.approx(max(answers.count("0"), answers.count("1")) / len(answers))
-    for task, layout in ((turns, Tagged()), (bits, Labelled())):
-        recipe = small(task, layout=layout, lengths=Uniform(top=5))
-        (score,) = evaluate(Weights("own", recipe, rehearse(recipe, CPU).model), [6], samples=20)
+    assert lw.Labelled().chance(bits) == pytest.approx(max(answers.count("0"), answers.count("1")) / len(answers))
+    for task, layout in ((turns, lw.Tagged()), (bits, lw.Labelled())):
+        recipe = small(task, layout=layout, lengths=lw.Uniform(top=5))
+        (score,) = evaluate(lw.Weights("own", recipe, rehearse(recipe, CPU).model), [6], samples=20)
         assert score.scaled == pytest.approx((score.token_accuracy - score.chance) / (1 - score.chance))
 
 
-@pytest.mark.parametrize("layout", [FullOutput(), FullOutput(causal=False), NextToken()], ids=repr)
+@pytest.mark.parametrize("layout", [lw.FullOutput(), lw.FullOutput(causal=False), lw.NextToken()], ids=repr)
 def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
     """An answer without symbols is its end alone. A layout without an end has no place for it."""
     rows = [{"prompt": f"{number:06b}", "answer": "1" * f"{number:06b}".count("11")} for number in range(64)]
-    task = File.of(rows, tmp_path / "counts.jsonl")
+    task = lw.File.of(rows, tmp_path / "counts.jsonl")
     assert task.parse("000000").answer_length.tolist() == [0] and task.format(task.parse("000000").answer[0]) == ""
-    recipe = small(task, layout=layout, lengths=Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
-    batch = layout.write(Problems.join([task.parse("000000"), task.parse("110000")]), task)
+    recipe = small(task, layout=layout, lengths=lw.Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
+    batch = layout.write(lw.Problems.join([task.parse("000000"), task.parse("110000")]), task)
     end = layout.end(task)
     assert [row[mask].tolist() for row, mask in zip(batch.targets, batch.loss_mask, strict=True)] == [[end], [1, end]]
     model = rehearse(recipe, CPU).model
-    (score,) = evaluate(Weights("own", recipe, model), [6], samples=10)
+    (score,) = evaluate(lw.Weights("own", recipe, model), [6], samples=10)
     assert score.count == 10
-    assert Solver(Weights("own", recipe, model)).solve("000000").right == ""
-    mixed = File.of([{"prompt": "0", "answer": ""}, {"prompt": "1", "answer": "1"}], tmp_path / "mixed.jsonl")
-    with pytest.raises(UsageError, match="an answer of one symbol"):
-        Labelled().write(mixed.enumerate([1], 5), mixed)
+    assert lw.Solver(lw.Weights("own", recipe, model)).solve("000000").right == ""
+    mixed = lw.File.of([{"prompt": "0", "answer": ""}, {"prompt": "1", "answer": "1"}], tmp_path / "mixed.jsonl")
+    with pytest.raises(lw.UsageError, match="an answer of one symbol"):
+        lw.Labelled().write(mixed.enumerate([1], 5), mixed)
 
 
-@pytest.mark.parametrize("layout", [FullOutput(), NextToken(), Tagged(), Labelled()], ids=repr)
+@pytest.mark.parametrize("layout", [lw.FullOutput(), lw.NextToken(), lw.Tagged(), lw.Labelled()], ids=repr)
 def test_a_prompt_that_is_not_in_the_file_is_answered_without_a_right_answer(tmp_path, turns, layout):
-    bits = File.of(parities(range(1, 6)), tmp_path / "few.jsonl")
-    task, prompt = (turns, "left u u u u u u u left u") if isinstance(layout, Tagged) else (bits, "0110110")
+    bits = lw.File.of(parities(range(1, 6)), tmp_path / "few.jsonl")
+    task, prompt = (turns, "left u u u u u u u left u") if isinstance(layout, lw.Tagged) else (bits, "0110110")
     recipe = small(task, layout=layout)
-    answer = Solver(Weights("own", recipe, recipe.build())).solve(prompt)
+    answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve(prompt)
     assert (answer.right, answer.correct, answer.perplexity) == (None, None, None)
     size = 10 if task is turns else 7
     assert "right" not in answer._repr_html_() and answer.loops == int(recipe.loops.planned(torch.tensor([size])))
-    sized = File.of([row | {"size": 2} for row in parities([3])], tmp_path / "sized.jsonl")
-    with pytest.raises(UsageError, match="nor are its size and rounds"):
-        Solver(Weights("own", small(sized), small(sized).build())).solve("01")
+    sized = lw.File.of([row | {"size": 2} for row in parities([3])], tmp_path / "sized.jsonl")
+    with pytest.raises(lw.UsageError, match="nor are its size and rounds"):
+        lw.Solver(lw.Weights("own", small(sized), small(sized).build())).solve("01")
 
 
 @pytest.mark.parametrize("count", [128, 200, 40_000])
-@pytest.mark.parametrize("source", [None, Finite(rows=20)], ids=["fresh", "fixed"])
+@pytest.mark.parametrize("source", [None, lw.Finite(rows=20)], ids=["fresh", "fixed"])
 def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count, source):
     known = [chr(code) for code in range(0x3400, 0x20000) if chr(code).isprintable()][:count]
     rows = [{"prompt": "".join(known[i : i + 50]), "answer": known[i], "size": 8} for i in range(0, count, 50)]
     rows += [{"prompt": known[i] + known[0], "answer": known[-1], "size": 7} for i in range(100)]
-    task = File.of(rows, tmp_path / "symbols.jsonl")
+    task = lw.File.of(rows, tmp_path / "symbols.jsonl")
     assert len(task.symbols) == count
     recipe = small(task, **({"source": source} if source else {}))
     trainee = rehearse(recipe, CPU)
@@ -295,13 +288,13 @@ def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count, source):
     assert int(batch.inputs.tokens.max()) < count + 2
     written = data.fixed_set(task, recipe.lengths, source) if source else data._batch_of_step(recipe, 0, 0)
     assert texts(task, written)[0] in {(row["prompt"], row["answer"]) for row in rows}
-    (score,) = evaluate(Weights("own", recipe, trainee.model), [7], samples=5)
+    (score,) = evaluate(lw.Weights("own", recipe, trainee.model), [7], samples=5)
     assert score.count == 5
 
 
 def test_a_search_for_failures_tries_each_test_problem_once(bits):
     recipe = small(bits)
-    found = attack(Weights("own", recipe, recipe.build()), tries=10_000)
+    found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
     tests = sum(len(bits.part("test").enumerate([size], 1000)) for size in range(1, 11))
     assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
 
@@ -309,7 +302,7 @@ def test_a_search_for_failures_tries_each_test_problem_once(bits):
 def test_check_counts_words_where_symbols_are_words(tmp_path, capsys):
     texts = [("take the red one", "red one"), ("go left", "left"), ("go", "go")]
     path = written(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
-    task = File(str(path), words=True)
+    task = lw.File(str(path), words=True)
     assert run("check", path, "--words") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "prompt 4 symbols, answer 2" in said and "1–2, 4" in said and "6: go left one red take the" in said

@@ -10,9 +10,7 @@ import torch
 from conftest import LONG
 from task_forms import shrink_sizes
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
-from lengthwise.experiment.layout import Labelled, Tagged
+import lengthwise as lw
 from lengthwise.tasks.automaton import CycleNavigation, EvenPairs, GroupWords
 from lengthwise.tasks.bits import SquareRoot
 from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic, SolveEquation
@@ -20,7 +18,6 @@ from lengthwise.tasks.family import choose_families
 from lengthwise.tasks.languages import CountedBlocks, Dyck, StackManipulation
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
 from lengthwise.tasks.multi_operand_addition import MultiOperandAddition
-from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.recall import Recall
 from lengthwise.tasks.strings import MissingDuplicate
 from lengthwise.testing.laws import check_part
@@ -36,7 +33,7 @@ FORMS += [MultiOperandAddition(2, "most"), MultiOperandAddition(7)]
 
 def drawn(task, name, size, count=50):
     (family,) = choose_families(task.families, [name], task.name)
-    return texts(task, family.sample(torch.full((count, 1), size), stream(0, name)))
+    return texts(task, family.sample(torch.full((count, 1), size), lw.stream(0, name)))
 
 
 @pytest.mark.parametrize("task", FORMS, ids=repr)
@@ -54,7 +51,7 @@ def test_words_are_over_groups(group):
     assert torch.equal(table[0], everything) and torch.equal(table[:, 0], everything)  # the first is neutral
     for row in (table, table.T):  # so there are inverses
         assert torch.equal(row.sort(1).values, everything.expand(order, -1))
-    few = torch.randint(order, (3, 200), generator=stream(0, group))
+    few = torch.randint(order, (3, 200), generator=lw.stream(0, group))
     a, b, c = few
     assert torch.equal(table[table[a, b], c], table[a, table[b, c]])
 
@@ -83,17 +80,17 @@ def test_words_with_their_inverses_end_where_they_began():
 
 def test_words_over_two_elements_are_running_parities():
     task = GroupWords("Z2", each=True)
-    problems = task.sample(torch.full((20, 1), 9), stream(0))
+    problems = task.sample(torch.full((20, 1), 9), lw.stream(0))
     bits = problems.prompt
     assert torch.equal(problems.answer, bits.cumsum(1) % 2)
     last = GroupWords("Z2", each=False).from_rows(problems.sizes, bits)
-    assert torch.equal(last.answer, Parity().from_rows(problems.sizes, bits).answer)
-    assert Tagged().accepts(task) and not Tagged().accepts(GroupWords("Z2", each=False))
-    assert Labelled().accepts(GroupWords("Z2", each=False))
+    assert torch.equal(last.answer, lw.Parity().from_rows(problems.sizes, bits).answer)
+    assert lw.Tagged().accepts(task) and not lw.Tagged().accepts(GroupWords("Z2", each=False))
+    assert lw.Labelled().accepts(GroupWords("Z2", each=False))
 
 
 def test_even_pairs_are_words_with_equal_ends():
-    problems = EvenPairs(each=True).sample(torch.full((50, 1), 9), stream(0))
+    problems = EvenPairs(each=True).sample(torch.full((50, 1), 9), lw.stream(0))
     assert torch.equal(problems.answer == 1, problems.prompt == problems.prompt[:, :1])
 
 
@@ -101,7 +98,7 @@ def test_blocks_of_each_family_are_in_the_language_or_not():
     task, labels = CountedBlocks(), {"members": "1", "one-moved": "0", "two-swapped": "0", "one-changed": "0"}
     for name, label in labels.items():
         assert {answer for _, answer in drawn(task, name, 4)} == {label}
-    uniform = task.sample(torch.full((2000, 1), 8), stream(0))
+    uniform = task.sample(torch.full((2000, 1), 8), lw.stream(0))
     assert 0.47 < (uniform.answer == uniform.answer.max()).double().mean() < 0.53
 
 
@@ -133,14 +130,14 @@ def test_brackets_are_nested_as_each_family_says():
     assert all(re.fullmatch(middle, word) for word, _ in drawn(task, "nested-from-both-ends", 6))
     uniform = {
         re.sub(r"[-+*]", ".", re.sub(r"\d", "1", word))
-        for word, _ in texts(task, task.sample(torch.full((500, 1), 4), stream(0)))
+        for word, _ in texts(task, task.sample(torch.full((500, 1), 4), lw.stream(0)))
     }
     assert len(uniform) == 5  # all binary trees of four leaves, the fourth Catalan number
 
 
 def test_equations_have_one_solution_and_it_may_stand_anywhere():
     task = SolveEquation(7)
-    problems = texts(task, task.sample(torch.full((300, 1), 5), stream(0)))
+    problems = texts(task, task.sample(torch.full((300, 1), 5), lw.stream(0)))
     assert len({word.index("x") for word, _ in problems}) > 5
     for word, answer in problems:
         assert [str(x) for x in range(7) if eval(word.replace("x", str(x)).replace(":", "-")) % 7 == 0] == [answer]
@@ -152,7 +149,7 @@ def test_a_stack_is_written_from_its_top():
     assert {answer for word, answer in drawn(task, "pops", 8) if word.count("-") >= 4} == {"."}
     assert all(answer == word[::-1] for word, answer in drawn(task, "no-actions", 8))
     lengths = {
-        len(re.match("[ab]+", word)[0]) for word, _ in texts(task, task.sample(torch.full((300, 1), 6), stream(0)))
+        len(re.match("[ab]+", word)[0]) for word, _ in texts(task, task.sample(torch.full((300, 1), 6), lw.stream(0)))
     }
     assert lengths == {1, 2, 3, 4, 5, 6}
 
@@ -168,7 +165,7 @@ def test_roots_of_squares_and_of_one_less():
 def test_a_carry_passes_all_columns_of_several_numbers():
     task = MultiOperandAddition()
     (family,) = choose_families(task.families, ["one-carry-throughout"], task.name)
-    for word, answer in texts(task, family.sample(torch.tensor([[4, 9]] * 50), stream(0))):
+    for word, answer in texts(task, family.sample(torch.tensor([[4, 9]] * 50), lw.stream(0))):
         assert answer == "0" * 9 + "1" and len(word) == 39
     assert task.to_text(task.parse("12+7+105").prompt[0]) == "012+007+105"
 
@@ -190,5 +187,5 @@ def test_a_carry_passes_all_columns_of_several_numbers():
     ],
 )
 def test_what_is_no_problem_is_refused(task, text, says):
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(lw.UsageError, match=says):
         task.parse(text)

@@ -4,11 +4,9 @@ import pytest
 import torch
 
 import lengthwise as lw
-from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.evaluation.families import short_sizes
 from lengthwise.experiment.data import batch, default_sizes
-from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, Natural, OneOf, Uniform
 from lengthwise.testing.laws import check_part
 
 
@@ -43,20 +41,20 @@ def test_the_laws_hold(blocks, name):
 
 @pytest.mark.parametrize("sizes", [(), (0, 3), (3, 3), (9, 6)])
 def test_sizes_that_do_not_ascend_are_refused(blocks, sizes):
-    with pytest.raises(UsageError, match=r"_Wrong.listed_sizes must be ascending sizes from 1 up"):
+    with pytest.raises(lw.UsageError, match=r"_Wrong.listed_sizes must be ascending sizes from 1 up"):
         type("_Wrong", (blocks.Blocks,), {"listed_sizes": sizes})
 
 
 @pytest.mark.parametrize(
     "lengths",
     [
-        Uniform(top=20),
-        Uniform(top=20, longest=0.5),
-        OneOf(sizes=(4, 13)),
-        LogUniform(top=20),
-        Curriculum(top=20, every=1),
-        Mastery(top=20, every=1, least=0.0),
-        Natural(top=20, bottom=3),
+        lw.Uniform(top=20),
+        lw.Uniform(top=20, longest=0.5),
+        lw.OneOf(sizes=(4, 13)),
+        lw.LogUniform(top=20),
+        lw.Curriculum(top=20, every=1),
+        lw.Mastery(top=20, every=1, least=0.0),
+        lw.Natural(top=20, bottom=3),
     ],
     ids=repr,
 )
@@ -71,7 +69,7 @@ def test_training_draws_sizes_that_are_there_up_to_the_largest(blocks, lengths, 
 
 def test_a_run_is_trained_watched_measured_and_attacked(blocks, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
-    run = lw.train(recipe(Mastery(top=13, every=1, least=0.0), blocks.Blocks()), quiet=True)
+    run = lw.train(recipe(lw.Mastery(top=13, every=1, least=0.0), blocks.Blocks()), quiet=True)
     watched = [row["exact"] for row in run.rows("metrics") if "exact" in row]
     assert watched and all(list(row) == ["18", "24"] for row in watched)  # looked for: 20 and 26
     assert default_sizes(run.recipe) == [12, 18, 24, 39, 63] and short_sizes(run.recipe, 100) == [3]
@@ -92,11 +90,11 @@ def test_a_run_is_trained_watched_measured_and_attacked(blocks, tmp_path, monkey
 def test_problems_are_of_the_sizes_asked_for(blocks):
     every, few = blocks.Blocks(), blocks.FewBlocks()
     assert {row["size"] for row in lw.problems(every, [3, 9], 20, split="test")} == {3, 9}
-    with pytest.raises(UsageError, match="no problems of size 4; it has 3–300 in steps of 3"):
+    with pytest.raises(lw.UsageError, match="no problems of size 4; it has 3–300 in steps of 3"):
         lw.problems(every, [3, 4], 20)
     pool = few.pool(50, 4, 30, lw.stream(0))
     assert set(pool.sizes.flatten().tolist()) == {12, 24}
-    with pytest.raises(UsageError, match="no problems of sizes 4 to 11"):
+    with pytest.raises(lw.UsageError, match="no problems of sizes 4 to 11"):
         few.pool(5, 4, 11, lw.stream(0))
     asked = torch.arange(1, 40)[:, None]
     there = few.replace_missing_sizes(asked, lw.stream(0)).flatten().tolist()

@@ -8,19 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from task_forms import ADDITIONS, DECIMAL, FORMS, MULTIPLICATIONS, TASKS, every_size, sample, shrink_sizes, texts
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
-from lengthwise.tasks import Task
-from lengthwise.tasks.addition import Addition
+import lengthwise as lw
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.multiplication import Multiplication
-from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import LABELS, Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet
 from lengthwise.testing.laws import laws_of
 
-HARD = [task for task in TASKS if type(task).sample_hard is not Task.sample_hard]
+HARD = [task for task in TASKS if type(task).sample_hard is not lw.Task.sample_hard]
 
 
 def operand_lengths(task, prompt):
@@ -41,7 +37,7 @@ def numbers_of(task, prompt, answer):
 # Every task
 
 
-@pytest.mark.parametrize("law", laws_of(Task), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", laws_of(lw.Task), ids=lambda law: law.__name__)
 @pytest.mark.parametrize("task", FORMS, ids=repr)
 def test_every_task_keeps_the_laws(task, law, monkeypatch):
     shrink_sizes(task, monkeypatch)
@@ -58,7 +54,7 @@ def test_a_person_writes_the_most_significant_digit_first(task):
 
 def asked_by_default(about):
     """The question of a task with this docstring; of a class that is none, so that the catalog does not find it."""
-    return Task.question.fget(type("Own", (), {"__doc__": about, "name": "own"})())
+    return lw.Task.question.fget(type("Own", (), {"__doc__": about, "name": "own"})())
 
 
 def test_what_is_asked_is_by_default_what_the_docstring_says_first():
@@ -67,25 +63,25 @@ def test_what_is_asked_is_by_default_what_the_docstring_says_first():
 
 @pytest.mark.parametrize("about", [None, "Own(base: int = 2)"])  # without a docstring, dataclasses write the second
 def test_a_task_that_says_nowhere_what_is_asked_is_told_so(about):
-    with pytest.raises(UsageError, match="own: its class says nowhere what the problem is"):
+    with pytest.raises(lw.UsageError, match="own: its class says nowhere what the problem is"):
         asked_by_default(about)
 
 
 @pytest.mark.parametrize(
-    "task", [task for task in TASKS if type(task).pool is Task.pool and not task.listed_sizes], ids=repr
+    "task", [task for task in TASKS if type(task).pool is lw.Task.pool and not task.listed_sizes], ids=repr
 )
 def test_a_pool_has_each_size_as_often(task):
     """On every axis, unless a task knows better."""
     low, high = task.smallest + 1, task.smallest + 4
-    for axis in task.pool(2000, low, high, stream(0, "pool")).sizes.unbind(1):
+    for axis in task.pool(2000, low, high, lw.stream(0, "pool")).sizes.unbind(1):
         assert (shares(axis.tolist(), high + 1)[low:] - 0.25).abs().max() <= 5 * (0.25 * 0.75 / 2000) ** 0.5
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
 def test_a_pool_that_cannot_be_is_refused_in_one_line(task):
     for count, low, high in ((5, task.smallest - 1, 9), (5, 9, 8), (0, 8, 9), (-1, 8, 9)):
-        with pytest.raises(UsageError, match=rf"^{task.name}: [^\n]*$"):
-            task.pool(count, low, high, stream(0))
+        with pytest.raises(lw.UsageError, match=rf"^{task.name}: [^\n]*$"):
+            task.pool(count, low, high, lw.stream(0))
 
 
 # Sizes and rounds
@@ -132,7 +128,7 @@ def test_a_digit_tells_nothing_of_the_next():
     assert (torch.corrcoef(numbers) - torch.eye(6)).abs().max() < 0.08
 
 
-@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(5), BinarySum(), UniqueSet(), UniqueSet(3)], ids=repr)
+@pytest.mark.parametrize("task", [lw.Parity(), Copy(), Copy(5), BinarySum(), UniqueSet(), UniqueSet(3)], ids=repr)
 def test_symbols_of_single_rows_are_uniform_at_every_place(task):
     problems, wanted = sample(task, [[3]] * 4000), 1 / len(task.symbols)
     for position in range(3):
@@ -203,7 +199,7 @@ def test_the_longest_carry_is_known(task, hard):
 
 
 TRAITS = {
-    Parity(): {"ones": lambda prompt: prompt.count("1")},
+    lw.Parity(): {"ones": lambda prompt: prompt.count("1")},
     BinarySum(): {"ones": lambda prompt: prompt.count("1")},
     Multiplication(): {"ones": lambda prompt: prompt.count("1")},
     Copy(): {"longest run": lambda prompt: max(map(len, re.findall(r"0+|1+", prompt)))},
@@ -247,12 +243,12 @@ def test_sorting_what_a_person_types(text, answer):
 
 @pytest.mark.parametrize("text", ["A:", ":3", "A:1,A:2", "A:1,,B:2", "A1", "A:1;B:2", "AB:3", "A:1,B:x", "A:²"])
 def test_sorting_refuses_what_is_no_list(text):
-    with pytest.raises(UsageError, match=r"^sorting: "):
+    with pytest.raises(lw.UsageError, match=r"^sorting: "):
         Sorting().parse(text)
 
 
 def test_there_are_labels_for_so_many_numbers():
-    with pytest.raises(UsageError, match="labels for 52 numbers, not 53"):
+    with pytest.raises(lw.UsageError, match="labels for 52 numbers, not 53"):
         sample(Sorting(), [[53, 1]])
 
 
@@ -308,7 +304,7 @@ def test_the_hard_set_of_the_unique_set_repeats():
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in HARD], ids=repr)
 def test_a_task_without_a_harder_set_says_so(task):
-    with pytest.raises(UsageError, match="no harder set"):
+    with pytest.raises(lw.UsageError, match="no harder set"):
         sample(task, [[3] * len(task.axes)], hard=True)
 
 
@@ -345,20 +341,20 @@ def test_a_person_s_sum_against_plain_arithmetic(task, first, second, zeros_firs
 
 
 def test_bases_and_alphabets_have_bounds():
-    for kind, low, high in ((Addition, 2, 10), (Multiplication, 2, 10), (Copy, 2, 36), (UniqueSet, 2, 62)):
+    for kind, low, high in ((lw.Addition, 2, 10), (Multiplication, 2, 10), (Copy, 2, 36), (UniqueSet, 2, 62)):
         for size in (low - 1, high + 1):
-            with pytest.raises(UsageError, match=f"must be {low} to {high}"):
+            with pytest.raises(lw.UsageError, match=f"must be {low} to {high}"):
                 kind(size)
 
 
 @pytest.mark.parametrize(
     ("task", "text"),
-    [(Addition(), text) for text in ("1", "+", "1+", "+1", "1+2+3", "1++2", "1-2", "1+2=", "12 34")]
+    [(lw.Addition(), text) for text in ("1", "+", "1+", "+1", "1+2+3", "1++2", "1-2", "1+2=", "12 34")]
     + [(Multiplication(), text) for text in ("1", "*", "1*", "*1", "1*1*1", "1**1", "1+1", "1*2", "1 1", "-1*1")],
     ids=repr,
 )
 def test_what_is_no_sum_or_product_is_refused(task, text):
-    with pytest.raises(UsageError, match=rf"^{task.name}: [^\n]*$"):
+    with pytest.raises(lw.UsageError, match=rf"^{task.name}: [^\n]*$"):
         task.parse(text)
 
 
@@ -436,7 +432,7 @@ def test_operands_of_a_product_have_no_leading_zeros_unless_they_may():
     ],
 )
 def test_the_first_foreign_symbol_is_named_in_one_line(task, text, predicted):
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(lw.UsageError) as error:
         task.parse(text)
     assert str(error.value) == predicted
 

@@ -13,9 +13,7 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.experiment.loops import Constant
 from lengthwise.models.external import ExternalModule
-from lengthwise.nn.window import Local
 from lengthwise.testing import laws, laws_of_recipes
 from lengthwise.testing.laws import Finding, Findings, check_part, laws_of
 from lengthwise.testing.laws_of_models import small_model
@@ -29,8 +27,8 @@ HELD_ELSEWHERE = {"tasks", "layouts"}
 
 @pytest.mark.parametrize(("kind", "part"), [pair for pair in PARTS if pair[0] not in HELD_ELSEWHERE], ids=str)
 def test_every_part_of_the_package_keeps_the_laws_of_its_kind(kind, part):
-    if part == Local(0):  # a softmax over one key has no use for a bias
-        part = Local(1)
+    if part == lw.Local(0):  # a softmax over one key has no use for a bias
+        part = lw.Local(1)
     found = check_part(part)
     assert len(found) >= 3 and not found.broken
 
@@ -253,12 +251,12 @@ class _Herd(lw.MaxConfidence):
         return torch.minimum(trace.loops, super().choose(trace, planned).max())
 
 
-class _Never(Constant):
+class _Never(lw.Constant):
     def planned(self, rounds):
         return rounds - 1
 
 
-class _Luck(Constant):
+class _Luck(lw.Constant):
     def draw(self, rounds, generator):
         return rounds + torch.randint(9, rounds.shape)
 
@@ -576,7 +574,7 @@ def test_recipes_and_studies_are_held_to_theirs():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
     told = [one.told for one in lw.check(recipe).broken]
     assert told == ["it trains to 20, and watch.sizes names 50"]
-    ahead = lw.check(recipe.change(model=_Spec("Ahead"), loops=Constant(), watch=lw.Watch())).broken
+    ahead = lw.check(recipe.change(model=_Spec("Ahead"), loops=lw.Constant(), watch=lw.Watch())).broken
     assert any("Ahead looks ahead" in one.told for one in ahead)
     wrong = laws_of_recipes.check_recipes({"called": lambda: recipe}).broken
     assert [one.told for one in wrong] == ["it is called called, and its name is own-parity"]

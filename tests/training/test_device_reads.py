@@ -14,16 +14,12 @@ from devices import FEW, META, NAMES, Reads, gradient_by, on_meta, small
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError, to_device
 from lengthwise.evaluation import scores
 from lengthwise.evaluation.answers import answers
 from lengthwise.experiment.data import batch
-from lengthwise.experiment.stopping import After, MaxConfidence, Oracle
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.retran import ReTran
-from lengthwise.models.transformer import Transformer
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
 from lengthwise.training.choice import Bf16
@@ -44,7 +40,7 @@ def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
         trainee.advance()  # the first is not like others: the moving average begins
     assert not reads.found
     rows, _ = batch(recipe, 0)
-    for asked in [[Oracle()]] + [[MaxConfidence(1), After(1)]] * (not recipe.layout.decodes):
+    for asked in [[lw.Oracle()]] + [[lw.MaxConfidence(1), lw.After(1)]] * (not recipe.layout.decodes):
         with Reads() as reads:
             answers(trainee.model, recipe, rows, asked)
         assert reads.found == {"copy": 1}
@@ -117,7 +113,7 @@ class Operations(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-MOST = {Transformer: 135, LSTM: 34, ReTran: 108}  # forward and backward: in a loop; in a loop at a position
+MOST = {lw.Transformer: 135, lw.LSTM: 34, lw.ReTran: 108}  # forward and backward: in a loop; in a loop at a position
 
 
 @pytest.mark.usefixtures("untyped")
@@ -127,8 +123,8 @@ def test_a_layer_takes_few_operations(name):
     recipe = small(name)
     model, (rows, loops), kind = recipe.build(), batch(recipe, 0), type(recipe.model)
     with Operations() as operations:
-        recipe.objective(Plain(model), rows, loops, stream(0, "objective")).value.backward()
-    positions = 1 if kind is Transformer else rows.inputs.tokens.shape[1]
+        recipe.objective(Plain(model), rows, loops, lw.stream(0, "objective")).value.backward()
+    positions = 1 if kind is lw.Transformer else rows.inputs.tokens.shape[1]
     assert operations.count <= MOST[kind] * positions * int(loops.max())
 
 

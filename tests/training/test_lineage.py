@@ -12,24 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lengthwise as lw
-from lengthwise.base.errors import Interrupted
-from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.experiment import data
-from lengthwise.experiment.lengths import Curriculum, Mastery, Uniform
-from lengthwise.experiment.optim import LAMB, Schedule
-from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.experiment.source import Finite
-from lengthwise.models.transformer import Transformer
 from lengthwise.runs.folder import runs_folder
 from lengthwise.runs.run import FINAL, Run
 from lengthwise.training import trainer
 from lengthwise.training.lineage import continue_from
 from lengthwise.training.loop import train
 
-MODEL = Transformer(width=8, heads=2, layers=1, dropout=0.1)
-BASE = replace(lw.find("looped-parity"), model=MODEL, lengths=Uniform(top=6), batch=6, steps=7, schedule=Schedule(),
-               watch=Watch(), keep="last")  # fmt: skip
+MODEL = lw.Transformer(width=8, heads=2, layers=1, dropout=0.1)
+BASE = replace(lw.find("looped-parity"), model=MODEL, lengths=lw.Uniform(top=6), batch=6, steps=7,
+               schedule=lw.Schedule(), watch=lw.Watch(), keep="last")  # fmt: skip
 
 
 def same(first, second):
@@ -41,10 +34,10 @@ def same(first, second):
     "changes",
     [
         {},
-        {"ema": 0.9, "source": Finite(rows=40)},
-        {"lengths": Curriculum(top=6, every=3)},
-        {"lengths": Mastery(top=6, every=2, least=0.0, count=4)},
-        {"optimizer": LAMB(), "watch": Watch(every=3, sizes=(4,), count=5), "keep": "best"},
+        {"ema": 0.9, "source": lw.Finite(rows=40)},
+        {"lengths": lw.Curriculum(top=6, every=3)},
+        {"lengths": lw.Mastery(top=6, every=2, least=0.0, count=4)},
+        {"optimizer": lw.LAMB(), "watch": lw.Watch(every=3, sizes=(4,), count=5), "keep": "best"},
         {"accumulate": 3},
     ],
     ids=lambda changes: ",".join(changes) or "plain",
@@ -63,7 +56,7 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
     )  # the first row is of the steps since the seventh
     with monkeypatch.context() as stopping:
         _stop_after(stopping, 3)
-        with pytest.raises(Interrupted):
+        with pytest.raises(lw.Interrupted):
             train(rest, device="cpu")
     assert same(train(rest, device="cpu").model, whole.model)
     assert on.about()["parent"] | {"run": ""} == {
@@ -122,7 +115,7 @@ def test_weights_alone_go_on_on_another_task_at_another_rate():
         parent.folder, BASE.change(["task=Parity", "steps=12", "optimizer.rate=0.01", "lengths.top=9"])
     )
     assert not recipe.parent.state and recipe.start == 7
-    assert Recipe.read(recipe.json()) == recipe
+    assert lw.Recipe.read(recipe.json()) == recipe
     started = trainer.Trainer(recipe, torch.device("cpu"))
     assert started.step == 7
     started.restore(Run.of(recipe))
@@ -148,15 +141,15 @@ def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
         (["steps=7"], "took 7 steps, which count: write steps=14"),
         (["steps=20", "model.width=16"], "do not fit this recipe's model"),
     ]:
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(lw.UsageError, match=told):
             continue_from(parent.folder, BASE.change(changes))
     recipe = continue_from(parent.folder, BASE.change(["steps=12"]))
     other = train(BASE.with_seed(3), device="cpu", keep_state=True)
     (parent.folder / FINAL).write_bytes((other.folder / FINAL).read_bytes())
-    with pytest.raises(UsageError, match="not the weights that this run continues from: they have the digest"):
+    with pytest.raises(lw.UsageError, match="not the weights that this run continues from: they have the digest"):
         train(recipe, device="cpu")
     (parent.folder / FINAL).unlink()
-    with pytest.raises(UsageError, match=r"final\.pt is gone"):
+    with pytest.raises(lw.UsageError, match=r"final\.pt is gone"):
         train(recipe, device="cpu")
 
 
@@ -185,7 +178,7 @@ def test_the_command_line_goes_on_and_says_what_it_does(capsys):
 @given(st.integers(1, 4), st.integers(1, 3))
 def test_patience_ends_training_after_so_many_measurements_without_a_better_one(patience, every):
     recipe = replace(
-        BASE, steps=40, patience=patience, watch=Watch(every=every, sizes=(6,), count=4), keep="best", name="patient"
+        BASE, steps=40, patience=patience, watch=lw.Watch(every=every, sizes=(6,), count=4), keep="best", name="patient"
     )
     run = train(recipe, device="cpu")
     exact = [row["exact"]["6"] for row in run.rows("metrics") if "exact" in row]
@@ -196,9 +189,9 @@ def test_patience_ends_training_after_so_many_measurements_without_a_better_one(
 
 
 def test_patience_needs_something_to_compare():
-    with pytest.raises(UsageError, match="patience needs keep=best"):
+    with pytest.raises(lw.UsageError, match="patience needs keep=best"):
         replace(BASE, patience=3)
-    with pytest.raises(UsageError, match="a batch has at most 6 parts"):
+    with pytest.raises(lw.UsageError, match="a batch has at most 6 parts"):
         replace(BASE, accumulate=7)
 
 

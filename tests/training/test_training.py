@@ -24,24 +24,15 @@ from hypothesis import strategies as st
 from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, SEGMENTED, outcome, stop_at, unbroken
 
 import lengthwise
+import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import rng
-from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation import likelihood, scores
 from lengthwise.evaluation.answers import answer
-from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
-from lengthwise.experiment.layout import Pairs
-from lengthwise.experiment.lengths import Mastery, Uniform
-from lengthwise.experiment.loops import PerRound
-from lengthwise.experiment.optim import LAMB, AdamW, Schedule
-from lengthwise.experiment.recipe import Watch
-from lengthwise.experiment.source import Finite
-from lengthwise.objectives.segments import Segments
 from lengthwise.runners.cpu import choose, plain
 from lengthwise.runs import folder as folders
 from lengthwise.runs.run import Run, load
-from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computation_settings, stop_signal, train
 from lengthwise.training.stacked import train_stacked
@@ -81,7 +72,7 @@ def same(one, two):
 
 
 def test_other_steps_and_seeds_have_other_problems():
-    recipe = replace(RICH, lengths=Uniform(30, 20))
+    recipe = replace(RICH, lengths=lw.Uniform(30, 20))
     batches = [data.batch(replace(recipe, data_seed=seed), step)[0] for seed in range(3) for step in range(3)]
     assert len({str(batch.inputs.tokens[:, :20].tolist()) for batch in batches}) == 9
 
@@ -93,17 +84,17 @@ def test_the_seed_of_weights_changes_loops_but_no_problem():
     assert not torch.equal(loops, others)
 
 
-class _Marked(Parity):
+class _Marked(lw.Parity):
     """A task whose hard problems are all ones."""
 
     def sample_hard(self, sizes, generator):
         ones = self.sample(sizes, generator)
-        return Problems(**{**vars(ones), "prompt": torch.ones_like(ones.prompt)})
+        return lw.Problems(**{**vars(ones), "prompt": torch.ones_like(ones.prompt)})
 
 
 @pytest.mark.parametrize(("hard", "count"), [(0.0, 0), (0.3, 3), (0.5, 5), (1.0, 10)])
 def test_a_share_of_every_batch_is_hard_whatever_its_length(hard, count):
-    recipe = replace(PLAIN, task=_Marked(), batch=10, hard=hard, lengths=Uniform(40, 30, longest=0.5))
+    recipe = replace(PLAIN, task=_Marked(), batch=10, hard=hard, lengths=lw.Uniform(40, 30, longest=0.5))
     longest = set()
     for step in range(5):
         batch, _ = data.batch(recipe, step)
@@ -172,10 +163,12 @@ def test_going_on_by_another_runner_is_told(quick, monkeypatch, capsys):
 
 def test_a_set_that_leaves_nothing_to_watch_is_refused_before():
     """Of one bit there are two problems, and a set of 200 has both."""
-    recipe = replace(PLAIN, task=Parity(), lengths=Uniform(10), source=Finite(rows=200), hard=0.0, families=0.0)
-    with pytest.raises(UsageError, match="left for the validation part"):
-        rehearse(replace(recipe, watch=Watch(every=20, sizes=(1, 10), count=20)), torch.device("cpu"))
-    rehearse(replace(recipe, watch=Watch(every=20, sizes=(10,), count=20)), torch.device("cpu"))
+    recipe = replace(
+        PLAIN, task=lw.Parity(), lengths=lw.Uniform(10), source=lw.Finite(rows=200), hard=0.0, families=0.0
+    )
+    with pytest.raises(lw.UsageError, match="left for the validation part"):
+        rehearse(replace(recipe, watch=lw.Watch(every=20, sizes=(1, 10), count=20)), torch.device("cpu"))
+    rehearse(replace(recipe, watch=lw.Watch(every=20, sizes=(10,), count=20)), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("kind", ["Abacus", "Coupling"])
@@ -183,7 +176,7 @@ def test_digit_positions_that_some_batch_will_pass_are_refused_before(kind):
     """Whatever is drawn: the longest number's, and the largest offset."""
     words = [f"model.positions=({kind}(offset=100),)", "watch.every=0", "keep=last"]
     rehearse(catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"]), torch.device("cpu"))
-    with pytest.raises(UsageError, match=r"does not fit the table of 128: .* or a smaller offset"):
+    with pytest.raises(lw.UsageError, match=r"does not fit the table of 128: .* or a smaller offset"):
         rehearse(
             catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=30,every=300)"]), torch.device("cpu")
         )
@@ -196,7 +189,7 @@ def test_an_average_that_has_not_begun_is_not_evaluated():
 
 def test_what_is_watched_are_the_weights_that_are_kept():
     """The moving average, not the weights of the step: of 15 steps with a decay of 0.8 these are far apart."""
-    watch = Watch(every=RICH.steps, sizes=(2,), count=40, probes=("12+21",), validation=40)
+    watch = lw.Watch(every=RICH.steps, sizes=(2,), count=40, probes=("12+21",), validation=40)
     run = train(replace(RICH, keep="last", watch=watch))
     *_, row = run.rows("metrics")
     held_out = data.validation_problems(run.recipe, watch.validation)
@@ -214,7 +207,7 @@ def test_what_is_watched_are_the_weights_that_are_kept():
 
 def test_each_segment_starts_from_the_state_of_the_one_before_and_takes_a_step():
     """By hand: descend after each segment, hand the detached state to the next."""
-    recipe = replace(SEGMENTED, model=MODEL, ema=0.0, clip=None, optimizer=AdamW(rate=1e-2))
+    recipe = replace(SEGMENTED, model=MODEL, ema=0.0, clip=None, optimizer=lw.AdamW(rate=1e-2))
     trainer, model = Trainer(recipe, torch.device("cpu")), recipe.build().double()
     trainer.model.double()
     optimizer = recipe.optimizer.build(model.parameters())
@@ -241,7 +234,7 @@ def test_each_segment_starts_from_the_state_of_the_one_before_and_takes_a_step()
 
 
 def test_training_learns():
-    recipe = replace(PLAIN, lengths=Uniform(1), loops=PerRound(), steps=60, batch=8, optimizer=AdamW(1e-2))
+    recipe = replace(PLAIN, lengths=lw.Uniform(1), loops=lw.PerRound(), steps=60, batch=8, optimizer=lw.AdamW(1e-2))
     losses = [row["loss"] for row in train(recipe).rows("metrics")]
     assert losses[-1] < 0.1 * losses[0]
 
@@ -263,7 +256,7 @@ def test_a_run_tells_all_of_itself():
 
 
 def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
-    recipe = replace(RICH, schedule=Schedule())
+    recipe = replace(RICH, schedule=lw.Schedule())
     until = train(replace(recipe, steps=8, keep="last"))
     exact = {4: 0.25, 8: 0.5, 12: 0.5}
     monkeypatch.setattr(scores, "exact_match", lambda *_, step=0: exact.get(step, 0.0))
@@ -274,19 +267,19 @@ def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
 
 
 def test_watching_changes_no_weight():
-    assert outcome(train(replace(PLAIN, watch=Watch(3, (2,), 5))))[0] == unbroken(PLAIN)[0]
+    assert outcome(train(replace(PLAIN, watch=lw.Watch(3, (2,), 5))))[0] == unbroken(PLAIN)[0]
 
 
 def test_probes_are_watched():
     """Perplexity of the right answers to a person's prompts, falling as they are learned; a bad one is said at once."""
-    watched = replace(PLAIN, steps=12, watch=Watch(3, (2,), 5, probes=("1", "10")))
+    watched = replace(PLAIN, steps=12, watch=lw.Watch(3, (2,), 5, probes=("1", "10")))
     run = train(watched)
     rows = [row for row in run.rows("metrics") if "perplexity" in row]
     assert [row["step"] for row in rows] == [3, 6, 9, 12]
     assert all(set(row["perplexity"]) == {"1", "10"} and min(row["perplexity"].values()) > 1 for row in rows)
-    assert abs(Solver(run.weights()).solve("10").perplexity - rows[-1]["perplexity"]["10"]) < 1e-4
-    with pytest.raises(UsageError, match="parity"):
-        replace(PLAIN, watch=Watch(3, (2,), 5, probes=("12",)))
+    assert abs(lw.Solver(run.weights()).solve("10").perplexity - rows[-1]["perplexity"]["10"]) < 1e-4
+    with pytest.raises(lw.UsageError, match="parity"):
+        replace(PLAIN, watch=lw.Watch(3, (2,), 5, probes=("12",)))
 
 
 def test_seeds_give_other_runs_and_the_same_seed_the_same_to_the_bit(tmp_path):
@@ -372,7 +365,7 @@ def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeyp
 def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
     """Exams are due every four steps; lengths are logged every ten."""
     monkeypatch.setattr(scores, "exact_match", lambda *_, **__: right)
-    recipe = replace(MASTERED, steps=20, lengths=Mastery(4, every=4, least=0.9))
+    recipe = replace(MASTERED, steps=20, lengths=lw.Mastery(4, every=4, least=0.9))
     assert [row["length"] for row in train(recipe).rows("metrics")] == reached
     seen = [int(data.batch(recipe, 7, passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
     assert seen == [1, 2, 3, 4, 4]
@@ -510,7 +503,7 @@ FOREIGN = {
 def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(what):
     path = Run.of(HALF).folder / "state.pt"
     path.write_bytes(FOREIGN[what](half_way()))
-    with pytest.raises(UsageError, match=r"state\.pt: not a checkpoint.*delete it to start over") as error:
+    with pytest.raises(lw.UsageError, match=r"state\.pt: not a checkpoint.*delete it to start over") as error:
         train(HALF)
     assert "\n" not in str(error.value)
 
@@ -546,7 +539,7 @@ def test_a_checkpoint_is_just_what_its_recipe_writes(change):
     change(state)
     run.save_state(state)
     with pytest.raises(
-        UsageError, match=r"state\.pt: not a checkpoint of this recipe \(.+\); delete it to start over$"
+        lw.UsageError, match=r"state\.pt: not a checkpoint of this recipe \(.+\); delete it to start over$"
     ):
         train(HALF)
 
@@ -591,7 +584,7 @@ def test_no_checkpoint_runs_code(content, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     path = Run.of(PLAIN).folder / "state.pt"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"state\.pt"):
+    with pytest.raises(lw.UsageError, match=r"state\.pt"):
         train(PLAIN)
     assert not Path("SEEN").exists()
     pickle.loads(content) if not content.startswith(b"PK") else torch.load(path, weights_only=False)
@@ -608,7 +601,7 @@ def test_no_weights_and_no_recipe_run_code(name, content, monkeypatch, tmp_path)
     folder = finished(PLAIN)
     monkeypatch.chdir(tmp_path)
     (folder / name).write_bytes(content)
-    with pytest.raises(UsageError, match=name) as error:
+    with pytest.raises(lw.UsageError, match=name) as error:
         load(folder)
     assert "\n" not in str(error.value)
     assert not Path("SEEN").exists()
@@ -619,23 +612,23 @@ def test_weights_that_are_cut_short_or_do_not_fit_are_refused():
     load(folder)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UsageError, match="not a whole safetensors file"):
+    with pytest.raises(lw.UsageError, match="not a whole safetensors file"):
         load(folder)
     path.write_bytes(unbroken(WIDER)[0])
-    with pytest.raises(UsageError, match="do not fit the recipe"):
+    with pytest.raises(lw.UsageError, match="do not fit the recipe"):
         load(folder)
     path.unlink()
-    with pytest.raises(UsageError, match="has its training ended"):
+    with pytest.raises(lw.UsageError, match="has its training ended"):
         load(folder)
-    with pytest.raises(UsageError, match="neither a folder nor one of the shipped weights"):
+    with pytest.raises(lw.UsageError, match="neither a folder nor one of the shipped weights"):
         load("no-such-weights")
-    with pytest.raises(UsageError, match="there is no such run"):
+    with pytest.raises(lw.UsageError, match="there is no such run"):
         Run.open("no-such-run")
 
 
 def test_a_folder_with_another_recipe_is_refused(tmp_path):
     train(PLAIN, tmp_path)
-    with pytest.raises(UsageError, match="holds a run of another recipe"):
+    with pytest.raises(lw.UsageError, match="holds a run of another recipe"):
         train(replace(PLAIN, steps=14), tmp_path)
 
 
@@ -671,7 +664,7 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_half_written(operati
         patch.setattr(os, operation, full)
         while errors < 4:
             times.clear()
-            with pytest.raises(UsageError, match=r"cannot write there \(No space left on device\)") as error:
+            with pytest.raises(lw.UsageError, match=r"cannot write there \(No space left on device\)") as error:
                 train(recipe, save_every=0)
             assert "\n" not in str(error.value)
             assert whole(Run.of(recipe).folder)
@@ -681,16 +674,16 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_half_written(operati
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot write there"):
+    with pytest.raises(lw.UsageError, match="cannot write there"):
         train(PLAIN, tmp_path / "file")
-    with pytest.raises(UsageError, match="cannot write there"):
+    with pytest.raises(lw.UsageError, match="cannot write there"):
         train(PLAIN, tmp_path / "file" / "below")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
 def test_a_read_only_folder_is_a_usage_error(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot write there"):
+    with pytest.raises(lw.UsageError, match="cannot write there"):
         train(PLAIN, tmp_path)
 
 
@@ -700,7 +693,7 @@ def test_rows_that_do_not_fit_on_the_disk_are_added_all_or_none(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
     try:
-        with pytest.raises(UsageError, match=r"cannot write there"):
+        with pytest.raises(lw.UsageError, match=r"cannot write there"):
             run.append("scores", {"row": 2}, {"row": 3}, {"row": 4})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -737,7 +730,7 @@ def test_lamb_scales_each_layer_s_step_to_its_weights():
     torch.manual_seed(0)
     weights = [torch.nn.Parameter(torch.randn(3, 2)), torch.nn.Parameter(100 * torch.randn(4))]
     start = [weight.detach().clone() for weight in weights]
-    optimizer = LAMB(rate=0.1).build(weights)
+    optimizer = lw.LAMB(rate=0.1).build(weights)
     for weight in weights:
         weight.grad = torch.randn_like(weight)
     optimizer.step()
@@ -751,7 +744,7 @@ def test_lamb_s_weight_decay_is_part_of_the_step_that_is_scaled():
     """You et al. 2020, algorithm 2: the step has the rate times the norm of the weights, decay included."""
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]))
     before = weight.detach().clone()
-    lamb = LAMB(rate=0.1, weight_decay=0.5)
+    lamb = lw.LAMB(rate=0.1, weight_decay=0.5)
     optimizer = lamb.build([weight])
     weight.grad = torch.ones(4)
     optimizer.step()
@@ -767,14 +760,14 @@ def test_lamb_s_weight_decay_is_part_of_the_step_that_is_scaled():
 @pytest.mark.parametrize(
     ("schedule", "factors"),
     [
-        (Schedule(), [1] * 10),
-        (Schedule("constant", warmup=0.4), [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 1]),
-        (Schedule("linear"), [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
-        (Schedule("linear", floor=0.5), [1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55]),
-        (Schedule("linear", warmup=0.4, cooldown=0.2), [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 0.5]),
-        (Schedule("exponential", cooldown=0.4, floor=0.0625), [1, 1, 1, 1, 1, 1, 1, 0.5, 0.25, 0.125]),
-        (Schedule("trapezoid", cooldown=0.4), [1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25]),
-        (Schedule("cosine", cooldown=0.4), [1, 1, 1, 1, 1, 1, 1, 0.853553, 0.5, 0.146447]),
+        (lw.Schedule(), [1] * 10),
+        (lw.Schedule("constant", warmup=0.4), [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 1]),
+        (lw.Schedule("linear"), [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
+        (lw.Schedule("linear", floor=0.5), [1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55]),
+        (lw.Schedule("linear", warmup=0.4, cooldown=0.2), [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 0.5]),
+        (lw.Schedule("exponential", cooldown=0.4, floor=0.0625), [1, 1, 1, 1, 1, 1, 1, 0.5, 0.25, 0.125]),
+        (lw.Schedule("trapezoid", cooldown=0.4), [1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25]),
+        (lw.Schedule("cosine", cooldown=0.4), [1, 1, 1, 1, 1, 1, 1, 0.853553, 0.5, 0.146447]),
     ],
     ids=repr,
 )
@@ -783,14 +776,14 @@ def test_schedules_by_hand(schedule, factors):
 
 
 def test_an_exponential_decay_needs_somewhere_to_go():
-    with pytest.raises(UsageError, match="floor above 0"):
-        Schedule("exponential")
+    with pytest.raises(lw.UsageError, match="floor above 0"):
+        lw.Schedule("exponential")
 
 
 @pytest.mark.parametrize("wrong", [{"warmup": -0.1}, {"warmup": 1.1}, {"floor": 2.0}, {"warmup": 0.6, "cooldown": 0.5}])
 def test_a_schedule_that_does_not_fit_is_refused(wrong):
-    with pytest.raises(UsageError):
-        Schedule("linear", **wrong)
+    with pytest.raises(lw.UsageError):
+        lw.Schedule("linear", **wrong)
 
 
 @pytest.mark.parametrize(
@@ -798,11 +791,11 @@ def test_a_schedule_that_does_not_fit_is_refused(wrong):
     [
         {"steps": 0}, {"batch": 0}, {"ema": 1.0}, {"ema": -0.1}, {"hard": 1.5}, {"clip": 0.0}, {"clip": -1.0},
         {"name": ""}, {"name": "a/b"}, {"name": ".."}, {"name": "-a"}, {"name": "a b"}, {"name": "a\0b"},
-        {"name": "a\nb"}, {"keep": "best"}, {"layout": Pairs()},
-        {"objective": Segments(), "accumulate": 2},
+        {"name": "a\nb"}, {"keep": "best"}, {"layout": lw.Pairs()},
+        {"objective": lw.Segments(), "accumulate": 2},
     ],
     ids=str,
 )  # fmt: skip
 def test_a_recipe_that_cannot_be_trained_is_refused_before(wrong):
-    with pytest.raises(UsageError):
+    with pytest.raises(lw.UsageError):
         replace(PLAIN, **wrong)

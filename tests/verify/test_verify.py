@@ -13,29 +13,22 @@ from conftest import LONG, command
 from half_trained import NEXT, PAIRS, half_trained
 from torch import nn
 
-from lengthwise.api import find
+import lengthwise as lw
 from lengthwise.base.errors import Diverged
 from lengthwise.base.files import write_json
-from lengthwise.base.results import Score
-from lengthwise.base.types import Problems
 from lengthwise.cli import verify as verbs_verify
 from lengthwise.cli.entry import main
-from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe, outline
-from lengthwise.experiment.stopping import MaxConfidence
 from lengthwise.models.single_pass import SinglePass
-from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Learned
 from lengthwise.runs.folder import SHIPPED, list_shipped
 from lengthwise.runs.run import Run, Weights, load
-from lengthwise.tasks.parity import Parity
 from lengthwise.training.loop import train
 from lengthwise.verify import claims, verification
 from lengthwise.verify.claims import Claims, claims_of
 from lengthwise.verify.perturbation import count_unsteady
 from lengthwise.verify.verification import longest_certain_size, operations, sign, verify
 
-SPOKEN = replace(NEXT, task=Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
+SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +52,7 @@ def spoof(module, recipe=SPOKEN):
 
 
 def claim(size, exact=1.0, recipe=SPOKEN, **more):
-    score = Score(recipe.task.name, "w", recipe.stopping.name, "uniform", (size,), 1000, exact, exact, exact, 1.0)
+    score = lw.Score(recipe.task.name, "w", recipe.stopping.name, "uniform", (size,), 1000, exact, exact, exact, 1.0)
     return score.row() | more
 
 
@@ -90,20 +83,20 @@ def test_a_model_that_learned_a_little_is_not_exposed():
 
 def test_a_rule_that_looks_at_many_problems_is_not_attacked():
     weights = half_trained(PAIRS)
-    many = replace(weights.recipe, stopping=MaxConfidence(per="batch"))
+    many = replace(weights.recipe, stopping=lw.MaxConfidence(per="batch"))
     found = verdicts(replace(weights, recipe=many))
     assert found["attack"]["verdict"] == "open" and "many problems at once" in found["attack"]["told"]
 
 
 def test_a_model_with_a_short_table_of_positions_is_verified_without_an_attack():
-    recipe = replace(SPOKEN, model=Transformer(width=8, heads=1, positions=(Learned(10),)), lengths=Uniform(6))
+    recipe = replace(SPOKEN, model=lw.Transformer(width=8, heads=1, positions=(lw.Learned(10),)), lengths=lw.Uniform(6))
     found = verdicts(Weights("short", recipe, recipe.build()), sizes=(7,), seconds=5.0)
     assert found["attack"]["verdict"] == "open" and "does not fit" in found["attack"]["told"]
 
 
 @pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
 def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
-    recipe = find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
+    recipe = lw.find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
     assert verification._check_training(recipe, [size], Claims()).verdict == verdict
 
 
@@ -212,7 +205,7 @@ def test_parameters_without_an_effect_are_exposed():
 
 
 def test_training_at_the_length_that_is_tested_is_exposed():
-    weights = Weights("long", long := replace(SPOKEN, lengths=Uniform(12)), long.build())
+    weights = Weights("long", long := replace(SPOKEN, lengths=lw.Uniform(12)), long.build())
     assert "training lengths" in exposed(weights, Claims([claim(12)]), [12])
     assert "training lengths" not in exposed(weights, Claims([claim(12)]), [13])
     told = Claims([claim(12)], outline=replace(outline(long), top=3, tops=(3,)))
@@ -247,7 +240,7 @@ def test_edited_files_are_exposed(tmp_path, pairs):
 
 def test_the_score_needs_every_family_and_every_smaller_size():
     def row(size, exact, problems="uniform", count=400):
-        return asdict(Score("t", "w", "s", problems, (size,), count, exact, exact, exact, 1.0)) | claim(1) | {
+        return asdict(lw.Score("t", "w", "s", problems, (size,), count, exact, exact, exact, 1.0)) | claim(1) | {
             "sizes": [size], "problems": problems, "low": exact if count == 400 else 0.5, "exact": exact}  # fmt: skip
 
     assert longest_certain_size([row(8, 1.0), row(16, 1.0)]) == (16,)
@@ -332,7 +325,7 @@ def test_a_half_without_the_longest_rows_is_compared_all_the_same():
     weights = half_trained(PAIRS)
     task = weights.recipe.task
     rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
-    again, reverse = count_unsteady(weights, Problems.join(rows))
+    again, reverse = count_unsteady(weights, lw.Problems.join(rows))
     assert again == reverse == 0
 
 

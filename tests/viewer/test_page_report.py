@@ -16,7 +16,6 @@ from lengthwise.api import catalog
 from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Inquiry, items, judge, scores
 from lengthwise.base.csv_files import read_csv
-from lengthwise.base.results import Score
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
 from lengthwise.report.published import read_published
@@ -189,7 +188,7 @@ def test_recipes_of_one_name_have_their_own_rules_too():
         recipe = lw.find("looped-parity", "steps=2", "batch=2", f"model.width={width}", "watch.every=0")
         runs.append(Run.of(recipe))
         for rule in ("Oracle", "MaxConfidence"):
-            score = Score("parity", "w", rule, "uniform", (20,), 10, 1.0, 1.0, 1.0, 20.0)
+            score = lw.Score("parity", "w", rule, "uniform", (20,), 10, 1.0, 1.0, 1.0, 20.0)
             runs[-1].append("scores", score.row() | {"seed": 0})
     shown = {(row["stopping"], row["own"]) for row in rows._length_rows(runs, [])}
     assert shown == {("Oracle", True), ("MaxConfidence", False)}
@@ -252,7 +251,9 @@ def test_a_page_of_results_has_the_traits_of_every_seed(tmp_path):
         by = {"ones": [{"low": 0, "high": 2, "exact": 0.1 * seed, "count": 10}]}
         ends = {"early": 0, "late": 0, "right": 0}
         run.append("anatomy", row | {"count": 10, "exact": 0.1, "ends": ends, "first_wrong": {}, "by": by})
-        run.append("scores", Score("parity", "w", run.outline.stopping, "uniform", (8,), 9, 0.5, 0.5, 0.5, 8.0).row())
+        run.append(
+            "scores", lw.Score("parity", "w", run.outline.stopping, "uniform", (8,), 9, 0.5, 0.5, 0.5, 8.0).row()
+        )
     publish(runs, tmp_path)
     for shown in (runs, read_published(tmp_path)):
         assert [(row["seed"], row["exact"]) for row in rows.chart_rows(shown, [])["traits"]] == [
