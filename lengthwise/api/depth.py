@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.base.formatting import PrintedTable
-from lengthwise.base.results import RULE, AnySize, Fate, by_recipe, name_of_seeds, verdict_of_seeds
+from lengthwise.base.results import RULE, AnySize, Fate, group_seeds, name_of_seeds, verdict_of_seeds
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.fate import fate_of
@@ -45,7 +45,7 @@ class Fates(PrintedTable, list[Fate]):
                for k in (*LATER, seeds[0].after[-1])),
              *(_span([values[-1] for values in courses], "{:.0e}".format) for courses in
                zip(*((fate.moved, fate.moved_over_two) for fate in seeds), strict=True)),
-             verdict_of_seeds(seeds)] for seeds in by_recipe(self)
+             verdict_of_seeds(seeds)] for seeds in group_seeds(self)
         ]  # fmt: skip
 
     def title(self) -> str:
@@ -56,8 +56,8 @@ class Fates(PrintedTable, list[Fate]):
 
 def _span(values: Sequence[float | None], write: Callable[[float], str]) -> str:
     """Return the smallest and largest number of several seeds, or the one that all have."""
-    known = sorted(value for value in values if value is not None)
-    ends = [write(known[0]), write(known[-1])] if known else ["–"]
+    known = [value for value in values if value is not None]
+    ends = [write(min(known)), write(max(known))] if known else ["–"]
     return " to ".join(dict.fromkeys(ends))
 
 

@@ -140,7 +140,7 @@ class Progress:
 
 @contextmanager
 def _repeat(show: Callable[[], None], seconds: float) -> Iterator[None]:
-    """A context in which a thread calls a function every so many seconds."""
+    """Context manager: call ``show`` in a thread, every ``seconds`` seconds."""
     over = threading.Event()
 
     def run() -> None:

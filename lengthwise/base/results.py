@@ -10,7 +10,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.ranges import Count, Name, OneLine, Seed, Size, Sizes
-from lengthwise.base.score_rows import Row, size_text
+from lengthwise.base.score_rows import Row, group_by, size_text
 
 # How problems are drawn: "uniform" at given sizes; "natural" from the task's own distribution over sizes; a family's
 # name; "hard" from the family that is the task's harder set; or "every" problem of a size.
@@ -226,12 +226,9 @@ class Fate:
             self.after, self.exact, self.moved, self.moved_over_two, self.cosine, strict=True)]  # fmt: skip
 
 
-def by_recipe(fates: Iterable[Fate]) -> list[list[Fate]]:
+def group_seeds(fates: Iterable[Fate]) -> list[list[Fate]]:
     """Return the fates of each recipe's seeds together, in the order of the first."""
-    groups: dict[tuple[str, str, tuple[int, ...]], list[Fate]] = {}
-    for fate in fates:
-        groups.setdefault((fate.recipe, fate.task, fate.sizes), []).append(fate)
-    return list(groups.values())
+    return [*group_by(fates, lambda fate: (fate.recipe, fate.task, fate.sizes)).values()]
 
 
 def name_of_seeds(seeds: Sequence[Fate]) -> str:

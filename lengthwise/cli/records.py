@@ -57,8 +57,8 @@ def read_records(group: str | None = None) -> list[Row]:
 
 
 def describe_ours(record: Row) -> str:
-    """Describe this package's score for a record: the verdict, the mean over seeds, the sizes, a training's processor
-    time; empty if there is none."""
+    """Describe this package's score for a record: the verdict, the mean over seeds, the sizes, a training run's
+    processor time; empty if it has no score for it."""
     if "ours" not in record:
         return ""
     ours = record["ours"]

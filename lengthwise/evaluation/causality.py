@@ -271,4 +271,4 @@ def _name(model: Model) -> str:
     """Return the model's name, or that of a user-defined part in one of the package's models, e.g. its mixer."""
     whole = model.module if isinstance(model, SinglePass) else model
     own = next((part for part in model.modules() if is_foreign(type(part))), whole)
-    return type(own).__name__ + ("" if is_foreign(type(whole)) or own is whole else f" in {type(whole).__name__}")
+    return type(own).__name__ + ("" if own is whole else f" in {type(whole).__name__}")

@@ -9,7 +9,7 @@ import torch
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Sizes, size_text
+from lengthwise.base.score_rows import Sizes, group_by, size_text
 from lengthwise.base.types import Score
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
@@ -22,10 +22,7 @@ def sizes_without_scores(
     recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known: Container[tuple[Sizes, str]]
 ) -> dict[tuple[Stopping, ...], list[AnySize]]:
     """Return sizes by the rules whose scores are not ``known``, so that the model runs once for all rules of a size."""
-    lacks: dict[tuple[Stopping, ...], list[AnySize]] = {}
-    for size in sizes:
-        missing = tuple(rule for rule in rules if (recipe.sizes(size), rule.name) not in known)
-        lacks.setdefault(missing, []).append(size)
+    lacks = group_by(sizes, lambda size: tuple(r for r in rules if (recipe.sizes(size), r.name) not in known))
     lacks.pop((), None)
     return lacks
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import Fate, by_recipe, name_of_seeds, verdict_of_seeds
+from lengthwise.base.results import Fate, group_seeds, name_of_seeds, verdict_of_seeds
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import LineStyle, legend
 from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, Dash, Drawing, Width, fix_layout, new_figure, style
@@ -75,7 +75,7 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
     three panels also a map and a path of one problem of the first seed. Raises UsageError without weights."""
     if not fates:
         raise UsageError("there is nothing to draw: no weights were measured")
-    panels = by_recipe(fates)
+    panels = group_seeds(fates)
     detailed = len(panels) <= DETAILED
     columns = len(panels) if detailed else ACROSS
     rows = 3 if detailed else math.ceil(len(panels) / ACROSS)

@@ -19,6 +19,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import Config, text
 from lengthwise.base.files import one_line
 from lengthwise.base.formatting import as_html, as_text
+from lengthwise.base.score_rows import group_by
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
@@ -54,13 +55,10 @@ class Findings(list[Finding]):
         """Return (part, law, result): one row for a part that keeps all laws, else one row for each cause, with the
         first law that it breaks."""
         lines = []
-        for part in dict.fromkeys(finding.part for finding in self):
-            of_part = Findings(finding for finding in self if finding.part == part)
-            causes: dict[str, list[str]] = {}
-            for finding in of_part.broken:
-                causes.setdefault(finding.told, []).append(finding.law)
-            for told, (law, *more) in causes.items():
-                lines.append((part, f"{law} And {len(more)} more." if more else law, told))
+        for part, of_part in group_by(self, lambda finding: finding.part).items():
+            causes = group_by(Findings(of_part).broken, lambda finding: finding.told)
+            for told, (first, *more) in causes.items():
+                lines.append((part, f"{first.law} And {len(more)} more." if more else first.law, told))
             if not causes:
                 lines.append((part, f"all {len(of_part)}", "hold"))
         return lines
