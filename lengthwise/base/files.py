@@ -8,16 +8,20 @@ package writes files; a test checks that.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
+import platform
 import re
 import secrets
 import stat
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +30,11 @@ from lengthwise.base.errors import UsageError, message_of, quote_value, remove_c
 from lengthwise.base.quantities import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # of a JSON or JSON Lines file: about a hundred thousand rows
-TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned
-# A temporary file's name: the final name and a random number, in earlier versions with a machine and a process.
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.lengthwise-([0-9a-f]{12}-\d{1,10}-)?[0-9a-f]{16}", re.DOTALL)
+TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned, on whatever machine its writer ran
+# A temporary file's name: the final name, the machine (`_process_scope`), the process and a random number.
+_TEMPORARY = re.compile(
+    r"\.(?P<name>.+)\.lengthwise-((?P<scope>[0-9a-f]{12})-(?P<process>\d{1,10})-)?[0-9a-f]{16}", re.DOTALL
+)
 # Flags that the system lacks count as 0. Without O_NONBLOCK, opening a pipe put in a file's place could block.
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
@@ -42,7 +48,8 @@ def write(path: Path, content: bytes, *, make: bool = True) -> None:
         check_no_link(path)
         remove_temporary_files(path.parent, path.name)
         # An unpredictable name, so that no one can place a link there first.
-        part = path.with_name(f".{_shorten_name(path.name)}.lengthwise-{secrets.token_hex(8)}")
+        unique = f"{_process_scope()}-{os.getpid()}-{secrets.token_hex(8)}"
+        part = path.with_name(f".{_shorten_name(path.name)}.lengthwise-{unique}")
         try:
             with open(part, "xb", opener=_open) as file:
                 file.write(content)
@@ -243,7 +250,7 @@ def one_line(error: BaseException) -> str:
 
 def remove_temporary_files(folder: Path, name: str | None = None) -> None:
     """Remove temporary files that killed processes left, of all files or of one. A file is removed only if its name is
-    one of ``write``'s, and it is a day old."""
+    one of ``write``'s, and its process is known to have ended or the file is a day old."""
     try:
         entries = [*os.scandir(folder)]
     except PermissionError:  # such a folder may still be writable
@@ -253,13 +260,38 @@ def remove_temporary_files(folder: Path, name: str | None = None) -> None:
         if match and (name is None or match["name"] == _shorten_name(name)):
             with suppress(FileNotFoundError):
                 state = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(state.st_mode) and state.st_mtime < time.time() - TEMPORARY_AGE:
+                ended = match["scope"] == _process_scope() and not _is_alive(int(match["process"]))
+                if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE):
                     os.unlink(entry.path)
 
 
 def _shorten_name(name: str) -> str:
     """Shorten a name to 150 bytes: file systems allow 255, and a temporary name is longer."""
     return name.encode(errors="surrogateescape")[:150].decode(errors="ignore")
+
+
+@cache
+def _process_scope() -> str:
+    """Return an id of the scope in which process numbers are unique: this machine since its boot, and this container.
+    Machines and containers may share a disk and a name."""
+    facts = [platform.node()]
+    try:
+        facts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"), os.readlink("/proc/self/ns/pid")]
+    except OSError:  # not Linux
+        facts.append(str(uuid.getnode()))
+    return hashlib.blake2b("\n".join(facts).encode(errors="replace"), digest_size=6).hexdigest()
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 @contextmanager

@@ -2,8 +2,11 @@
 
 import json
 import os
+import platform
 import secrets
 import shutil
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -250,32 +253,46 @@ def test_a_temporary_name_cannot_be_foreseen(tmp_path, monkeypatch):
     assert {*tmp_path.iterdir()} == {tmp_path / "scores.csv"}
 
 
-def temporary(name, place=""):
-    return f".{name}.lengthwise-{place}{secrets.token_hex(8)}"
+def ended_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
 
 
-def test_only_temporary_files_of_our_own_are_removed_after_a_day(tmp_path):
-    """Not backups, nor locks of GnuPG and Emacs, nor what a living process is writing."""
+def temporary(name, place=None, process=None):
+    place = place or files._process_scope()
+    return f".{name}.lengthwise-{place}-{process or ended_process()}-{secrets.token_hex(8)}"
+
+
+def test_only_temporary_files_of_our_own_are_removed(tmp_path):
+    """Backups, locks of GnuPG and Emacs, and what another machine of this name, or a living process, is writing."""
+    host, ended = platform.node(), ended_process()
     others = [
-        ".scores.jsonl.host.77", ".#lk0x00005581a2b3c4d0.host.77", ".backup.lengthwise-77",
-        temporary("scores.jsonl")[1:],
+        f".scores.jsonl.{host}.{ended}", f".notes.{host}.{ended}", f".#lk0x00005581a2b3c4d0.{host}.{ended}",
+        f".#file.{host}.{ended}", f".backup.lengthwise-{ended}",
+        f"scores.jsonl.lengthwise-{files._process_scope()}-{ended}",
+        temporary("scores.jsonl", place="0" * 12), temporary("scores.jsonl", process=os.getpid()),
     ]  # fmt: skip
-    left = [temporary("scores.jsonl"), temporary("scores.jsonl", place=f"{'0' * 12}-77-")]
-    for name in (*others, *left):
+    for name in others:
         (tmp_path / name).write_text("of others")
-        os.utime(tmp_path / name, (time.time() - 2 * files.TEMPORARY_AGE,) * 2)
-    new = tmp_path / temporary("scores.jsonl")
-    new.write_text("")
     (tmp_path / temporary("folder")).mkdir()
     (tmp_path / temporary("link")).symlink_to(tmp_path / others[0])
     before = {*tmp_path.iterdir()}
+    left = tmp_path / temporary("scores.jsonl")
+    left.write_text("")
     write(tmp_path / "other", b"")
-    assert before < {*tmp_path.iterdir()}, "they are of another file"
+    assert left.exists(), "it is of another file"
     write(tmp_path / "scores.jsonl", b"")
-    after = {*tmp_path.iterdir()} - {tmp_path / "scores.jsonl", tmp_path / "other"}
-    assert before - after == {tmp_path / name for name in left}
+    assert {*tmp_path.iterdir()} == before | {tmp_path / "scores.jsonl", tmp_path / "other"}
+
+
+def test_a_temporary_file_of_another_machine_is_removed_after_a_day(tmp_path):
+    old, new = (tmp_path / temporary("state.pt", place="0" * 12) for _ in range(2))
+    for path in (old, new):
+        path.write_text("")
+    os.utime(old, (time.time() - 2 * files.TEMPORARY_AGE,) * 2)
     remove_temporary_files(tmp_path)
-    assert new.exists()
+    assert [*tmp_path.iterdir()] == [new]
 
 
 @pytest.mark.parametrize("name", ["x" * 250, "汉" * 80, "two\nlines"])
