@@ -5,7 +5,7 @@
     run = lw.train("looped-parity", seed=1)              # or a Recipe, a model's configuration, a torch module
     scores = lw.evaluate(run, lengths=[20, 40, 60])      # rows; scores.plot(), .frame(), .compare(other)
     lw.load("looped-pairs").solve("128+9").text
-    lw.check(MyTask())                                   # the laws that a part of your own should keep
+    lw.check(MyTask())                                   # test the laws that your own part should keep
 
 Names are imported when they are first used, so that ``lengthwise --help`` need not wait for torch.
 """
@@ -127,7 +127,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Asked for any other name, the interface must not be imported: `from lengthwise import data` comes by here.
+    # For any other name the interface must not be imported: `from lengthwise import data` calls this function too.
     if name not in __all__:
         raise AttributeError(f"lengthwise has no {name!r}; it has: {', '.join(__all__)}")
     return getattr(importlib.import_module("lengthwise.api"), name)

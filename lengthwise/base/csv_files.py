@@ -28,8 +28,8 @@ NESTED = {dict, list, tuple}
 
 def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf) -> Path:
     """Write rows of any kind atomically; return the path written. Columns appear in the order in which rows first name
-    them. Lists are written 20x40, dictionary entries as columns ``exact.8``, None as an empty cell. A file of more than
-    ``packed_above`` bytes is compressed, as ``path`` + .gz. Raises UsageError without rows."""
+    them. Lists are written as 20x40, dictionary entries as columns ``exact.8``, None as an empty cell. A file of more
+    than ``packed_above`` bytes is compressed, as ``path`` + .gz. Raises UsageError without rows."""
     columns, flat = flatten_rows(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
@@ -104,7 +104,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _parse_cell(name: str, cell: str) -> Any:
-    """Parse a cell as bool or finite number, unless it is neither or its column holds text."""
+    """Parse a cell as a bool or a finite number; return other cells, and those of text columns, unchanged."""
     if name in WORDS:
         return cell
     if cell in ("True", "False"):

@@ -15,7 +15,7 @@ class UsageError(ValueError):
 
 
 class UnknownPart(UsageError):
-    """A kind of part that no imported module defines; it may be a user's own."""
+    """The kind of a part that no imported module defines; a user's module may define it."""
 
 
 class NotImported(UsageError):

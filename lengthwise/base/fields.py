@@ -1,4 +1,4 @@
-"""Converts frozen dataclasses to and from JSON and applies ``name=value`` overrides, with checks of types and ranges.
+"""Convert frozen dataclasses to and from JSON and apply ``name=value`` overrides, with checks of types and ranges.
 
 A dataclass is written as ``{"kind": "Parity", …}``. The kind is looked up among the imported subclasses of the field's
 declared type, so a file can only name classes that the program has already imported, and it cannot run code. A wrong
@@ -101,8 +101,8 @@ def encode(value: Any, choose: Callable[[Any], Iterable[dataclasses.Field[Any]]]
 
 
 def identity_fields(value: Any) -> Any:
-    """Like ``encode``, without fields at their default values and without fields whose metadata say ``identity=False``,
-    which do not change the results."""
+    """Encode as ``encode`` does, but leave out fields at their defaults, and those with the metadata
+    ``identity=False``, which do not change results."""
     return encode(value, lambda part: [f for f in _non_default_fields(part) if f.metadata.get("identity", True)])
 
 
@@ -249,7 +249,7 @@ def _validate_row(kind: Any, options: tuple[Any, ...], value: Any, path: str) ->
 
 def all_fit(kind: Any, rows: Sequence[Any]) -> bool:
     """Return whether rows fit a ``TypedDict``, checked column by column: ten times as fast as ``validate``, which names
-    the misfit. It may return False for rows that ``validate`` accepts, never True for rows that do not fit."""
+    the error. It may return False for rows that ``validate`` accepts, never True for rows that do not fit."""
     if not {*map(type, rows)} <= {dict}:
         return False
     for name, hint in field_types(kind).items():
@@ -326,7 +326,7 @@ def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
 
 def kinds(base: type) -> dict[str, type]:
     """Return all imported dataclasses that a field of type ``base`` may hold, by name. Raises UsageError if a user's
-    class has the name of one of the package, which it would silently replace in every recipe."""
+    class has the name of one of the package's classes, which it would silently replace in every recipe."""
     found: dict[str, type] = {}
     for cls in sorted(subclasses_of(base), key=lambda cls: cls.__name__):
         if (other := found.get(recorded_name(cls))) and is_shipped(other) != is_shipped(cls):
@@ -337,8 +337,8 @@ def kinds(base: type) -> dict[str, type]:
 
 
 def recorded_name(cls: type) -> str:
-    """Return the name of a part in files and recipe ids: its class's name, or the one that it had when they were
-    written, kept as ``recorded_name``."""
+    """Return the name of a part in files and recipe ids: its class's name or, if the class was renamed, its first name,
+    kept as ``recorded_name``."""
     return vars(cls).get("recorded_name", cls.__name__)
 
 

@@ -30,7 +30,7 @@ from lengthwise.base.errors import UsageError, message_of, quote_value, remove_c
 from lengthwise.base.quantities import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # of a JSON or JSON Lines file: about a hundred thousand rows
-TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned, on whatever machine its writer ran
+TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned, on any machine
 # A temporary file's name: the final name, the machine (`_process_scope`), the process and a random number.
 _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.lengthwise-((?P<scope>[0-9a-f]{12})-(?P<process>\d{1,10})-)?[0-9a-f]{16}", re.DOTALL
@@ -90,7 +90,7 @@ def remove(path: Path) -> None:
 
 def path_inside(folder: Path, *names: str) -> Path:
     """Return the path of ``names`` below a folder that the user named. The folder may be a link, or lie below one;
-    raises UsageError if a name below it is a link, which may lead out."""
+    raises UsageError if a name below it is a link, which may lead out of it."""
     path = folder
     for name in filter(None, names):
         path = path / name
@@ -113,7 +113,7 @@ def check_tree(folder: Path) -> Path:
 
 
 def check_no_link(path: Path) -> None:
-    """Raise UsageError if a file that is to be written is a link, has other hard links, or is no regular file."""
+    """Raise UsageError if a file that is to be written is a link, has other hard links, or is not a regular file."""
     with suppress(OSError):  # a file that cannot be inspected cannot be written either
         _refuse_link(path, path.lstat())
 
@@ -197,8 +197,8 @@ def is_folder(path: Path) -> bool:
 
 
 def read_bytes(path: Path, max_bytes: float = MAX_TEXT_BYTES) -> bytes:
-    """Read a file of at most ``most`` bytes. Raises UsageError if it is larger or no regular file, OSError if it cannot
-    be read."""
+    """Read a file of at most ``max_bytes``. Raises UsageError if it is larger or not a regular file, OSError if it
+    cannot be read."""
     with check_regular(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         _check_size(path, size, max_bytes)
@@ -249,8 +249,8 @@ def one_line(error: BaseException) -> str:
 
 
 def remove_temporary_files(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files that killed processes left, of all files or of one. A file is removed only if its name is
-    one of ``write``'s, and its process is known to have ended or the file is a day old."""
+    """Remove temporary files that killed processes left: of all files, or of the one called ``name``. A file is removed
+    only if ``write`` named it, and its process is known to have ended or the file is a day old."""
     try:
         entries = [*os.scandir(folder)]
     except PermissionError:  # such a folder may still be writable
@@ -296,7 +296,7 @@ def _is_alive(process: int) -> bool:
 
 @contextmanager
 def translate_disk_errors(folder: Path) -> Iterator[None]:
-    """A context that turns an OSError into a UsageError about writing in ``folder``."""
+    """Turn an OSError in a ``with`` block into a UsageError about writing in ``folder``."""
     try:
         yield
     except OSError as error:

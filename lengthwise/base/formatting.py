@@ -32,7 +32,7 @@ def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()
 class PrintedTable:
     """A mixin for results that print as a table, in a notebook too."""
 
-    title_above = True  # in text; in a notebook it always is
+    title_above = True  # in text; a notebook always shows it above
 
     def title(self) -> str:
         """Return the table's title."""
@@ -56,7 +56,7 @@ class PrintedTable:
 
 
 class Listing(dict[str, str]):
-    """Names with a sentence each; printed as a table."""
+    """Names, each with a sentence that describes it; printed as a table."""
 
     def __str__(self) -> str:
         return as_text(f"{len(self)} found", self.items())

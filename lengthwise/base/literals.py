@@ -1,4 +1,4 @@
-"""Reads values as users type them, ``32``, ``none``, ``Curriculum(top=20, every=60)``, ``(20, 26)``; no code is run."""
+"""Read values as users type them, ``32``, ``none``, ``Curriculum(top=20, every=60)``, ``(20, 26)``; no code is run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from lengthwise.base.errors import UsageError, quote_value
 
 WORD = r"[^\W\d][\w-]*"
-NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # in a form with a letter
+NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # numbers written with a letter: 1e5, 0xff
 NUMBERED = rf"(?<!\.)(?!(?:{NUMBER})(?![\w-]))\d+[^\W\d_][\w-]*"  # a word that begins with a number, such as 8GB
 # A path without spaces: with a slash in it, or an ending such as .jsonl.
 PATH = r"[~\w.-]*/[\w./~-]+|(?!\d+\.[eE])\w[\w-]*(?:\.[\w-]+)*\.[^\W\d]\w*"

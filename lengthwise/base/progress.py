@@ -69,7 +69,7 @@ class Line:
 
 
 class Progress:
-    """A context that displays the progress of pieces of work; with ``quiet``, nothing."""
+    """A context manager that displays the progress of pieces of work; with ``quiet``, it displays nothing."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.quiet, self.console = quiet, console or Terminal(stderr=True)
@@ -140,7 +140,7 @@ class Progress:
 
 @contextmanager
 def _repeat(show: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Context manager: call ``show`` in a thread, every ``seconds`` seconds."""
+    """Call ``show`` in a thread, every ``seconds`` seconds, during a ``with`` block."""
     over = threading.Event()
 
     def run() -> None:

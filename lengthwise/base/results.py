@@ -42,7 +42,7 @@ class Score:
     sizes: tuple[int, ...]
     count: int
     exact: float  # fraction of problems whose answer is correct in every symbol, including its end
-    # Fraction that is also correct at every position after the end (the measure of the paper's code); None: unknown.
+    # Fraction that is also correct at every position after the end (the measure of Fan et al.'s code); None: unknown.
     whole_row: float | None
     token_accuracy: float  # fraction of answer symbols that are correct
     loops: float  # loops used, mean over problems
@@ -164,13 +164,13 @@ class Claim:
     exact: float | None = None  # the figure as exact match, if it can be plotted
 
 
-MATRIX_TIMES = (1.0, 3.2, 6.4)  # the training length: the sizes in a cell of a matrix of architectures and tasks
+MATRIX_TIMES = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in training lengths
 
 
-# The fates of looped weights: answers and states in loops after T(n).
+# How the answers and states of looped weights change in the loops after T(n).
 
 STILL = 5e-4  # mean relative movement below which a state counts as standing still
-SLOW = 0.05  # and below which it creeps: neither still nor on its way
+SLOW = 0.05  # below which it counts as slow: between standing still and moving
 HOLDS = 0.99  # exact match from which an answer counts as right
 RULE = (
     f"settles: the last loop moves the state by less than {STILL:g} of its length (mean over positions and problems), "
@@ -181,8 +181,8 @@ RULE = (
 
 @dataclass(frozen=True)
 class Fate:
-    """The course of one set of weights, loop by loop; ``after`` counts loops from each problem's own T(n). ``seed`` is
-    that of the problems, ``trained_seed`` that of the weights."""
+    """Answers and states of one set of weights, loop by loop; ``after`` counts loops from each problem's own T(n).
+    ``seed`` drew the problems, ``trained_seed`` trained the weights."""
 
     weights: str
     recipe: str
@@ -196,9 +196,9 @@ class Fate:
     exact: list[float | None]
     moved: list[float | None]  # ‖h_k − h_{k−1}‖ / ‖h_k‖, mean over positions and problems
     moved_over_two: list[float | None]  # ‖h_k − h_{k−2}‖ / ‖h_k‖
-    cosine: list[float | None]  # with the last state
+    cosine: list[float | None]  # cosine similarity to the last state
     map: list[list[float | None]] = field(repr=False)  # loop × position, of one problem
-    path: list[list[float]] = field(repr=False)  # loop × 2: that problem's states on two principal components
+    path: list[list[float]] = field(repr=False)  # loop × 2: its states, projected on two principal components
     map_planned: int = 0  # T(n) of that problem
 
     def exact_after(self, after: int) -> float:
@@ -216,7 +216,7 @@ class Fate:
         return "cycles" if two < STILL else "drifts"
 
     def rows(self) -> list[Row]:
-        """A row per loop."""
+        """Return one row per loop."""
         about: Row = {
             "weights": self.weights, "recipe": self.recipe, "seed": self.trained_seed,
             "task": self.task, "size": size_text(self.sizes), "count": self.count,
@@ -227,16 +227,16 @@ class Fate:
 
 
 def group_seeds(fates: Iterable[Fate]) -> list[list[Fate]]:
-    """Return the fates of each recipe's seeds together, in the order of the first."""
+    """Group the fates of each recipe's seeds, in the order in which recipes first occur."""
     return [*group_by(fates, lambda fate: (fate.recipe, fate.task, fate.sizes)).values()]
 
 
 def name_of_seeds(seeds: Sequence[Fate]) -> str:
-    """Return the name of one set of weights, or the recipe of several."""
+    """Return the name of one set of weights, or the recipe and number of several."""
     return seeds[0].weights if len(seeds) == 1 else f"{seeds[0].recipe}, {len(seeds)} seeds"
 
 
 def verdict_of_seeds(seeds: Sequence[Fate]) -> str:
-    """Return the verdict of one, or how many seeds have which."""
+    """Return the verdict that all seeds share, or the number of seeds with each verdict."""
     verdicts = Counter(fate.verdict for fate in seeds)
     return ", ".join(name if len(verdicts) == 1 else f"{name} {count}" for name, count in verdicts.most_common())

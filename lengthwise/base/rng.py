@@ -37,7 +37,7 @@ def seed_torch(number: int) -> None:
 
 @contextmanager
 def borrow_torch_generators() -> Iterator[None]:
-    """A context that reserves torch's global generators for this thread, and restores them at the end.
+    """Reserve torch's global generators for this thread during a ``with`` block, and restore them at its end.
 
     The process has one set of them: a thread that seeds or uses them would change another thread's numbers. So all code
     that builds, trains or checks a model runs in this context, and other threads wait.
@@ -58,7 +58,7 @@ def borrow_torch_generators() -> Iterator[None]:
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Like ``borrow_torch_generators``, and restore Python's global generator too: a user's code may use both."""
+    """Do as ``borrow_torch_generators``, and restore Python's global generator too: a user's code may use both."""
     with borrow_torch_generators():
         before = random.getstate()
         try:

@@ -3,7 +3,7 @@
 Rows may have further fields. Optional fields are missing in files of some versions, or where they were not measured.
 """
 
-# TypedDict knows which keys are required only where annotations are not postponed.
+# TypedDict knows which keys are required only if annotations are not postponed.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from lengthwise.base.ranges import (
@@ -90,7 +90,7 @@ class DepthRow(TypedDict):
     sizes: Sizes
     count: Count
     seed: NotRequired[Seed]
-    train_seed: NotRequired[Seed]  # in results: of the run that was measured
+    train_seed: NotRequired[Seed]  # in results: the seed of the measured run
     planned: Size
     exact: tuple[Fraction, ...]  # after each loop
     confidence: tuple[Real, ...]
@@ -200,7 +200,7 @@ class CheckRecord(TypedDict):
 
 
 class VerifiedWeights(TypedDict):
-    """The subject of a verification."""
+    """The weights that were verified."""
 
     name: OneLine
     task: OneLine

@@ -91,15 +91,15 @@ def uniform_in(rows: Iterable[Row]) -> dict[Sizes, Row]:
 
 
 def fit_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
-    """Return a run's rows at its training length ``tops``, which decide whether it is fitted: on every problem of that
-    size if measured, else on uniform ones, since a sample near 0.99 may fall on either side of it."""
+    """Return a run's rows at its training length ``tops``, which decide whether it has learned that length: rows of
+    every problem if measured, else of uniform ones, since a sample near 0.99 may fall on either side of it."""
     found = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
     every = [row for row in found if row["problems"] == "every"]
     return every or [row for row in found if row["problems"] == "uniform"]
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Return items by their keys, in the order in which keys first occur."""
+    """Group items by their keys, in the order in which keys first occur."""
     found: dict[Key, list[Item]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)

@@ -22,14 +22,14 @@ def child_environment() -> dict[str, str]:
 
 
 def exit_on_stop_signals() -> AbstractContextManager[None]:
-    """A context before the actual work, e.g. while torch is imported: a stop signal ends the process at once, with exit
-    status 130. A library could swallow an exception instead."""
+    """End the process at once, with exit status 130, if a stop signal comes during a ``with`` block before the actual
+    work, e.g. while torch is imported. A library could swallow an exception instead."""
     return on_stop_signals(_exit)
 
 
 @contextmanager
 def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
-    """A context in which stop signals call ``act``, if this thread may catch signals."""
+    """Let stop signals call ``action`` during a ``with`` block, if this thread may catch signals."""
     before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
     try:
         for number in before:

@@ -15,8 +15,8 @@ _RESULTS: list[Any] = []  # standard outputs reserved for results, innermost las
 
 @contextlib.contextmanager
 def only_results() -> Iterator[None]:
-    """A context that reserves standard output for ``results()``: other prints, e.g. of a user's own module, go to
-    standard error."""
+    """Reserve standard output for ``results()`` during a ``with`` block: other prints, e.g. of a user's own module, go
+    to standard error."""
     _RESULTS.append(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -35,8 +35,8 @@ _FILTERS = threading.RLock()
 
 @contextlib.contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """A context without Python's warnings. Their filters are global to the process, so one thread at a time changes and
-    restores them."""
+    """Suppress Python's warnings during a ``with`` block. Their filters are global to the process, so one thread at a
+    time changes and restores them."""
     with _FILTERS, warnings.catch_warnings(action="ignore"):
         yield
 

@@ -18,7 +18,7 @@ receptive field    the positions that can influence a state
 loop               one application of a model's shared layers (``Model.advance``)
 input injection    combining the embedded input with the state at the start of a loop
 T(n), rounds       the rounds in which a task's reference algorithm solves a problem of size n
-halting            a row's end of looping; a stopping rule chooses the loop
+halting            the end of a row's loops; a stopping rule chooses it
 size               a problem's difficulty on each axis of its task, e.g. its number of digits
 =================  ====================================================================================================
 
@@ -115,8 +115,8 @@ class Inputs(Rows):
     position: Int[Tensor, "b t"]  # given to positional encodings; augmentation may change it in training
     digit_position: Int[Tensor, "b t"]  # within its number, from 1, in the digit order of the answer; 0 for a sign
     padding_mask: Bool[Tensor, "b t"]  # False after a row's end: no result may depend on the tokens there
-    # The line of a grid that a token stands in, from 0; ``position`` is then its column. A row that is no grid has one
-    # line.
+    # The line of a grid that a token stands in, from 0; ``position`` is then its column. A row that is not a grid has
+    # one line.
     line: Int[Tensor, "b t"] = field(default=None, kw_only=True)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Inputs(Rows):
 
     @property
     def host(self) -> Inputs:
-        """The inputs on the CPU, where numbers that decide what is computed are read."""
+        """The inputs on the CPU, from which code reads the numbers that decide what to compute."""
         return self
 
     def to(self, device: torch.device) -> Inputs:
@@ -207,7 +207,7 @@ class Trace:
     Loops are counted from 1: loop k is ``predictions[k - 1]``, and it was run in rows with ``loops >= k``. An answer is
     the first ``ends`` predictions, up to and including the first end symbol; ``confidence`` is the mean log probability
     of these predictions. ``movement`` is how far a loop moved the row's state: the largest ‖h_k − h_{k−p}‖ / ‖h_k‖ of
-    its positions, over p = 1 and p = 2 loops; infinite where there are not as many loops before it.
+    its positions, over p = 1 and p = 2 loops; infinite where fewer loops come before it.
     """
 
     predictions: Int[Tensor, "k b a"]
