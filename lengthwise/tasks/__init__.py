@@ -1,4 +1,4 @@
-"""Tasks make problems and know nothing of models. The catalog finds every task in this folder."""
+"""Tasks make problems and know nothing about models. The catalog finds every task in this folder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Task(Config):
     axes: tuple[str, ...] = ("length",)
     smallest: int = 1
     largest: int | None = None
-    # The sizes there are, ascending, if some are missing: range(3, 300, 3) or (4, 8, 16). ``smallest`` and ``largest``
+    # The valid sizes, ascending, unless all are valid: range(3, 300, 3) or (4, 8, 16). ``smallest`` and ``largest``
     # follow from it, unless it is a property.
     listed_sizes: Sequence[int] | None = None
     is_collection: bool = False  # a fixed collection of problems, which ``part`` splits
@@ -77,8 +77,8 @@ class Task(Config):
 
     @property
     def chance(self) -> float:
-        """The accuracy per symbol of guessing: by default 1 / the number of symbols of answers. Tasks with a common
-        class return its share."""
+        """The accuracy per symbol of guessing: by default 1 / the number of symbols of answers. Tasks with a frequent
+        class return its fraction."""
         return 1 / len(self.writes or self.symbols)
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Task(Config):
         return size if listed is None else max((one for one in listed if one <= size), default=listed[0])
 
     def replace_missing_sizes(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b axes"]:
-        """Replace sizes that ``listed_sizes`` lacks by random ones of it, up to the largest of ``sizes``."""
+        """Replace sizes that ``listed_sizes`` lacks by random sizes in it, up to the largest of ``sizes``."""
         if self.listed_sizes is None:
             return sizes
         known = torch.tensor(self.listed_sizes)
@@ -134,7 +134,7 @@ class Task(Config):
         return self
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        """Return all problems of one size, each once; None if there are more than ``most``, or by default."""
+        """Return all problems of one size, each once; None if there are more than ``most``, and by default."""
         return None
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
@@ -155,7 +155,7 @@ class Task(Config):
 
     @abstractmethod
     def parse(self, text: str) -> Problems:
-        """Read one problem from typed text. Raises UsageError, in one line, if the text is no problem."""
+        """Read one problem from typed text. Raises UsageError, in one line, if the text is not a problem."""
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         """Return an answer as people read it: by default, its symbols."""
@@ -240,11 +240,11 @@ class SequenceTask(Task):
         return self.from_rows(torch.full((len(row), 1), size[0]), row)
 
     def find_fault(self, prompt: str) -> str:
-        """Return why a row of symbols is no problem of the task; empty, as by default, if it is one."""
+        """Return why a row of symbols is not a problem of the task; by default, and if it is one, ""."""
         return ""
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """By default, an answer has at most as many symbols as its prompt."""
+        """Return the prompts' lengths: by default, no answer is longer than its prompt."""
         return sizes[:, 0]
 
     @abstractmethod

@@ -39,7 +39,8 @@ class Addition(ArithmeticTask):
         return ("length",) if self.equal_lengths else ("first", "second")
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """The longest carry: the number of columns from the one where it starts to the last that passes it on."""
+        """Return the longest carry: the number of columns from the one where it starts to the last that passes it
+        on."""
         totals = self.stack(problems)[0].sum(2)
         above = torch.nn.functional.pad(totals, (0, 1))[:, 1:] % self.base
         carried = self.digits(problems, totals.shape[1] + 1)[:, 1:] != above
@@ -55,9 +56,9 @@ class Addition(ArithmeticTask):
         return self._trim_operands(sizes, columns.mT.contiguous(), generator)
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Sums with one long carry: it starts at a uniform position and is passed on to a uniform later one (in half of
-        the rows to the very end), through columns that add up to base − 1; in half of the rows these columns hold a
-        largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
+        """Draw sums with one long carry: it starts at a uniform position and is passed on to a uniform later one (in
+        half of the rows to the very end), through columns that add up to base − 1; in half of the rows these columns
+        hold a largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
         return self._trim_operands(sizes, carry_chain(pair, always=True).to(SYMBOL), generator)
 

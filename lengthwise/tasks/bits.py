@@ -102,11 +102,11 @@ class SquareRoot(SequenceTask):
         return super().parse(text.strip()[::-1])
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        """Most significant bit first."""
+        """Write a number, most significant bit first."""
         return self.vocab.decode(prompt.flip(0))
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        """Most significant bit first, without leading zeros."""
+        """Write a root, most significant bit first, without leading zeros."""
         return self.vocab.decode(answer.flip(0)).lstrip("0") or "0"
 
     def reference(self, prompt: str) -> str:
@@ -153,7 +153,7 @@ class BinarySum(SequenceTask):
     def _draw_rows_with_ones(
         self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator
     ) -> Problems:
-        """Draw rows with this number of ones, anywhere."""
+        """Draw rows with this number of ones, at random positions."""
         length, width = sizes[:, :1], int(sizes.max())
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
         return self.from_rows(sizes, (draw.argsort(1).argsort(1) < ones).long())
@@ -170,7 +170,7 @@ class BinarySum(SequenceTask):
         return self._draw_rows_with_ones(sizes, sizes[:, :1].clamp(max=ones), generator)
 
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """The number of ones is a power of two, or one more or one less: 7, 8, 9."""
+        """The number of ones is near a power of two, by one at most: 7, 8, 9."""
         length = sizes[:, 0]
         power = 2 ** (torch.rand(len(sizes), generator=generator) * _bit_length(length)).long()
         ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
@@ -183,7 +183,7 @@ class BinarySum(SequenceTask):
         return Problems(sizes, bits, length, answer, written, length)
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        """In binary, most significant bit first."""
+        """Write a number in binary, most significant bit first."""
         return self.vocab.decode(answer.flip(0))
 
     def reference(self, prompt: str) -> str:

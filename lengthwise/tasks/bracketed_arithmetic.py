@@ -18,7 +18,7 @@ from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks import modular_arithmetic as flat
 
-# Families: in which order operations are computed; the largest number comes last.
+# Families: each numbers the operations in the order in which they are computed; the largest number comes last.
 
 
 def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
@@ -94,13 +94,13 @@ class BracketedTask(Task):
     def _bracket(
         self, sizes: Int[Tensor, "b 1"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"], order: Tensor
     ) -> tuple[Int[Tensor, "b p"], Int[Tensor, "b n"]]:
-        """Write expressions, and return their numbers' positions. Of any operations next to each other, that with the
-        largest ``order`` is computed last."""
+        """Write expressions, and return their numbers' positions. Of neighbouring operations, the one with the largest
+        ``order`` is computed last."""
         width = 4 * numbers.shape[1] - 3
         place = torch.arange(numbers.shape[1])
         real, between = place < sizes, place < sizes - 1
-        # A bracket reaches on both sides to the next operation that is computed later: the operations between the
-        # bracket's first (or last) number and its own come before it, and the one beyond that number comes after it.
+        # An operation's bracket extends on each side up to the next operation that is computed later. So the operations
+        # between it and the bracket's first (or last) number come before it, and the one beyond that number after it.
         order = order.masked_fill(~between, torch.inf)
         own = order[:, None].expand(-1, len(place), -1)
         right, left = (part & between[:, None] for part in (place >= place[:, None], place < place[:, None]))
@@ -115,7 +115,7 @@ class BracketedTask(Task):
         inside = (position >= number[:, None]) & real[:, None], (position >= operation[:, None]) & between[:, None]
         opening = len(self.writes) + len(self.operations)
         row = torch.where(inside[0].sum(2) == inside[1].sum(2), opening, opening + 1)
-        row = torch.nn.functional.pad(row, (0, 1))  # a place for what lies beyond a row's end
+        row = torch.nn.functional.pad(row, (0, 1))  # a place for symbols beyond a row's end
         row = row.scatter(1, number.where(real, width), numbers)
         row = row.scatter(1, operation.where(between, width), operations + len(self.writes))[:, :width]
         return zero_after(row.to(SYMBOL), 4 * sizes[:, 0] - 3), number
@@ -139,7 +139,7 @@ class BracketedTask(Task):
         return values[:, 0]
 
     def reduce(self, expression: str) -> str:
-        """Compute brackets that hold two numbers, again and again: an expression becomes its value."""
+        """Compute brackets that hold two numbers, repeatedly, until the expression is its value."""
 
         def compute(match: re.Match[str]) -> str:
             first, second = int(match[1]), int(match[3])

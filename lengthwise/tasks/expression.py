@@ -303,12 +303,12 @@ class Expression(Task):
         return str(value(prompt))
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """The number of operators, and the depth of parentheses."""
+        """Return the number of operators, and the depth of parentheses."""
         nested = (problems.prompt == OPEN).long() - (problems.prompt == CLOSE).long()
         return {"operators": problems.rounds, "depth of parentheses": nested.cumsum(1).amax(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """A value is shorter than its expression."""
+        """Return the largest length of a value: it is shorter than its expression."""
         return (sizes[:, 0] - 1).clamp(max=self.most)
 
 

@@ -33,7 +33,7 @@ class File(Task):
     """
 
     path: OneLine = field(metadata={"identity": False})  # of the file, or of a folder that save_to_disk wrote
-    digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # of its content; empty: as it is
+    digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # of its content; empty: computed
     shares: tuple[Size, Size, Size] = (10, 2, 1)  # of training, validation and test, without a column ``split``
     words: bool = False  # symbols are words, separated by spaces, not characters
     final_after: OneLine = ""  # the symbol after whose last place an answer's final part begins
@@ -99,7 +99,7 @@ class File(Task):
 
     @property
     def chance(self) -> float:
-        """The fraction of answer symbols that are the commonest one."""
+        """The most frequent answer symbol's fraction of all answer symbols."""
         return float(self._count_symbols[1].max() / max(1, int(self._count_symbols[1].sum())))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Formal languages that take counters or a stack: counted blocks, Dyck words (Hewitt et al. 2020), and pushing and
+"""Formal languages that need counters or a stack: counted blocks, Dyck words (Hewitt et al. 2020), and pushing and
 popping (Delétang et al. 2023)."""
 
 from __future__ import annotations

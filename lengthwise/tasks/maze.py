@@ -230,7 +230,7 @@ class Maze(SquareGridTask):
         return self._from_grids(grid.flatten(1), side // 2)
 
     def reference(self, prompt: str) -> str:
-        """Breadth-first search from S."""
+        """Find the way by breadth-first search from S."""
         side = round(len(prompt) ** 0.5)
         start, cell = prompt.index("S"), prompt.index("G")
         previous, queue = {start: start}, deque([start])

@@ -49,7 +49,7 @@ def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: G
 
 
 def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """One in nine places of ten."""
+    """1 in nine places of ten."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
 
 
@@ -72,7 +72,7 @@ def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Gen
 class ModularArithmetic(Task):
     """n numbers below ``modulus`` with +, - or * between them → the value modulo ``modulus`` (Delétang et al. 2023).
 
-    * comes before + and -, as in print. The size is the number of numbers, so a prompt has 2n − 1 symbols. T(n) = n.
+    * is computed before + and -. The size is the number of numbers, so a prompt has 2n − 1 symbols. T(n) = n.
     """
 
     modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it

@@ -31,7 +31,7 @@ def all_highest(digits: Operands, base: int, sizes: Tensor, generator: Generator
 
 
 def one_carry_throughout(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """Columns that add up to the largest digit, each in one number, and one more in the lowest: a carry passes all."""
+    """The largest digit once in each column, else zeros, and one more in the lowest column: a carry passes all."""
     count = sizes[:, :1, None]
     owner = (torch.rand(len(digits), 1, digits.shape[2], generator=generator) * count).long()
     number = torch.arange(digits.shape[1])[:, None]

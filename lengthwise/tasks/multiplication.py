@@ -1,4 +1,4 @@
-"""Multiplication, binary of a short number and a long one (Fan et al. 2025, section 6.1), or in any base from 2 to 10
+"""Multiplication: of a short and a long binary number (Fan et al. 2025, section 6.1), or in any base from 2 to 10
 (McLeish et al. 2024, section 4)."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lengthwise.tasks.operands import SHARED, ArithmeticTask, Digits
 
 @dataclass(frozen=True)
 class Multiplication(ArithmeticTask):
-    """n1 digits times n2 digits → their product. T = n1 · n2: a digit of the first adds the second in, and a carry
+    """n1 digits times n2 digits → their product. T = n1 · n2: each digit of the first adds the second once, and a carry
     travels one digit per round.
 
     With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits; without, an operand is a
@@ -30,7 +30,7 @@ class Multiplication(ArithmeticTask):
 
     base: Base = 2  # of the numbers, 2 to 10
     order: Order = "most"  # which digit of an operand is written first
-    product: Order = "least"  # which digit of the product is
+    product: Order = "least"  # which digit of the product is written first
     leading_zeros: bool = True  # every digit is uniform, and the product has n1 + n2 digits
 
     axes = ("first", "second")
@@ -91,7 +91,7 @@ class Multiplication(ArithmeticTask):
         return digits if self.product == "most" else digits[::-1]
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """The number of digits other than zero."""
+        """Return the number of digits other than zero."""
         return {"ones" if self.base == 2 else "digits above 0": (problems.prompt % self.base > 0).sum(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -99,7 +99,7 @@ class Multiplication(ArithmeticTask):
 
 
 def _multiply(first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], base: int) -> Int[Tensor, "b n+m"]:
-    """Long multiplication, least significant digit first: total the columns, then carry."""
+    """Multiply by long multiplication, least significant digit first: add up the columns, then carry."""
     shorter, longer = sorted((first.double(), second.double()), key=lambda digits: digits.shape[1])
     size, width = longer.shape[1], shorter.shape[1] + longer.shape[1]
     totals = longer.new_zeros(len(longer), width)

@@ -56,7 +56,7 @@ class Pair:
 
     @property
     def shorter_length(self) -> Int[Tensor, "b 1"]:
-        """Digits of the shorter number."""
+        """The shorter number's number of digits, per row."""
         return self.lengths.amin(1, keepdim=True)
 
     @property
@@ -124,7 +124,7 @@ def highest_and_one(pair: Pair) -> Digits:
 
 
 def every_column_carries(pair: Pair) -> Digits:
-    """Columns that all add up to the base or more; if one number is longer, the columns of both."""
+    """Columns that all add up to the base or more; if one number is longer, the columns that both have."""
     first = pair.digits(low=1)
     more = (torch.rand(first.shape, generator=pair.generator) * first).long()
     return torch.stack([first, pair.base - first + more], 1)
@@ -155,14 +155,14 @@ def powers(pair: Pair) -> Digits:
 
 
 def zeros(pair: Pair) -> Digits:
-    """One number is zero, or both are; without leading zeros: 1000."""
+    """One number is zero, or both are; where leading zeros are not allowed, 1000 instead."""
     digits = torch.stack([pair.digits(), pair.digits()], 1)
     nonzero = torch.randint(3, (len(digits), 1, 1), generator=pair.generator)  # 2: neither
     return digits * (torch.tensor([[0], [1]]) == nonzero)
 
 
 def one_and_any(pair: Pair) -> Digits:
-    """One number is 1: 372+001; without leading zeros: 1001."""
+    """One number is 1: 372+001; where leading zeros are not allowed, 1001 instead."""
     return pair.order(pair.digits(), (pair.place == 0).long().expand(len(pair.lengths), -1))
 
 
@@ -275,15 +275,15 @@ class NumberTask(Task):
 
     @property
     def answer_order(self) -> Order:
-        """Which digit of an answer is written first."""
+        """The order of an answer's digits: which is written first."""
         return self.order
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        """Most significant digit first, without leading zeros."""
+        """Write a number, most significant digit first, without leading zeros."""
         return self.vocab.decode(answer if self.answer_order == "most" else answer.flip(0)).lstrip("0") or "0"
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        """Most significant digit first."""
+        """Write a prompt, most significant digits first."""
         return to_reading_order(self.vocab.decode(prompt), self.order)
 
     def read_number(self, digits: str) -> int:

@@ -51,7 +51,7 @@ class Collection:
     digest: str  # 16 hexadecimal digits of the SHA-256 of the file
     repeated: int  # rows of the file that repeat an earlier one
     ids: Int[Tensor, " total"]  # followed by zeros, the longest text's number of symbols
-    start: Int[Tensor, "n 2"]  # of prompt and answer, in ``ids``
+    start: Int[Tensor, "n 2"]  # where prompt and answer start in ``ids``
     length: Int[Tensor, "n 2"]
     size: Int[Tensor, " n"]
     rounds: Int[Tensor, " n"]
@@ -76,7 +76,7 @@ def to_symbols(text: str, words: bool = False) -> str:
 
 
 def to_text(symbols: str) -> str:
-    """The inverse of ``to_symbols``."""
+    """Convert symbols back to the text of a file."""
     return symbols.translate(_TO_TEXT)
 
 
@@ -102,7 +102,8 @@ def list_faults(path: Path, words: bool = False) -> list[str]:
 
 @lru_cache(maxsize=8)
 def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], words: bool) -> Collection:
-    """Read a file's problems; ``state``, its names, times and sizes, only makes changed files be read again."""
+    """Read a file's problems. ``state`` holds its names, times and sizes: a key of the cache, so that changed files are
+    read again."""
     entries, digest = _read_entries(path, None, words)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
@@ -212,7 +213,7 @@ def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
     )
     try:
         loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # any error of the library for other folders
+    except Exception as error:  # the library raises various errors for other folders
         raise UsageError(f"{path}: not a data set that save_to_disk wrote ({one_line(error)})") from None
     parts = loaded.items() if isinstance(loaded, Mapping) else [(None, loaded)]
     return ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)

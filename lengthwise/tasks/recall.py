@@ -58,12 +58,12 @@ def in_reverse_order(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tens
 
 
 def last_pair_alone(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """All queries are the letter of the last pair."""
+    """All queries ask for the letter of the last pair."""
     return keys, (sizes - 1).expand_as(queried)
 
 
 def first_pair_alone(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """All queries are the letter of the first pair."""
+    """All queries ask for the letter of the first pair."""
     return keys, torch.zeros_like(queried)
 
 

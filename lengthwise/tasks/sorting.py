@@ -186,7 +186,7 @@ def _draw_consecutive(numbers: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
 
 LABELS = string.ascii_uppercase + string.ascii_lowercase
 FIRST, COLON, COMMA = 10, 10 + len(LABELS), 11 + len(LABELS)  # ids of the first label and of the two signs
-MANY = 64  # a power of two, more than there are labels; EXACT times as many is still a machine word
+MANY = 64  # a power of two above the number of labels; EXACT · MANY fits in 64 bits
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class Sorting(Task):
         return self._problems(torch.tensor([[len(names), width]]), digits, length, labels)
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        """Most significant digit first."""
+        """Write a prompt, most significant digits first."""
         return to_reading_order(self.vocab.decode(prompt), self.order)
 
     def reference(self, prompt: str) -> str:

@@ -46,7 +46,7 @@ class Copy(_AlphabetTask):
         return prompt
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """The longest run of equal symbols."""
+        """Return the longest run of equal symbols."""
         row, position = problems.prompt, torch.arange(1, problems.prompt.shape[1] + 1)
         equal = torch.nn.functional.pad(row[:, 1:] == row[:, :-1], (0, 1))
         goes_on = equal & length_mask(problems.prompt_length - 1, row.shape[1])
@@ -63,7 +63,7 @@ class _RearrangementTask(_AlphabetTask):
 
     @abstractmethod
     def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        """Return the position in the prompt of each symbol of the answer; after its end, any."""
+        """Return the position in the prompt of each symbol of the answer; arbitrary after its end."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
@@ -203,8 +203,9 @@ class MissingDuplicate(Task):
 
 @dataclass(frozen=True)
 class UniqueSet(SequenceTask):
-    """n uniform symbols of an alphabet → each one at its first appearance. T(n) = n: one symbol per round. In the
-    harder set each row draws from its own subset of 1 to n symbols, of uniform size, so that most rows have repeats."""
+    """n uniform symbols of an alphabet → each different one once, in the order of first appearance. T(n) = n: one
+    symbol per round. In the harder set each row draws from its own subset of 1 to n symbols, of uniform size, so that
+    most rows have repeats."""
 
     harder = "few-symbols"
     question = (

@@ -122,7 +122,7 @@ def read_bases(side: int, purpose: Purpose | None) -> tuple[Int[Tensor, "n cells
     return torch.tensor([[int(symbol) for symbol in base.translate(letters)] for base in kept]), clue
 
 
-# Families: from the side, the solutions and clues of bases and a generator to where the clues of puzzles are.
+# Families. Each takes the side, the solutions and clues of bases, and a generator; it returns where puzzles have clues.
 Chooser = Callable[[int, Tensor, Tensor, Generator], Bool[Tensor, "b cells"]]
 SPARE = 4  # clues beyond a base puzzle's, at most
 
@@ -135,7 +135,7 @@ def some_spare_clues(side: int, full: Tensor, clue: Tensor, generator: Generator
 
 
 def fewest_clues(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Minimal puzzles, of which no clue can be spared."""
+    """Minimal puzzles, from which no clue can be removed."""
     return clue
 
 
@@ -180,7 +180,7 @@ class Sudoku(SquareGridTask):
 
     Size n, which is 4, 6 or 9, is n × n cells in boxes of 2 × 2, 2 × 3 or 3 × 3, line after line; a ``.`` is a blank.
     Every puzzle has one solution. Uniform puzzles are minimal ones with 0 to 4 further clues: base puzzles whose
-    digits, rows and columns are exchanged at random. Training, validation and test have base puzzles of their own that
+    digits, rows and columns are exchanged at random. Training, validation and test have different base puzzles, which
     no symmetry turns into each other. T(n) is the number of blanks.
     """
 
