@@ -8,7 +8,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import AnySize
 from lengthwise.experiment.recipe import Recipe
 
-SHORT = 1.3  # times the training length: as far as a recipe may be chosen
+SHORT = 1.3  # times the training length: the largest size at which recipes may be compared to choose one
 
 
 def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
@@ -30,7 +30,7 @@ def largest_choice(recipe: Recipe) -> int:
 
 
 def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
-    """Raise UsageError for a size that is a test: a size used to choose a recipe no longer tests it."""
+    """Raise UsageError for a size too large to choose on: a size used to choose a recipe no longer tests it."""
     most = largest_choice(recipe)
     for size in sizes:
         if max(recipe.sizes(size)) > most:

@@ -59,7 +59,7 @@ def _draw_problems(
     parts: list[Problems] = []
     if rows:
         parts.append(recipe.lengths.problems(task, clock, rows, draw, hard=min(hard, rows)))
-    if of_families:  # their sizes are distributed as those of the others
+    if of_families:  # their sizes have the same distribution as the others'
         sizes = recipe.lengths.problems(recipe.task, clock, of_families, structured).sizes
         families = choose_families(recipe.task.families, recipe.family_names, recipe.task.name)
         parts.append(draw_mixture(families, sizes, structured))
@@ -71,7 +71,7 @@ _LATEST_ORDERS: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
 
 
 def _epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
-    known = _LATEST_ORDERS.get((rows, seed))  # looked up once, for other threads may change it
+    known = _LATEST_ORDERS.get((rows, seed))  # looked up once, because other threads may change it
     if known is None or known[0] != epoch:
         known = _LATEST_ORDERS[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
     return known[1]
@@ -84,7 +84,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
     found: list[Problems] = []
     kept = count = 0
     while kept < source.rows:
-        before, chunks = kept, max(1, count)  # double the set, to sort rarely
+        before, chunks = kept, max(1, count)  # double the set each time, so that it is rarely sorted
         for _ in range(chunks):
             drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
             drawn = drawn.take(source_of(task, source).of("train", drawn))
@@ -106,8 +106,7 @@ def _drop_repeats(problems: Problems) -> Problems:
 
 
 def validation_problems(recipe: Recipe, count: int) -> Problems:
-    """Draw problems as at the end of training, at their own address, for a loss on problems that were not trained
-    on."""
+    """Draw problems as at the end of training, from their own random stream, for a loss on unseen problems."""
     clock, seed = recipe.lengths.clock(recipe.steps, None), recipe.data_seed
     draws = {"draw": stream(seed, "validation"), "structured": stream(seed, "families", "validation")}
     more = partial(_draw_problems, recipe, clock, purpose="validation", **draws)
@@ -145,10 +144,10 @@ def fresh_problems(
     bottom: int = 1,
     source: Source = FRESH,
 ) -> Problems:
-    """Draw problems of one size at their own address, which no training batch shares: for tests or, with a ``step``,
-    for validation during training. None of them is in a fixed set. ``natural`` ones follow the task's own distribution
-    over sizes, from ``bottom`` up to this one; other kinds are a family's name. Raises NoProblemsLeft if a fixed set
-    leaves none."""
+    """Draw problems of one size from their own random stream, which no training batch shares: for tests or, with a
+    ``step``, for validation during training. None of them is in a fixed set. ``natural`` ones follow the task's own
+    distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name. Raises NoProblemsLeft if a
+    fixed set leaves none."""
     if count < 1:
         raise UsageError(f"count must be 1 or more, not {count}")
     purpose: Purpose = "test" if step is None else "validation"

@@ -66,7 +66,7 @@ class Layout(Config):
         if not self.accepts(task):
             fitting = []
             for name, kind in kinds(Layout).items():
-                with suppress(TypeError):  # it needs arguments
+                with suppress(TypeError):  # a layout may need arguments
                     if kind.__module__.startswith("lengthwise.") and kind().accepts(task):
                         fitting.append(name)
             others = f"; these do: {', '.join(fitting)}" if fitting else ""
@@ -187,9 +187,9 @@ def _around(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor,
 class FullOutput(_Row):
     """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
-    supervised too, with the end symbol as target. With ``level`` besides, all rows of a training batch have as many
-    positions as the longest: short problems have long tails, so a model learns that the answer is over at positions
-    that no answer of training reaches.
+    supervised too, with the end symbol as target. With ``level`` too, all rows of a training batch have as many
+    positions as the longest: short problems have long tails, so a model learns the end at positions that no answer of
+    training reaches.
 
     With ``causal=False`` every position sees the whole row, as an encoder does. No slot holds an answer, so there is
     nothing to copy; and all slots of a problem's size are there in training too, so a row does not show how long its
@@ -217,7 +217,7 @@ class FullOutput(_Row):
         present, end = batch.inputs.padding_mask, self.vocabs(task)[0].id(END)
         tokens, slots = batch.inputs.tokens.where(present, end), batch.answer_slots | ~present
         inputs = replace(batch.inputs, tokens=tokens, padding_mask=torch.ones_like(present))
-        return replace(batch, inputs=inputs, loss_mask=slots, answer_slots=slots)  # their targets are the end already
+        return replace(batch, inputs=inputs, loss_mask=slots, answer_slots=slots)  # their targets are the end
 
 
 @dataclass(frozen=True)

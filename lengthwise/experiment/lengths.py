@@ -120,8 +120,8 @@ class OneOf(SampledLengths):
 
 @dataclass(frozen=True)
 class LogUniform(SampledLengths):
-    """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n: of sizes up to 20, half are
-    at most 3. Where there are two axes, uniform sizes give short problems, which people type, one row in forty-four."""
+    """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n: of sizes up to 20, half are at
+    most 3. With uniform sizes on two axes, only one row in 44 is a short problem, such as people type."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest
@@ -188,7 +188,7 @@ class Mastery(Growing):
     least: Fraction = 0.9  # exact match that passes
     count: Size = 64  # problems of an exam
     longest: Fraction = 0.0  # fraction of the rows that have the largest size
-    grow: Growth = 1.0  # factor by which the maximum grows, to a whole number above; 1: it grows by 1
+    grow: Growth = 1.0  # factor by which the maximum grows, rounded up; 1: it grows by 1
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         sizes, maximum = super().draw(step, rows, axes, generator), self.maximum(step)

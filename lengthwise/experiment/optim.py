@@ -56,7 +56,7 @@ class AdamW(Optimizer):
     rate: NotNegative = 1e-3  # the peak of the learning rate
     betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
     eps: Positive = 1e-8  # added to the root of the mean square
-    weight_decay: NotNegative = 0.01  # fraction of the weights taken off per step, times the learning rate
+    weight_decay: NotNegative = 0.01  # per step, this times the learning rate is the fraction taken off the weights
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return strip_compiler_wrappers(torch.optim.AdamW)(
@@ -104,8 +104,8 @@ class Schedule(Config):
 
     # How the rate falls after its peak.
     shape: Literal["constant", "cosine", "linear", "exponential", "trapezoid"] = "constant"
-    warmup: Fraction = 0.0  # of the steps: the rate rises linearly
-    cooldown: Fraction | None = None  # of the steps, at the end: the rate falls; None: as the shape has it
+    warmup: Fraction = 0.0  # fraction of the steps in which the rate rises linearly
+    cooldown: Fraction | None = None  # fraction of the steps, at the end, in which the rate falls; None: the shape's
     floor: Fraction = 0.0  # the rate after the last step, as a fraction of the peak
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class Schedule(Config):
             raise UsageError("an exponential decay never reaches 0: give it a floor above 0, e.g. floor=0.05")
 
     def factor(self, step: int, steps: int) -> float:
-        """The fraction of the peak rate at a step, counted from 0, of a run of ``steps``."""
+        """Return the fraction of the peak rate at a step, counted from 0, of a run of ``steps``."""
         warm = self.warmup * steps
         if step < warm:
             return (step + 1) / (warm + 1)

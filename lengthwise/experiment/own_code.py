@@ -70,7 +70,7 @@ def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
 
 @contextmanager
 def running_foreign_code(recipe: Recipe) -> Iterator[None]:
-    """A context in which user code runs: it may draw from global generators, and raise any error."""
+    """Run user code in a ``with`` block: it may draw from global generators, and raise any error."""
     with rng.preserve_generators(), wrap_user_errors(recipe):
         yield
 
@@ -133,10 +133,10 @@ def _without_docstrings(node: ast.stmt) -> ast.AST:
 
 
 def _bytecode(thing: Any) -> Any:
-    """Return the bytecode of a class that stands in no file, as in a notebook."""
+    """Return the bytecode of a class without a source file, as in a notebook."""
     if isinstance(thing, CodeType):
         return thing.co_code, thing.co_names, [_bytecode(one) for one in thing.co_consts]
-    if isinstance(thing, frozenset):  # in no order that another process would have
+    if isinstance(thing, frozenset):  # its order differs between processes
         return sorted(repr(_bytecode(one)) for one in thing)
     if isinstance(thing, tuple):
         return [_bytecode(one) for one in thing]

@@ -20,16 +20,16 @@ from lengthwise.experiment.source import Finite
 from lengthwise.tasks import Task
 
 CHUNK = 65_536  # problems that are drawn at a time
-MAX_EMPTY_CHUNKS = 1000  # chunks without a problem after which there are none of a part
-SPLIT = Finite(rows=1)  # whose hash of the prompt assigns problems to parts
+MAX_EMPTY_CHUNKS = 1000  # empty chunks in a row after which a part counts as empty
+SPLIT = Finite(rows=1)  # its hash of the prompt assigns problems to parts
 
 
 class ProblemSet(Sequence[dict[str, Any]]):
     """Problems of a task, in the order in which they were drawn.
 
     An item is a dictionary with ``prompt``, ``answer``, ``size`` (on two axes ``sizes``) and ``rounds``: so a torch
-    ``DataLoader`` takes the set as it is. ``problems`` are tensors of symbol ids, whose memory
-    ``problems.prompt.numpy()`` and ``jax.dlpack.from_dlpack(problems.prompt)`` share.
+    ``DataLoader`` can read the set. ``problems`` are tensors of symbol ids, whose memory ``problems.prompt.numpy()``
+    and ``jax.dlpack.from_dlpack(problems.prompt)`` share.
     """
 
     def __init__(self, task: Task, problems: Problems) -> None:
@@ -46,7 +46,7 @@ class ProblemSet(Sequence[dict[str, Any]]):
         return self.__getitems__([at])[0]
 
     def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
-        """Return several items; a torch ``DataLoader`` fetches a batch so."""
+        """Return several items; a torch ``DataLoader`` calls this for a batch."""
         return [json.loads(line) for line in json_lines(self.task, self.problems.take(torch.tensor(rows)))]
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ def draw_problems(
     known, given, number, fruitless = torch.tensor([list(size) for size in sizes]), 0, 0, 0
     while given < count:
         draw = stream(seed, "problems", task.name, split or "all", number)
-        # Always as many, so that fewer problems are the beginning of more.
+        # Draw a full chunk always, so that a smaller ``count`` gives the first problems of a larger one.
         found = task.sample(known[torch.randint(len(known), (CHUNK,), generator=draw)], draw)
         if split and source_of(task, SPLIT) is SPLIT:
             found = found.take(SPLIT.of(split, found))

@@ -38,8 +38,8 @@ class Watch(fields.Config):
     loss of ``validation`` problems like those trained on, and the perplexity of the right answer to each of the
     ``probes``, prompts as a person types them.
 
-    With ``keep="best"`` exact match also chooses the weights, so sizes should stay near the training lengths: report
-    far beyond, never choose.
+    With ``keep="best"`` exact match also chooses the weights, so sizes should stay near the training lengths: measure
+    far beyond only to report.
     """
 
     every: Whole = 0  # steps; 0: never
@@ -66,9 +66,9 @@ class ChosenOn(fields.Config):
 class Parent(fields.Config):
     """The run that a training continues from, and the state taken from it."""
 
-    digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # of what is taken
-    step: Whole  # steps that it took; training continues from there
-    state: bool = False  # the optimizer's state is taken too, not the weights alone
+    digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # hash of the state taken
+    step: Whole  # the step from which training continues
+    state: bool = False  # take the optimizer's state too, not only the weights
     run: OneLine = field(default="", metadata={"identity": False})  # its name or folder
 
 
@@ -76,7 +76,7 @@ class Parent(fields.Config):
 class Recipe(fields.Config):
     """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
 
-    name: Name  # what it is called; the run's folder begins with it
+    name: Name  # the recipe's name; the run's folder begins with it
     task: Task  # the problems
     layout: Layout  # how a problem is written as a row of tokens
     lengths: Lengths  # sizes of the training problems
@@ -85,26 +85,26 @@ class Recipe(fields.Config):
     objective: Objective  # the loss
     steps: Count  # optimizer steps, including those of the run that it continues
     batch: Size = 64  # rows per step
-    optimizer: Optimizer = AdamW()  # how the loss is descended
+    optimizer: Optimizer = AdamW()  # minimizes the loss
     schedule: Schedule = Schedule()  # the learning rate over the run
     clip: Positive | None = 1.0  # the gradient's largest norm
-    ema: Decay = 0.0  # decay of the weights' moving average, which is then what is evaluated; 0: none
+    ema: Decay = 0.0  # decay of the weights' moving average, which is then evaluated; 0: none
     ema_start: Whole = 0  # the step from which it averages
     source: Source = Fresh()  # new problems in every batch, or a fixed set
     hard: Fraction = 0.0  # fraction of every training batch drawn from the task's harder set
     families: Fraction = 0.0  # fraction of every training batch drawn from the task's families of structured problems
-    family_names: tuple[str, ...] = ()  # from these of them; none: from all
-    stopping: Stopping = Oracle()  # the rule by which its weights answer, unless another is asked for
+    family_names: tuple[str, ...] = ()  # names of the families to draw from; none: all
+    stopping: Stopping = Oracle()  # the rule that chooses the answer's loop, unless another is requested
     watch: Watch = Watch()  # what is measured while training
-    # Which weights come out: of the last step; or of those that `watch` saw, those of the best exact match (the mean
-    # over its sizes), or of the lowest validation loss.
+    # Which weights to keep: those of the last step or, among those that `watch` measured, those with the best exact
+    # match (the mean over its sizes) or the lowest validation loss.
     keep: Literal["last", "best", "lowest-loss"] = "last"
-    patience: Whole = 0  # measurements by `watch` without a better one that end training; 0: never early
-    accumulate: Size = 1  # parts of a batch that are run one after the other, to take less memory
+    patience: Whole = 0  # training ends after this many measurements without improvement; 0: never early
+    accumulate: Size = 1  # parts of a batch that are run one after the other, to save memory
     parent: Parent | None = None  # the run that it continues; none: from initial weights
     seed: Seed = 0  # initial weights, dropout, loops
     data_seed: Seed = 0  # problems
-    # What chose it; no part of its id, as it changes nothing of what is trained.
+    # What the recipe was chosen on; not part of its id, since it does not change training.
     chosen_on: ChosenOn = field(default=ChosenOn(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class Recipe(fields.Config):
     def json(self) -> str:
         """Return all fields as JSON; ``read`` is the inverse. Raises UsageError if a field holds an invalid value."""
         tree = fields.encode(self)
-        fields.decode(Recipe, tree)  # what cannot be read back is not written
+        fields.decode(Recipe, tree)  # raises if the text could not be read back
         return json.dumps(tree, indent=1)
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Estimates of the memory and time of a training or an evaluation, before either is spent.
 
-They are right within a few times: enough to refuse what cannot work, and to say how long the rest takes.
+They are right within a small factor: enough to refuse impossible work, and to say how long the rest takes.
 ``training.cost`` measures.
 """
 
@@ -27,8 +27,8 @@ from lengthwise.experiment.stopping import Stopping, limit_of
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
 TRAINED_NUMBERS = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
-SMALL_LIMIT = 10**7  # a model whose numbers multiply to less than this, the largest twice, fits any machine
-LARGE = 64  # a size from which on rows are not drawn
+SMALL_LIMIT = 10**7  # any machine holds a model whose numbers, the largest one squared, have a smaller product
+LARGE = 64  # estimates for larger sizes are extrapolated
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ResourceEstimate:
     seconds: float  # of one thread
 
     def check(self, what: str) -> None:
-        """Raise UsageError if this machine lacks the memory, or it takes more than a century."""
+        """Raise UsageError if this machine lacks the memory, or the work would take more than a century."""
         if self.memory > (most := available_memory()):
             raise UsageError(
                 f"{what} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
@@ -60,12 +60,12 @@ def available_memory() -> float:
 
 
 def estimate_sizes(count: int) -> ResourceEstimate:
-    """Estimate a list of ``count`` sizes, each with a row of scores."""
+    """Estimate the cost of ``count`` sizes, each with a row of scores."""
     return ResourceEstimate(2000.0 * count, 0)
 
 
 def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
-    """Estimate ``count`` problems, and their text."""
+    """Estimate the cost of ``count`` problems and their text."""
     return ResourceEstimate(count * (500.0 + 100.0 * sum(size)), 0)
 
 
@@ -114,8 +114,8 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
 
 @lru_cache(maxsize=256)
 def _row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
-    """Return the positions of a row of this size, and T(n). Those of large problems are extrapolated from two small
-    ones: positions linearly, T(n) by a power."""
+    """Return the number of positions of a row of this size, and T(n). Both are extrapolated from two smaller sizes if
+    the size is large: positions linearly, T(n) by a power."""
     largest = max(size)
     if largest <= LARGE:
         return _draw_sample(recipe, size)
@@ -153,7 +153,7 @@ def parameters(recipe: Recipe) -> int:
         one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
         return one + (layers - 1) * (two - one)
     with wrap_user_errors(recipe):
-        # One of a user's own may look at its numbers while it is built, or have a slip.
+        # A user's own model may read its weights while it is built, or have a bug.
         with suppress(Exception), torch.device("meta"):
             return _count_numbers(recipe)
         return _count_numbers(recipe)

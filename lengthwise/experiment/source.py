@@ -40,8 +40,8 @@ SHARES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12),
 class Finite(Source):
     """A fixed set of ``rows`` different problems, in a new order in every epoch; a last incomplete batch is dropped.
 
-    All runs share the set, whatever their seeds; another ``seed`` gives another set. A hash of its prompt assigns each
-    problem to one part: 10/13 of all problems to training, 2/13 to validation, 1/13 to test.
+    Runs share the set, even with different seeds of their own; another ``seed`` here gives another set. A hash of its
+    prompt assigns each problem to one part: 10/13 of all problems to training, 2/13 to validation, 1/13 to test.
     """
 
     rows: Count  # number of different training problems

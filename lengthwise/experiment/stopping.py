@@ -12,7 +12,7 @@ rule                knows T(n)            runs
 ``Restarts``        as its ``rule``       as its ``rule``, from several first states; the best answer counts
 ==================  ====================  ==========================================================================
 
-The limit of a rule that reads is T(n) + ``extra`` loops, or ``most`` where that is given: then it is the same for every
+The limit of a rule that reads answers is T(n) + ``extra`` loops, or ``most`` if given: then it is the same for every
 row, and the rule does not use T(n).
 """
 
@@ -34,18 +34,18 @@ PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
 
 
 class Stopping(fields.Config):
-    """Runs ``limit`` loops at most and chooses one of them, counted from 1: the last one, unless a subclass has a
-    ``done`` or a ``choose`` of its own. Subclasses are frozen dataclasses.
+    """Runs ``limit`` loops at most and chooses one of them, counted from 1: the last one, unless a subclass defines
+    ``done`` or ``choose``. Subclasses are frozen dataclasses.
 
     A rule with ``done`` stops a row at the first loop after which that is True. One with ``choose`` sees all loops.
     """
 
     needs_end: bool = False  # True if answers must end with a symbol of their own, and so can be empty
     needs_movement: bool = False  # True if it reads ``trace.movement``
-    together: int = 1  # rows of a batch for which one choice is made: more than 1, and neighbours decide too
+    together: int = 1  # rows of a batch that share one choice; if more than 1, a choice depends on neighbours
     window: int = 1  # loops that ``done`` sees: the latest one and those before it
     back: int = 0  # number of loops between the answer's loop and the one after which ``done`` is True
-    starts: int = 1  # first states from which a row is answered
+    starts: int = 1  # number of first states from which each row is answered
 
     @property
     def name(self) -> str:
@@ -117,7 +117,7 @@ class MaxConfidence(OutputRule):
 
     extra: Extra = 20  # loops looked at beyond the planned ones
     per: Literal["example", "batch"] = "example"  # one loop for each problem, or one for a batch of 512 (published)
-    most: Size | None = None  # loops looked at, whatever the planned ones; none: planned + extra
+    most: Size | None = None  # loops looked at, independent of the planned ones; none: planned + extra
 
     @property
     def together(self) -> int:  # type: ignore[override]
@@ -135,12 +135,12 @@ class MaxConfidence(OutputRule):
 @dataclass(frozen=True)
 class Halted(OutputRule):
     """``more`` loops after the first whose answer is not empty, which is when its first symbol is not the end; at most
-    the limit, planned + ``extra``. For weights that were trained to answer nothing until they are done (``AnyLoops``
-    with ``Halting``). Where answers stay, ``more`` forgives a model that says so a little early."""
+    the limit, planned + ``extra``. For weights trained to give an empty answer until they are done (``AnyLoops`` with
+    ``Halting``). If later answers stay right, ``more`` corrects for a model that answers a little early."""
 
     extra: Extra = 20  # loops beyond the planned ones, at most
     more: Extra = 0  # loops beyond the first that answers
-    most: Size | None = None  # loops at most, whatever the planned ones; none: planned + extra
+    most: Size | None = None  # loops at most, independent of the planned ones; none: planned + extra
     needs_end = True
 
     @property
@@ -158,7 +158,7 @@ class Converged(OutputRule):
 
     patience: Size = 2  # further loops that must give the same answer
     extra: Extra = 20  # loops beyond the planned ones, at most
-    most: Size | None = None  # loops at most, whatever the planned ones; none: planned + extra
+    most: Size | None = None  # loops at most, independent of the planned ones; none: planned + extra
 
     @property
     def back(self) -> int:  # type: ignore[override]
