@@ -1,8 +1,9 @@
-"""Draw docs/architecture.svg: what flows through the package, and on which floors its folders stand.
+"""Draw docs/architecture.svg: the data flow through the package, and the levels of its folders.
 
     python docs/draw_architecture.py
 
-The floors are read from tests/test_architecture.py, which holds the code to them; each folder needs a caption here.
+The levels are read from tests/test_architecture.py, which checks all imports against them.
+Each folder needs a caption here.
 """
 
 from __future__ import annotations
@@ -20,37 +21,37 @@ INK, FAINT, PAPER = "#2b2b2b", "#767676", "#ffffff"
 PROBLEMS, MATHS, RECIPE, RESULTS, EDGE = "#009E73", "#0072B2", "#D55E00", "#8a4fa3", "#6b6b6b"
 
 CAPTIONS = {
-    "base": (EDGE, "the types that flow, random numbers, vocabulary"),
-    "nn": (MATHS, "attention, mixers, blocks, positions"),
+    "base": (EDGE, "shared types, random numbers, vocabulary"),
+    "nn": (MATHS, "mixers, blocks, positions"),
     "tasks": (PROBLEMS, "one file, one task"),
     "models": (MATHS, "what one loop computes: four methods"),
-    "registry": (RECIPE, "what there is, found without importing it"),
+    "registry": (RECIPE, "finds all parts"),
     "runners": (MATHS, "the plain runner, and faster ones, each equal to it"),
-    "objectives": (RECIPE, "which loops the loss looks at"),
+    "objectives": (RECIPE, "which loops the loss is computed from"),
     "experiment": (RECIPE, "layout, lengths, loops, stopping, optimizer; batch i of a recipe"),
-    "runs": (RESULTS, "a run: rows, weights, checkpoint; the Hub, trackers"),
+    "runs": (RESULTS, "run folders, Hub, trackers"),
     "rasp": (PROBLEMS, "n-RASP-L programs"),
     "report": (RESULTS, "tables and figures, from files alone"),
-    "viewer": (RESULTS, "pages in one file: a model that thinks in the browser"),
+    "viewer": (RESULTS, "one-file web pages that run a model"),
     "evaluation": (RESULTS, "scores, families, attack, decoding"),
     "ask": (RESULTS, "language models by endpoint"),
     "training": (RESULTS, "the training loop"),
-    "jobs": (RESULTS, "many trainings: a pool, Slurm, Ray, sweeps"),
-    "verify": (RESULTS, "claims, retraining, perturbation"),
-    "testing": (RESULTS, "the laws that every part keeps"),
-    "recipes": (RECIPE, "functions that return a recipe"),
-    "studies": (RECIPE, "several recipes and their pictures"),
+    "jobs": (RESULTS, "a pool, Slurm, Ray, sweeps"),
+    "verify": (RESULTS, "checks others’ weights"),
+    "testing": (RESULTS, "laws for every part"),
+    "recipes": (RECIPE, "the recipes’ functions"),
+    "studies": (RECIPE, "several recipes and their figures"),
     "api": (EDGE, "import lengthwise as lw: lw.train, lw.evaluate, …"),
     "cli": (EDGE, "one file, one verb: train, evaluate, solve, …"),
 }
 
 
-def floors() -> list[list[str]]:
-    """The folders, floor by floor from the bottom, as the test has them."""
+def read_levels() -> list[list[str]]:
+    """Return the folders of each level, from the bottom up, as listed in the test."""
     for node in ast.parse((ROOT / "tests" / "test_architecture.py").read_text()).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FLOORS":
-            return [sorted(rooms) for rooms in ast.literal_eval(node.value)]
-    raise LookupError("tests/test_architecture.py has no FLOORS")
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "LEVELS":
+            return [sorted(folders) for folders in ast.literal_eval(node.value)]
+    raise LookupError("tests/test_architecture.py has no LEVELS")
 
 
 class Drawing:
@@ -66,7 +67,7 @@ class Drawing:
         self.parts.append(f'<text x="{x:g}" y="{y:g}" {style}>{escape(words)}</text>')
 
     def box(self, x, y, w, h, colour, *, tint=0.1, round_=5, dash="", line=1.3) -> None:
-        """A tinted rectangle."""
+        """Draw a tinted rectangle."""
         shape = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{round_:g}"'
         self.parts.append(f'<rect {shape} fill="{PAPER}"/>')
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
@@ -75,21 +76,21 @@ class Drawing:
         )
 
     def part(self, x, y, w, h, name, colour, below="") -> None:
-        """What a recipe chooses: a coloured box, and where its code stands."""
+        """Draw a part of a recipe: a coloured box, and the path of its code."""
         self.box(x, y, w, h, colour, tint=0.14)
         self.text(x + w / 2, y + h / 2 + 5, name, bold=True)
         if below:
             self.text(x + w / 2, y + h + 15, below, size=10.5, fill=FAINT, mono=True)
 
     def data(self, x, y, w, h, name, below="") -> None:
-        """What flows: a pill."""
+        """Draw data: a box with round ends."""
         self.box(x, y, w, h, EDGE, tint=0.0, round_=h / 2)
         self.text(x + w / 2, y + h / 2 + 5, name)
         for number, line in enumerate(below.split("\n") if below else []):
             self.text(x + w / 2, y + h + 15 + 13 * number, line, size=10.5, fill=FAINT)
 
     def line(self, points, *, colour=INK, dash="", arrow=True, width=1.4) -> None:
-        """Straight pieces, with a point at the end."""
+        """Draw straight segments with an arrowhead at the end."""
         path = " ".join(f"{'L' if i else 'M'}{x:g} {y:g}" for i, (x, y) in enumerate(points))
         style = f'stroke="{colour}" stroke-width="{width:g}" fill="none"'
         style += f' stroke-dasharray="{dash}"' if dash else ""
@@ -111,11 +112,11 @@ class Drawing:
         return f'{head} font-family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif">\n{inside}\n</svg>\n'
 
 
-def flow(page: Drawing) -> None:
-    """The upper half: from a recipe to a loss, and to a figure."""
+def draw_flow(page: Drawing) -> None:
+    """Draw the upper half: from a recipe to a loss, and to a figure."""
     page.box(20, 20, 1200, 38, RECIPE, tint=0.14)
     page.text(36, 44, "Recipe", bold=True, size=14, anchor="start")
-    page.text(100, 44, "names the task, the model and every orange part; name=value changes any; a hash names the run",
+    page.text(100, 44, "sets the task, the model and every orange part; field=value changes any; a hash names the run",
               size=12, fill=INK, anchor="start")  # fmt: skip
     y, h, gap = 190, 38, 26
     middle = y + h / 2
@@ -144,21 +145,21 @@ def flow(page: Drawing) -> None:
     page.line([(left["Runner"] + 50, 58), (left["Runner"] + 50, 79)], colour=FAINT, dash="2 4")
     page.part(left["Runner"] + 8, 82, 84, 32, "Loops", RECIPE)
     page.line([(left["Runner"] + 50, 117), (left["Runner"] + 50, 132)])
-    page.text(left["Runner"] + 58, 129, "how many, for each row", size=11, fill=FAINT, anchor="start", italic=True)
+    page.text(left["Runner"] + 58, 129, "how many, per row", size=11, fill=FAINT, anchor="start", italic=True)
     for one, two in pairwise(steps):
         if "Runner" not in (one[0], two[0]):
             join(one[0], two[0])
     page.line([(left["Batch"] + 87, middle), (left["Runner"] - 3, middle)])
     page.line([(left["Runner"] + 299, middle), (left["Logits"] - 3, middle)])
     page.part(left["Task"], y, 84, h, "Task", PROBLEMS, "tasks/")
-    page.data(left["Problems"], y, 96, h, "Problems", "prompts, answers,\nrounds T(n)")
+    page.data(left["Problems"], y, 96, h, "Problems", "prompts,\nanswers, T(n)")
     page.part(left["Layout"], y, 84, h, "Layout", RECIPE, "experiment/layout.py")
-    page.data(left["Batch"], y, 84, h, "Batch", "tokens, positions,\nmasks, targets")
+    page.data(left["Batch"], y, 84, h, "Batch", "tokens, masks,\ntargets")
     # A runner holds a model, a model holds blocks, and a block holds a mixer.
     x = left["Runner"]
     page.box(x, 135, 296, 208, MATHS, tint=0.06)
     page.text(x + 14, 157, "Runner", bold=True, anchor="start")
-    page.text(x + 74, 157, "runs each row for its loops", size=11, fill=FAINT, anchor="start")
+    page.text(x + 74, 157, "runs each row’s loops", size=11, fill=FAINT, anchor="start")
     page.box(x + 14, 175, 268, 128, MATHS, tint=0.1)
     page.line([(x + 268, 58), (x + 268, 172)], colour=FAINT, dash="2 4")
     page.text(x + 28, 197, "Model", bold=True, anchor="start")
@@ -169,14 +170,14 @@ def flow(page: Drawing) -> None:
     page.box(x + 42, 240, 212, 40, MATHS, tint=0.22)
     page.text(x + 54, 265, "Mixer", bold=True, anchor="start")
     page.text(x + 104, 265, "attention, or your own", size=11, anchor="start")
-    page.text(x + 148, 322, "runners/plain.py, or a faster one of runners/cpu/", size=10.5, fill=FAINT, mono=True)
-    page.text(x + 148, 336, "with the same values and gradients", size=10.5, fill=FAINT)
+    page.text(x + 148, 322, "runners/plain.py, or runners/cpu/", size=10.5, fill=FAINT, mono=True)
+    page.text(x + 148, 336, "faster, with the same values and gradients", size=10.5, fill=FAINT)
     page.data(left["Logits"], y, 84, h, "Logits")
     page.part(left["Objective"], y, 100, h, "Objective", RECIPE, "objectives/")
     page.data(left["Loss"], y, 70, h, "Loss")
     page.part(left["Optimizer"], y, 100, h, "Optimizer", RECIPE, "experiment/optim.py")
     page.text(centre("Objective") + 60, 166, "in training", size=12, fill=FAINT, italic=True, anchor="middle")
-    # At test: which loop answers, and what is kept of it.
+    # At test: the loop whose answer is scored, and where scores are stored.
     low = 290
     page.text(centre("Logits") + 118, low - 14, "at test", size=12, fill=FAINT, italic=True)
     page.line([(centre("Logits"), y + h + 3), (centre("Logits"), low - 3)])
@@ -190,28 +191,28 @@ def flow(page: Drawing) -> None:
     page.part(x + 358, low, 78, h, "Report", RESULTS, "report/")
 
 
-def house(page: Drawing, top: int) -> None:
-    """The lower half: the folders on their floors, and what holds them together."""
-    page.text(20, top, "Folders of lengthwise/, on floors", bold=True, size=14, anchor="start")
-    page.text(290, top, "each imports from lower floors only", size=12, fill=FAINT, anchor="start")
-    stories = floors()[::-1]
+def draw_folders(page: Drawing, top: int) -> None:
+    """Draw the lower half: the folders by level, and the interfaces between them."""
+    page.text(20, top, "Folders of lengthwise/, by level", bold=True, size=14, anchor="start")
+    page.text(290, top, "imports go to lower levels only", size=12, fill=FAINT, anchor="start")
+    levels = read_levels()[::-1]
     step, left, width = 31, 20, 690
-    for number, rooms in enumerate(stories):
-        y, wide = top + 16 + number * step, (width - 10 * (len(rooms) - 1)) / len(rooms)
-        for place, room in enumerate(rooms):
-            colour, caption = CAPTIONS[room]
+    for number, folders in enumerate(levels):
+        y, wide = top + 16 + number * step, (width - 10 * (len(folders) - 1)) / len(folders)
+        for place, folder in enumerate(folders):
+            colour, caption = CAPTIONS[folder]
             x = left + place * (wide + 10)
             page.box(x, y, wide, 25, colour, tint=0.12, line=1)
-            page.text(x + 10, y + 17, room, size=12, bold=True, anchor="start", mono=True)
-            page.text(x + 22 + 7.4 * len(room), y + 17, caption, size=11, anchor="start", fill=INK)
-    bottom = top + 16 + len(stories) * step
+            page.text(x + 10, y + 17, folder, size=12, bold=True, anchor="start", mono=True)
+            page.text(x + 22 + 7.4 * len(folder), y + 17, caption, size=11, anchor="start", fill=INK)
+    bottom = top + 16 + len(levels) * step
     page.line([(726, top + 20), (726, bottom - 8)], colour=FAINT, dash="2 4")
     cards(page, 750, top)
 
 
 def cards(page: Drawing, x: int, top: int) -> None:
-    """The two seams, in signatures; and who is who."""
-    y = card(page, x, top - 16, MATHS, "Seam 1: a model, and who runs it", [
+    """Draw the signatures of the two interfaces, and the legend."""
+    y = card(page, x, top - 16, MATHS, "Interface 1: a model and its runner", [
         ("Model", ""),
         ("embed(inputs) → context", "stays the same in all loops"),
         ("start(context) → state", "before the first loop"),
@@ -221,19 +222,19 @@ def cards(page: Drawing, x: int, top: int) -> None:
         ("last(inputs, loops, at) → logits", "after each row’s last loop"),
         ("each(inputs, loops, at) → …", "after every loop"),
     ])  # fmt: skip
-    y = card(page, x, y + 14, MATHS, "Seam 2: a block, and what mixes its positions", [
+    y = card(page, x, y + 14, MATHS, "Interface 2: a block and its mixer", [
         ("Mixer", ""),
         ("forward(x, context, cache) → x", "added to the residual"),
-        ("context", "who may see whom"),
-        ("Encoding, of positions", ""),
+        ("context", "which positions are visible"),
+        ("Encoding (of positions)", ""),
         ("vectors(inputs) → x", "added to the embedded input"),
         ("keys, angles, attention_bias", "act within attention"),
     ])  # fmt: skip
     page.box(x, y + 14, 470, 116, EDGE, tint=0.03, line=1)
     page.text(x + 14, y + 36, "Colours", bold=True, anchor="start")
-    legend = [(PROBLEMS, "problems and programs"), (MATHS, "mathematics: models and how they are run"),
-              (RECIPE, "choices: what a recipe names, recipes, studies"),
-              (RESULTS, "work and results: train, measure, keep, report")]  # fmt: skip
+    legend = [(PROBLEMS, "problems and programs"), (MATHS, "mathematics: models and runners"),
+              (RECIPE, "configuration: parts of a recipe, recipes, studies"),
+              (RESULTS, "work and results: train, measure, store, report")]  # fmt: skip
     for number, (colour, words) in enumerate(legend):
         at = y + 46 + 20 * number
         page.box(x + 14, at, 26, 14, colour, tint=0.25, round_=3, line=1)
@@ -241,7 +242,7 @@ def cards(page: Drawing, x: int, top: int) -> None:
 
 
 def card(page: Drawing, x: int, y: int, colour: str, title: str, lines: list[tuple[str, str]]) -> float:
-    """A titled list of signatures; where it ends. A line without an explanation is a heading."""
+    """Draw a titled list of signatures and return its lower edge. A line without an explanation is a heading."""
     height = 40 + 20 * len(lines)
     page.box(x, y, 470, height, colour, tint=0.05, line=1)
     page.text(x + 14, y + 22, title, bold=True, anchor="start")
@@ -253,10 +254,10 @@ def card(page: Drawing, x: int, y: int, colour: str, title: str, lines: list[tup
 
 
 def drawing() -> str:
-    """The page, as SVG."""
+    """Return the page as SVG."""
     page = Drawing(1240, 920)
-    flow(page)
-    house(page, 398)
+    draw_flow(page)
+    draw_folders(page, 398)
     return page.svg()
 
 

@@ -15,9 +15,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "lengthwise"
 
-# From the bottom up: what stands in a folder imports from lower floors, or from its own folder, where only circles are
-# forbidden. A file on the top level is a folder of one.
-FLOORS = [
+# From the bottom up: a file imports from lower levels or from its own folder, where only import cycles are forbidden.
+# A file directly in the package counts as a folder.
+LEVELS = [
     {"base"},
     {"nn", "tasks", "registry"},
     {"models"},
@@ -64,18 +64,18 @@ def folder(module: str) -> str:
     return module.split(".")[0]
 
 
-def floor(module: str) -> int:
-    for number, names in enumerate(FLOORS):
+def level(module: str) -> int:
+    for number, names in enumerate(LEVELS):
         if folder(module) in names:
             return number
-    raise AssertionError(f"the folder {folder(module)} stands on no floor: give it one here and in the docs")
+    raise AssertionError(f"the folder {folder(module)} has no level: add it to LEVELS and to docs/draw_architecture.py")
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_arrows_between_folders_point_down(module):
     others = {name for name in imports(modules()[module]) if folder(name) != folder(module)}
-    above = {name for name in others if floor(name) >= floor(module)}
-    assert not above, f"{module} imports {above}, which stand no lower"
+    above = {name for name in others if level(name) >= level(module)}
+    assert not above, f"{module} imports {above}, which are not on a lower level"
 
 
 @pytest.mark.parametrize("name", sorted({folder(module) for module in modules()}))
