@@ -10,7 +10,7 @@ from lengthwise.runs.folder import RunFolder
 
 
 def reach(run):
-    """The largest size with exact match of SOLVED or more in all that was measured there, families too; or 0."""
+    """Return the largest size whose scores, families included, are all SOLVED or more, or 0."""
     lowest = {}
     for row in run.rows("scores"):
         size = max(row["sizes"])
@@ -20,7 +20,7 @@ def reach(run):
 
 @style()
 def reach_figure(runs):
-    """A dot for each run, a line of dots for each recipe; the longest training length is a bar."""
+    """Draw a row of dots per recipe, one per run, and a bar at the longest training length."""
     groups = by_recipe(run for run in runs if run.rows("scores"))
     figure = new_figure("page", 1 + 0.3 * len(groups))
     axes = figure.add_subplot()
@@ -36,5 +36,7 @@ def reach_figure(runs):
 
 
 if __name__ == "__main__":
-    folders = [Path(name) for name in sys.argv[1:] if Path(name, "config.json").exists()]  # `ask` has folders there too
+    folders = [
+        Path(name) for name in sys.argv[1:] if Path(name, "config.json").exists()
+    ]  # `ask` writes folders there too
     print(*save(reach_figure([RunFolder(folder) for folder in folders]), Path("reach")))
