@@ -14,24 +14,24 @@ def small_parity() -> lw.Recipe:
         name="small-parity",
         lengths=lw.Curriculum(top=8, every=60),
         steps=600,
-        watch=lw.Watch(),  # it watches nothing while it trains
+        watch=lw.Watch(),  # no measurements during training
     )
 
 
 def width_family() -> dict[str, lw.Recipe]:
-    """The same at several widths."""
+    """Parity on up to 8 bits at several widths."""
     wider = [small_parity().change([f"name=parity-width-{width}", f"model.width={width}"]) for width in (8, 16, 32)]
     return {recipe.name: recipe for recipe in wider}
 
 
 def rate_family() -> dict[str, lw.Recipe]:
-    """The same at several learning rates."""
+    """Parity on up to 8 bits at several learning rates."""
     found = [small_parity().change([f"name=parity-{name}", f"optimizer.rate={rate}"]) for name, rate in RATES.items()]
     return {recipe.name: recipe for recipe in found}
 
 
 def width_study() -> lw.Study:
-    """Parity at several widths, and at several learning rates: a picture of each, in a folder of its own."""
+    """Parity at several widths, and at several learning rates: one figure each, in separate folders."""
     sizes = (8, 12, 16, 24)
     widths = lw.Panel("Parity by width", tuple(width_family().values()), sizes, name="width")
     rates = lw.Panel("Parity by learning rate", tuple(rate_family().values()), sizes, name="rate")

@@ -11,14 +11,14 @@ import lengthwise as lw
 class Backwards(lw.SequenceTask):  # n symbols in a row, each drawn uniformly; lw.Task for any other kind of problem
     """Write these digits backwards."""
 
-    symbols = tuple("0123456789")  # what prompts and answers are written in
+    symbols = tuple("0123456789")  # the symbols of prompts and answers
 
     def from_rows(self, sizes, row):  # rows of symbols, padded with zeros → problems; no Python loop over rows
         length, position = sizes[:, :1], torch.arange(row.shape[1])
         answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
         return lw.Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
 
-    def reference(self, prompt):  # the plainest algorithm, on text; tests hold `from_rows` to it
+    def reference(self, prompt):  # the plainest algorithm, on text; tests compare `from_rows` with it
         return prompt[::-1]
 
     def answer_slots(self, sizes):  # how many symbols an answer may take at these sizes

@@ -144,7 +144,7 @@ def _ours(entry: dict[str, str] | None) -> str:
     ours = ours_of(entry)
     count = len(ours.seeds)
     score = f"{ours.mean:.3f}, one seed" if count == 1 else f"{ours.mean:.3f} (worst of {count}: {min(ours.seeds):.3f})"
-    told = "T(n) known" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
+    told = "given T(n)" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
     unfit = unfitted(entry["folder"]).get(entry["recipe"], "")
     lengths = f"{_spaced(size_text(ours.trained_to))} → {_spaced(entry['sizes'])}"
     row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}"

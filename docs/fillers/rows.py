@@ -132,5 +132,11 @@ def span(values: set[int]) -> str:
 
 
 def table_of(cells: Iterable[Iterable[str]]) -> str:
-    """The lines of a table."""
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    """Return a Markdown table of rows of cells."""
+    lines = [list(line) for line in cells]
+    return "".join(f"|{'|'.join(line)}|\n" if _is_ruler(line) else f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _is_ruler(line: Iterable[str]) -> bool:
+    """Return whether a row of cells separates the heading of a table from its body."""
+    return set(line) <= {"---", "---:"}

@@ -17,8 +17,8 @@ from lengthwise.report.card import card_cells
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
 
-SHORT = 20  # words of a command that a page shows in full
-USUAL = "--lengths 10,20 --seconds 600"  # options of most searches for failures, which the page states once
+SHORT = 20  # the largest number of words of a command that a page shows in full
+USUAL = "--lengths 10,20 --seconds 600"  # options of most attacks, which the page states once
 
 
 def code(name: str) -> str:
@@ -38,8 +38,10 @@ def command(folder: str) -> str:
     how = next((told[str(one)] for one in (inside, *inside.parents) if str(one) in told), None)
     if how is None:
         raise SystemExit(f"results/README.md does not say how {folder} was made")
-    if len(how.split()) > SHORT and (first := re.search("`lengthwise [^`]*`", how)):
-        how = f"{first[0]}; [in full](../results/README.md)"
+    if len(how.split()) > SHORT and (first := re.search("`(lengthwise [^`]*)`", how)):
+        words = first[1].split()
+        shown = first[1] if len(words) <= SHORT else f"{' '.join(words[:2])} …"
+        how = f"`{shown}`; [in full](../results/README.md)"
     return f"Made by: {how}\n"
 
 
@@ -56,7 +58,7 @@ def costs(folder: str) -> str:
     others = [run for name in list_shipped() if (run := Run.open(SHIPPED / name)).recipe.id not in published]
     found["weights"] = [run.about()["cpu_s"] / 3600 for run in others]
     every = [hours for each in found.values() for hours in each]
-    lines = ["| results | trainings | processor hours |\n| --- | ---: | ---: |\n"]
+    lines = ["| results | trainings | processor hours |\n|---|---:|---:|\n"]
     for study, hours in [*((f"`{study}`", hours) for study, hours in found.items()), ("in all", every)]:
         lines.append(f"| {study} | {len(hours)} | {sum(hours):.1f} |\n")
     return "".join(lines)
@@ -64,7 +66,7 @@ def costs(folder: str) -> str:
 
 def chosen(folder: str) -> str:
     """By shipped weights, what may have chosen their recipe: scores there are no surprise."""
-    rows = ["| weights | trained to | lengths looked at | of problems |", "| --- | ---: | --- | --- |"]
+    rows = ["| weights | trained to | lengths looked at | problem sets |", "|---|---:|---|---|"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
         recipe = load(weights).recipe
         sizes = ", ".join(map(str, recipe.looked_at)) or "validation loss only"
@@ -76,8 +78,8 @@ def shipped(folder: str) -> str:
     """Shipped weights: uniform problems, and the family that is lowest, at the training length, and at the longest
     lengths measured up to 1.5 times and up to twice it; and what the longest search for failures found."""
     searches = json.loads((ROOT / "lengthwise/viewer/failures.json").read_text())
-    rows = ["| weights | where training ends | up to 1.5 times | up to twice | search for failures |"]
-    rows.append("| --- | --- | --- | --- | --- |")
+    rows = ["| weights | at the training length | up to 1.5 times | up to twice | wrong in attack |"]
+    rows.append("|---|---|---|---|---|")
     for path in sorted((ROOT / folder).iterdir()):
         recipe = load(path.name).recipe
         own = [row for row in latest(RunFolder(path).rows("scores")) if row["stopping"] == recipe.stopping.name]
@@ -110,7 +112,7 @@ def time(folder: str) -> str:
     by_name = defaultdict(list)
     for run in runs:
         by_name[run["recipe_name"]].append(run)
-    lines = ["| recipe | parameters | steps | processor time, median | commit |\n| --- | ---: | ---: | ---: | --- |\n"]
+    lines = ["| recipe | parameters | steps | processor time, median | commit |\n|---|---:|---:|---:|---|\n"]
     for name, group in by_name.items():
         seconds = statistics.median(run["cpu_s"] for run in group)
         commits = ", ".join(sorted({run["commit"] for run in group}))
@@ -123,7 +125,7 @@ def card(*folders: str) -> str:
     """The score cards of several folders, one below the other."""
     lines = ["| recipe | trained to | chosen on | longest, per seed | of uniform ones | worst family "]
     lines[0] += "| seeds beyond | parameters | operations | CPU min |\n"
-    lines.append("| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n")
+    lines.append("|---|---:|---:|---:|---:|---|---:|---:|---:|---:|\n")
     for folder in folders:
         unfit = unfitted(folder)
         for row in json.loads((ROOT / folder / "card.json").read_text()):
