@@ -35,7 +35,7 @@ class Predictions:
     start: Int[Tensor, " b"] | None = None  # number of the answer's first state (see ``with_first_state``); None: 0
 
     def replace_rows(self, rows: Bool[Tensor, " b"], other: Predictions) -> Predictions:
-        """Return the same with these rows of ``other``, which was predicted for the same batch."""
+        """Return a copy with these rows taken from ``other``, which was predicted for the same batch."""
         mixed: dict[str, Any] = {}
         for name in (field.name for field in fields(self)):
             own, new = getattr(self, name), getattr(other, name)
@@ -82,7 +82,7 @@ def _restart(starts: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restar
 def _answers_from_one_start(
     model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping], movement: bool
 ) -> list[Predictions]:
-    """Return ``answers`` without restarts; with ``movement``, with residuals."""
+    """Return ``answers`` without restarts; with ``movement``, they have residuals."""
     planned = recipe.loops.planned(batch.rounds)
     limits, end = [limit_of(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not movement:
@@ -268,7 +268,7 @@ def gather_slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
 
 
 def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
-    """Return the text of the answer in a row's slots; predictions that are no answer of the task, symbol by symbol."""
+    """Return the text of the answer in a row's slots, or the plain symbols if they are not an answer of the task."""
     answer = recipe.layout.answer(symbols, recipe.task)
     if len(answer) and int(answer.max()) < len(recipe.task.symbols):
         return recipe.task.format(answer)

@@ -44,7 +44,7 @@ LOOK = 0.5  # seconds of computing between two checks of the time
 SHOWING = 1.0  # seconds, at most, to answer failures beyond the first again for the result
 FRUITLESS = 20  # rounds without a new problem after which the search ends
 
-Mutation = Callable[[str, tuple[str, ...], Random], str]  # (text between signs, symbols, chance) → new text
+Mutation = Callable[[str, tuple[str, ...], Random], str]  # (text between signs, symbols, random generator) → new text
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _candidates(
 
 
 def _mutations(task: Task, search: Attempts, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
-    """Yield new problems, on no axis above the largest: mutations, as typed text, of problems with the lowest
+    """Yield new problems, above ``largest`` on no axis: mutations, as typed text, of problems with the lowest
     confidence or of the shortest failures, which may give shorter ones."""
     parents = [problem.prompt for problem in [*search.unsure, *search.shortest, *search.shortest]]
     mutated: set[str] = set()

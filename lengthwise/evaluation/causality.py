@@ -43,7 +43,7 @@ ROUNDINGS = 8  # allowed error of a logit in coarser types, in relative rounding
 @torch.no_grad()
 def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     """Raise UsageError if a model lacks symbols, is not deterministic in evaluation, reads padding, other rows or (in a
-    causal layout) later positions, or has too few positions for the largest of ``sizes``. Also if a layout shows the
+    causal layout) later positions, or has too few positions for the largest of ``sizes``; or if a layout shows the
     answer. The package's own models and layouts are not checked."""
     if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
@@ -186,12 +186,13 @@ def _try_on_cpu(model: Model, inputs: Inputs) -> None:
         _logits(deepcopy(model).cpu(), inputs)
     except TooFewPositions:
         raise
-    except Exception:  # it may work on its own device only, where other errors show
+    except Exception:  # the model may run on its own device only, where other errors appear
         return
 
 
 def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
-    """Raise UsageError if the same rows get other logits again, as later comparisons would differ for this reason."""
+    """Raise UsageError if the same rows get different logits a second time: later comparisons would differ for this
+    reason."""
     if not _differ(_logits(model, inputs), _logits(model, inputs), inputs.padding_mask, least):
         return
 
@@ -217,7 +218,7 @@ def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
 
 def _check_causality(model: Model, batch: Batch, layout: Layout, least: Tolerance) -> None:
     """Raise UsageError if the tokens after a position change the logits up to it. It checks one position within the
-    prompt and several from the one that predicts the first symbol of the answer, where looking ahead pays."""
+    prompt and several from the one that predicts the first symbol of the answer, where looking ahead would help."""
     inputs = batch.inputs
     before, symbols = _logits(model, inputs), int(inputs.tokens.max()) + 1
     first, count = batch.answer_slots.long().argmax(1), batch.answer_slots.sum(1)

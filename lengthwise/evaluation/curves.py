@@ -21,7 +21,7 @@ from lengthwise.runs.run import Weights
 def sizes_without_scores(
     recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known: Container[tuple[Sizes, str]]
 ) -> dict[tuple[Stopping, ...], list[AnySize]]:
-    """Return sizes by the rules whose scores are not ``known``, so that the model runs once for all rules of a size."""
+    """Group sizes by the rules whose scores are not ``known``, so that the model runs once for all rules of a size."""
     lacks = group_by(sizes, lambda size: tuple(r for r in rules if (recipe.sizes(size), r.name) not in known))
     lacks.pop((), None)
     return lacks
@@ -31,7 +31,7 @@ def work(recipe: Recipe, size: AnySize) -> float:
     """Return the relative cost of a problem of this size: the positions of its row, times its loops."""
     sizes = recipe.sizes(size)
     positions = sum(sizes) + int(recipe.task.answer_slots(torch.tensor([sizes])))
-    # Only problems have rounds; for all tasks, rounds grow about as the sizes do.
+    # T(n) follows from problems, which are not drawn here; in all tasks it grows about as the sizes do.
     return float(positions * int(recipe.loops.planned(torch.tensor([max(sizes)]))))
 
 

@@ -1,4 +1,4 @@
-"""The fate of states in further loops: whether they settle, on a right answer, beyond T(n)."""
+"""What happens in loops beyond T(n): whether states settle, and whether answers are then right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from lengthwise.runs.run import Weights
 
 @torch.no_grad()
 def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, seed: int) -> Fate:
-    """Return the fate of one set of weights. The model runs twice, as states are compared with the last one."""
+    """Measure one set of weights, loop by loop, as a ``Fate``. The model runs twice, as states are compared with the
+    last."""
     model, recipe = weights.model.eval(), weights.recipe
     if recipe.layout.decodes:
         raise UsageError(f"{weights.name}: its layout feeds the answer in, so further loops do not change its answer")
@@ -88,7 +89,7 @@ def _means_by_distance(
 def _project_states(states: Float[Tensor, "k n"]) -> list[list[float]]:
     """Return one problem's states on their first two principal components, "k 2"."""
     centred = states - states.mean(0)
-    sizes, vectors = torch.linalg.eigh(centred @ centred.T)  # of the products of loops, which are fewer than numbers
+    sizes, vectors = torch.linalg.eigh(centred @ centred.T)  # there are fewer loops than numbers
     path = vectors[:, [-1, -2]] * sizes[[-1, -2]].clamp(min=0).sqrt()
     return [[float(f"{x:.4g}") for x in point] for point in path.tolist()]
 

@@ -25,7 +25,7 @@ def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping
 
 @torch.no_grad()
 def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """Greedy decoding: each predicted symbol is the input at the next position.
+    """Decode greedily: each predicted symbol is the input at the next position.
 
     With a key–value cache, each position is computed once; for models without one, the row is computed again for every
     symbol. ``confidence`` is the mean log probability of the predicted answer.
@@ -35,7 +35,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     end = recipe.layout.end(recipe.task)
     predicted = torch.zeros_like(batch.targets)
     log_probability = torch.zeros(predicted.shape)
-    for loops in limit.unique():  # a cache is for rows with the same number of loops
+    for loops in limit.unique():  # a cache serves only rows with equal numbers of loops
         rows = (limit == loops).nonzero()[:, 0]
         part = batch.take(rows)
         reads = reader(model, part.inputs)
@@ -82,7 +82,7 @@ def _hide_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
 
 
 def decode_without_cache(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """Greedy decoding without a cache: the row is computed again for every symbol."""
+    """Decode greedily without a cache: the row is computed again for every symbol."""
     first = batch.answer_slots.long().argmax(1)
     count = batch.answer_slots.sum(1)
     row, known = torch.arange(len(batch)), len(recipe.layout.vocabs(recipe.task)[0])

@@ -37,12 +37,12 @@ from lengthwise.models import Model, device_of
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import texts_of
 
-TOKENS = 32_768  # per forward pass, so that memory does not grow with length
+TOKENS = 32_768  # positions per forward pass, so that memory does not grow with length
 WIDER = 16  # times as many on a GPU, where launching operations takes longer than computing them
 SAMPLES = 1000  # problems per length, by default
 MOST = 10_000  # problems per length with a precision: enough for ±0.01
-Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, and the share that is done
-Report = Callable[[float], None] | None  # takes the share that is done
+Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, the fraction done
+Report = Callable[[float], None] | None  # takes the fraction that is done
 CACHED = 8_192  # positions per forward pass that fit the processor's cache, if rules do not look at rows together
 
 
@@ -145,8 +145,8 @@ def first_count(precision: float) -> int:
 
 def next_count(right: float, count: int, precision: float, together: int = 1) -> int:
     """Return the total number of problems to measure, with ``right`` of the first ``count`` right: ``count`` if the
-    interval is narrow enough, and at most twice that, as the fraction is only an estimate. ``together`` is the
-    rule's."""
+    interval is narrow enough, and at most twice that, as the fraction is only an estimate. ``together`` is the rule's
+    batch size."""
     low, high = wilson(right / count, independent_trials(count, together))
     if high - low <= 2 * precision:
         return count
@@ -155,7 +155,7 @@ def next_count(right: float, count: int, precision: float, together: int = 1) ->
 
 
 def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, share: float) -> None:
-    """Report a share of some of a size's problems."""
+    """Report progress on a size's ``part`` of problems, of which the fraction ``share`` is done."""
     watch([sizes], (part.start + share * (part.stop - part.start)) / samples)
 
 
@@ -260,8 +260,8 @@ def _group_sizes(
 def results_of_groups(
     model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping], report: Report = None
 ) -> list[RowResults]:
-    """Return for each rule the results of all groups' rows. Rules that choose for many rows see one group at a
-    time. ``report`` gets the share of a group's rows that is done."""
+    """Return for each rule the results of all groups' rows. Rules that choose for many rows see one group at a time.
+    ``report`` gets the fraction of a group's rows that is done."""
     joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
     results = [results_by_row(model, recipe, problems, rules, report) for problems in joined]
     return [RowResults.join(parts) for parts in zip(*results, strict=True)]
@@ -270,8 +270,8 @@ def results_of_groups(
 def results_by_row(
     model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], report: Report = None
 ) -> list[RowResults]:
-    """Return for each rule the results of one group. Batch-wise rules get batches of ``together`` rows, whatever
-    the other rules are."""
+    """Return for each rule the results of one group. Batch-wise rules get batches of ``together`` rows, independent of
+    the other rules."""
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
     results: dict[Stopping, RowResults] = {}
     for together in ({1, first}, *({size} for size in more)):
@@ -302,8 +302,8 @@ def _results_of_batches(
 
 def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 8"]:
     """Return the columns of each row: 1 if the answer is right, 1 if all slots are right, right tokens, tokens, the
-    chosen loop, 1 if the rule's limit ended it, loops that were run, and 1 if the answer's final part is
-    right, here its whole."""
+    chosen loop, 1 if the rule's limit ended it, loops that were run, and 1 if the answer's final part is right, which
+    is here the whole answer."""
     wanted, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
     same = (predicted.symbols == wanted) & filled
@@ -322,8 +322,8 @@ def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tens
 def _is_final_part_right(
     model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predicted: Predictions, right: Bool[Tensor, " b"]
 ) -> Bool[Tensor, " b"]:
-    """Return where the answer's final part, after the last ``Task.final_after``, is right. Where answer tokens are
-    inputs, wrong rows are decoded, because ``predicted`` was given the right scratchpad."""
+    """Return the rows in which the answer's final part, after the last ``Task.final_after``, is right. Where answer
+    tokens are inputs, wrong rows are decoded, because ``predicted`` was given the right scratchpad."""
     symbols, wrong = predicted.symbols, (~right).nonzero()[:, 0]
     if recipe.layout.decodes and len(wrong):
         symbols = symbols.clone()
@@ -334,7 +334,7 @@ def _is_final_part_right(
     end, mark = recipe.layout.end(recipe.task), recipe.layout.vocabs(recipe.task)[1].id(recipe.task.final_after)
     counted = until_end(both, end) & filled_slots(batch.answer_slots).repeat(2, 1)
     at = torch.arange(1, both.shape[1] + 1)
-    first = ((both == mark) & counted).mul(at).amax(1)  # where the final part begins; 0: there is no mark
+    first = ((both == mark) & counted).mul(at).amax(1)  # where the final part begins; 0: no mark
     said, wanted = zero_after(shift_right(both + 1, -first, both.shape[1]), counted.sum(1) - first).chunk(2)
     same = (said == wanted).all(1)
     return same if end is None else same & ((symbols == end) & filled_slots(batch.answer_slots)).any(1)

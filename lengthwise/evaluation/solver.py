@@ -60,8 +60,8 @@ class Solver:
         return f"Solver({self.weights.name!r})"
 
     def demand(self, prompt: str, stopping: Stopping | None = None) -> ResourceEstimate:
-        """Return the resources for an answer. Raises UsageError if the task cannot parse the prompt, or memory is too
-        small."""
+        """Estimate the resources that an answer needs. Raises UsageError if the task cannot parse the prompt, or memory
+        is too small."""
         recipe = self.weights.recipe
         size = _parse_prompt(recipe.task, prompt.strip())[0].sizes[0].tolist()
         estimate = estimate_evaluation(recipe, [tuple(size)], 1, [stopping or recipe.stopping])

@@ -19,7 +19,7 @@ Matmul = Literal["fp32", "tf32", "bf16"]
 
 
 def check_matmul(matmul: Matmul, device: torch.device) -> None:
-    """Raise UsageError if a device lacks this arithmetic."""
+    """Raise UsageError if a device lacks this precision of matrix products."""
     if matmul == "tf32" and device.type != "cuda":
         raise UsageError(
             f"matmul: tf32 is an arithmetic of CUDA devices, and this is a {device.type}; use fp32 or bf16"
@@ -27,7 +27,7 @@ def check_matmul(matmul: Matmul, device: torch.device) -> None:
 
 
 def autocast(device: torch.device, matmul: Matmul) -> torch.autocast:
-    """A context with matrix products in bfloat16, if requested."""
+    """Return a context manager that computes matrix products in bfloat16, if requested."""
     # Without a cache: weights cast in loops without gradients would have none in later loops either.
     return torch.autocast(device.type, torch.bfloat16, enabled=matmul == "bf16", cache_enabled=False)
 
@@ -40,7 +40,7 @@ class Clock:
 
     @contextmanager
     def exclude(self) -> Iterator[None]:
-        """A context whose time does not count."""
+        """Leave the time of a ``with`` block out of the measurement."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.wall += time.perf_counter() - wall
@@ -52,14 +52,14 @@ class Clock:
 
 @contextmanager
 def computation_settings(threads: int) -> Iterator[None]:
-    """A context with this number of torch threads, 32-bit matrix products, and denormal numbers flushed to 0: with tiny
-    losses, they would slow down a CPU step several times. Restores the settings at its end. Raises UsageError if
-    ``threads`` is below 1."""
+    """Run a ``with`` block with this number of torch threads, 32-bit matrix products, and denormal numbers flushed to
+    0: with tiny losses, they would slow down a CPU step several times. Restore the settings at its end. Raises
+    UsageError if ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     with _shared_settings():
         before = torch.get_num_threads()
-        flushed = float(torch.tensor(1e-40) * 1) == 0  # it has no getter
+        flushed = float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for it
         torch.set_num_threads(threads)
         torch.set_flush_denormal(True)
         try:
@@ -76,8 +76,8 @@ _RESTORE = ExitStack()  # restores the settings that the first thread found
 
 @contextmanager
 def _shared_settings() -> Iterator[None]:
-    """A context with 32-bit products. Torch has one such setting per process, and one number of threads for new
-    threads: the first thread that computes sets them, and the last one restores them. Within one thread contexts
+    """Run a ``with`` block with 32-bit products. Torch has one such setting per process, and one number of threads for
+    new threads: the first thread that computes sets them, and the last one restores them. Within one thread contexts
     nest."""
     thread = threading.get_ident()
     with _LOCK:
@@ -99,15 +99,16 @@ def _shared_settings() -> Iterator[None]:
 
 
 def step_precision(matmul: Matmul) -> AbstractContextManager[None]:
-    """A context of one training step, with TF32 products if requested; measurements between steps use 32 bits."""
+    """Return a context manager for one training step, with TF32 products if requested; measurements between steps use
+    32 bits."""
     return _set_tf32(tf32=True) if matmul == "tf32" else nullcontext()
 
 
 @contextmanager
 def _set_tf32(*, tf32: bool) -> Iterator[None]:
-    """A context with or without TF32, also in cuDNN, which uses it by default. Restores the settings at its end,
-    whether they were set by torch's older functions or per backend (torch 2.9), in which case reading the older ones
-    may fail."""
+    """Run a ``with`` block with or without TF32, also in cuDNN, which uses it by default. Restore the settings at its
+    end, whether they were set by torch's older functions or per backend (torch 2.9), in which case reading the older
+    ones may fail."""
     cudnn = torch.backends.cudnn
     backends: tuple[Any, ...] = (
         torch.backends.cuda.matmul,

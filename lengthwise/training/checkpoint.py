@@ -77,7 +77,7 @@ def _check_tensors(found: Mapping[str, Any], known: Mapping[str, Tensor], where:
 
 
 def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Validate its state of each parameter: numbers, and tensors of the parameter's shape."""
+    """Validate an optimizer's state of each parameter: numbers, and tensors of the parameter's shape."""
     groups, kept = found.get("param_groups"), _require_dict(found, "state")
     if not isinstance(groups, list) or len(groups) != len(known["param_groups"]):
         raise ValueError("the optimizer's groups")

@@ -33,7 +33,7 @@ from lengthwise.training.arithmetic import Matmul, computation_settings
 from lengthwise.training.loop import prepare_steps
 from lengthwise.training.trainer import Trainer
 
-MAX_STEP_SECONDS = 60.0  # of one step that is still measured
+MAX_STEP_SECONDS = 60.0  # a slower step is estimated, not measured
 STORED = Path(__file__).parent / "costs.json"  # written by `make costs`
 GPU_SPEEDUP = 50  # of a GPU over one CPU thread in large steps; assumed
 
@@ -47,7 +47,7 @@ class Cost:
     operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
     seconds: float  # processor time per step on one thread
     steps: int
-    # Steps were run here, or earlier on another machine; or estimated, which is right within a few times.
+    # Steps were run here, or earlier on another machine; or their time is estimated, within a small factor.
     source: Literal["measured", "stored", "estimated"] = "measured"
 
     @property

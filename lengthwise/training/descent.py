@@ -21,7 +21,7 @@ Logs = list[dict[str, Tensor]]  # the values to log, of each descent
 
 
 class EMA(AveragedModel):
-    """After the first update a copy, then ``decay`` of itself plus the rest of the model.
+    """A moving average of weights: after the first update a copy, then ``decay`` · average + (1 − ``decay``) · weights.
 
     Torch's class copies the number of updates to the model's device each time, which makes the host wait for a GPU. An
     exponential average does not need it, so it stays on the CPU.

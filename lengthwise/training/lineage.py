@@ -58,8 +58,8 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits of the state that another run continues from; training to the same bits gives the
-    same."""
+    """Return 16 hexadecimal digits of the state that another run continues from; bit-identical trainings give the same
+    digits."""
     digest = hashlib.blake2b(digest_size=8)
     _update_digest(digest, {name: state[name] for name in STATE_PARTS if name in state})
     return digest.hexdigest()

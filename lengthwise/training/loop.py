@@ -1,4 +1,4 @@
-"""The training loop, with checkpoints that resume to the bit."""
+"""The training loop, with checkpoints from which training resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def _train_beside_first(trainer: Trainer, where: Path, should_stop: Callable[[],
 
 
 def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> None:
-    """Compile or record the shapes of the first step, if anything is; with ``note``, say why it is useless here. Raises
-    UsageError if torch cannot compile."""
+    """Compile or record the first step's shapes, if the trainer does either; with ``note``, say why compiling is
+    useless. Raises UsageError if torch cannot compile."""
     runners, name = trainer.runners, trainer.recipe.name
     if note and runners.compile and trainer.processes.first:
         if reason := cpu.why_not_compiled(trainer.model):
@@ -154,7 +154,7 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
         return
     line = shown.line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:
-        with suppress_warnings(), trainer.borrowed():  # the compiler's warnings are for those who write kernels
+        with suppress_warnings(), trainer.borrowed():  # the compiler's warnings are for authors of kernels
             next(trainer.losses(*trainer.batch(trainer.recipe.start)))
     except RuntimeError as error:
         if not runners.compiles:
@@ -188,7 +188,7 @@ class TrainingProgress:
 
 @contextmanager
 def record_divergence(run: Run) -> Iterator[None]:
-    """A context that records in the run's folder if its training diverges."""
+    """Record in the run's folder if its training diverges in a ``with`` block."""
     run.clear_failure()
     try:
         yield

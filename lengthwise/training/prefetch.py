@@ -43,7 +43,7 @@ class Prefetcher:
 
 @contextmanager
 def prefetch_batches(trainers: Sequence[Trainer], *, always: bool = False) -> Iterator[None]:
-    """A context in which one thread prefetches batches, where that saves time, or ``always``."""
+    """Prefetch batches in a thread during a ``with`` block, where that saves time, or ``always``."""
     if not always and not pays(trainers[0].device):
         yield
         return

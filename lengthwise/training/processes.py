@@ -55,7 +55,7 @@ class Processes:
         return found
 
     def sum_in_place(self, tensor: Tensor) -> None:
-        """Replace a tensor by the sum over processes, equal to the bit in all of them."""
+        """Replace a tensor by the sum over processes, bit-identical in all of them."""
         with _report_lost_process():
             dist.all_reduce(tensor)
 
@@ -83,7 +83,7 @@ class Processes:
 
 
 class SingleProcess(Processes):
-    """A process on its own, or the first of several during a rehearsal."""
+    """The only process, or the first of several during a rehearsal."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)

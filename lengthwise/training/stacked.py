@@ -2,7 +2,7 @@
 
 Each seed is a ``Trainer`` with its own batches, objective, optimizer, log, checkpoint and folder. Logits and their
 gradients are computed together (``runners.stacked``); on a GPU they are recorded once per shape and replayed
-(``runners.stacked_graphs``), and so are the updates of all weights, as one.
+(``runners.stacked_graphs``), and so are the updates of all weights, in one recording.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
 from lengthwise.training.trainer import Trainer, rehearse, shrink
 
-MARGIN = 3  # times the estimated memory that must be free for a stack that was not asked for
+MARGIN = 3  # times the estimated memory must be free for a stack that was not requested
 
 
 @validate_arguments
@@ -226,7 +226,7 @@ class Stack:
 
 
 def _train(stack: Stack, stopped: Callable[[], bool], save_every: float) -> None:
-    """Train from the last checkpoints to the end, without those that diverge."""
+    """Train from the last checkpoints to the end; seeds that diverge are left out."""
     seeds, shown = [*stack.seeds], stack.shown
     for one in seeds:
         one.run.clear_failure()
@@ -301,7 +301,7 @@ class RecordedSteps:
 
 
 def advance(trainers: Sequence[Trainer], recorded: RecordedSteps | None = None) -> list[Trainer]:
-    """Take a step with the trainers that have taken fewest, and return them.
+    """Take a step with the trainers that have taken the fewest steps, and return them.
 
     The others' results are computed too, and discarded. So shapes, and therefore the last bits, are the same when a
     killed run resumes between two checkpoints.

@@ -40,7 +40,7 @@ from lengthwise.training.validation import Validator, finite
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
 LOG_EVERY = 10  # steps
-REHEARSAL_ROWS = 2  # rows
+REHEARSAL_ROWS = 2  # of each batch
 
 
 class Trainer:
@@ -75,7 +75,7 @@ class Trainer:
         self.runners, self.replayed = RunnerChoice(self.model, self.processes, **how), ReplayedUpdate(device)
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = recipe.start
-        self.passed = 0  # exams, with Mastery
+        self.passed = 0  # exams passed, with Mastery
         self.parts = recipe.accumulate  # of a batch; doubled when memory runs out
         self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
         self.last = (0, math.nan)  # step and loss of the last report
@@ -169,7 +169,7 @@ class Trainer:
             try:
                 exact = scores.exact_match(self.model, self.recipe, size, lengths.count, step=self.step)
                 passed = exact >= lengths.least
-            except data.NoProblemsLeft:  # a task's own file may lack this length
+            except data.NoProblemsLeft:  # a task's file of problems may lack this length
                 passed = True
             self.model.train()
         self.passed += self.processes.broadcast(passed)
@@ -357,7 +357,7 @@ class Trainer:
         if self.average:
             self.average.load_state_dict(state["average"])
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
-        self.replayed = ReplayedUpdate(self.device)  # captures of before change the former state
+        self.replayed = ReplayedUpdate(self.device)  # earlier captures would change the former state
         self.step, self.watching.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self.passed, self.diverged, self.parts = state.get("passed", 0), state.get("diverged", 0), state.get("parts", 1)
@@ -366,7 +366,7 @@ class Trainer:
 
 def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainer:
     """Train on a few rows at the first and the last step, and measure what the recipe watches and its longest problems.
-    Raises UsageError for what cannot work before anything is written."""
+    Raises UsageError for errors of the recipe before anything is written."""
     check_matmul(matmul, device)
     with wrap_user_errors(recipe), rng.preserve_generators():
         trainer = Trainer(shrink(recipe), device, matmul=matmul)

@@ -18,7 +18,7 @@ from lengthwise.models import Model
 
 class Validator:
     """Measures what a recipe's ``watch`` names. ``best`` are the weights with the highest merit, the first if equal:
-    exact match or negative validation loss, as the recipe's ``keep`` says; or none."""
+    exact match or negative validation loss, as the recipe's ``keep`` says; empty if that is ``last``."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -28,7 +28,7 @@ class Validator:
         """Measure a model after a step; return a row of metrics, and keep its weights if they are the best."""
         recipe, watch = self.recipe, self.recipe.watch
         exact = {}
-        # Without repeated sizes; a size that the task lacks stands for the one before.
+        # A size that the task lacks is replaced by its next smaller one; repeated sizes are dropped.
         for size in dict.fromkeys(map(recipe.task.part("validation").nearest_size, watch.sizes)):
             exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, step=step)
         row: dict[str, Any] = {"step": step, "exact": exact}
