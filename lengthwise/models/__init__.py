@@ -64,7 +64,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextmanager
 def preserve_modes(model: nn.Module) -> Iterator[None]:
-    """Context manager that restores the ``training`` flag of each module, which ``eval`` overwrites."""
+    """Restore the ``training`` flag of each module, which ``eval`` overwrites, after a ``with`` block."""
     modes = [(part, part.training) for part in model.modules()]
     try:
         yield

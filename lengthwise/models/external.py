@@ -37,13 +37,13 @@ _MODULES: dict[str, nn.Module] = {}  # by digest; copies for the life of the pro
 @dataclass(frozen=True)
 class ExternalModule(ModelSpec):
     """A module given to ``lw.train`` or ``lw.evaluate`` from Python. Another process builds it from the configuration
-    of transformers, or with an imported function that returns such a module; else give the module again."""
+    of transformers, or with an imported function that returns such a module; otherwise pass the module again."""
 
     recorded_name: ClassVar[str] = "Given"
 
     name: str  # of its class
-    digest: str  # of its weights, of which are frozen, and of all other attributes of its modules
-    form: str = field(default="", metadata={"identity": False})  # the same without the weights' numbers
+    digest: str  # hash of its weights, which are frozen, and all other attributes of its modules
+    form: str = field(default="", metadata={"identity": False})  # ``digest`` without the weights' numbers
     # The configuration of a model of transformers and the type of its weights, in JSON; empty for other modules.
     config: str = field(default="", metadata={"identity": False, "shown": False})
 
@@ -67,7 +67,7 @@ class ExternalModule(ModelSpec):
         return replace(self, digest=self.form) if self.form else self
 
     def remember(self, module: nn.Module) -> None:
-        """Keep a copy of the module as it is now, which ``build`` returns for the life of the process."""
+        """Keep a copy of the module's present state, which ``build`` returns for the life of the process."""
         _MODULES[self.digest] = copy.deepcopy(module)
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
@@ -132,7 +132,7 @@ def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
         else:
             digest.update(repr(value).encode())
     for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:  # a frozen weight makes another training
+        if not parameter.requires_grad:  # freezing a weight changes training
             digest.update(f"{name} is frozen".encode())
     return digest
 

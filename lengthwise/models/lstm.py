@@ -18,7 +18,8 @@ from lengthwise.nn.lstm import Cell
 
 @dataclass(frozen=True)
 class LSTM(ModelSpec):
-    """LSTM cells, ``layers`` of them, with short states of ``width`` and long states of ``hidden`` numbers.
+    """LSTM cells, ``layers`` of them, with short (hidden) states of ``width`` and long (cell) states of ``hidden``
+    numbers.
 
     In a second loop the input is the output of the first. The model reads from left to right, so ``build`` raises
     UsageError for a layout that is not causal.

@@ -1,4 +1,4 @@
-"""Modules of one's own and of other libraries (transformers, x-transformers, nanoGPT) as models."""
+"""User-defined modules, and those of other libraries (transformers, x-transformers, nanoGPT), as models."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class SinglePass(Model):
     """Wraps a module that maps tokens "b t" to logits "b t v" as a model that is advanced once.
 
     If its ``forward`` has a parameter ``padding_mask`` or ``attention_mask``, it gets the mask "b t", True or 1 for a
-    real token. Logits may also be the ``logits`` of an object or a dictionary, or in a tuple, as those of transformers
-    and nanoGPT are; 16 bits are widened to 32. Raises UsageError if ``forward`` needs more than tokens and a mask, and
-    if there are no logits of this shape.
+    real token. Logits may also be the ``logits`` of an object or a dictionary, or in a tuple, as in transformers and
+    nanoGPT; 16 bits are widened to 32. Raises UsageError if ``forward`` needs more than tokens and a mask, and if there
+    are no logits of this shape.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -102,12 +102,12 @@ def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
 
 
 class TooFewPositions(UsageError, IndexError):
-    """A module fails on rows of this length, or on a symbol."""
+    """An error: a module lacks positions for rows of this length, or lacks a symbol."""
 
 
 def is_position_error(error: Exception) -> bool:
-    """Return whether an error is that of a table of positions or symbols that is too small, as torch raises and nanoGPT
-    and x-transformers assert it."""
+    """Return whether an error means that a table of positions or symbols is too small: torch's IndexError, or an
+    assertion of nanoGPT or x-transformers."""
     if isinstance(error, (IndexError, AssertionError)):
         return True
     return any(message in str(error) for message in ("must match the size of tensor", "must match the existing size"))

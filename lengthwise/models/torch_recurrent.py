@@ -28,9 +28,9 @@ class _TorchRecurrent(ModelSpec):
 
 @dataclass(frozen=True)
 class TorchLSTM(_TorchRecurrent):
-    """``torch.nn.LSTM``, ``layers`` of them, between an embedding and a linear readout.
+    """``layers`` layers of ``torch.nn.LSTM``, between an embedding and a linear readout.
 
-    Unlike ``LSTM``, the cell of ReTran, it takes tanh of its long state, and it learns parity. In a second loop the
+    Unlike ``LSTM``, the cell of ReTran, it takes tanh of its cell state, and it learns parity. In a second loop the
     input is the output of the first. ``build`` raises UsageError for a layout that is not causal.
     """
 
@@ -39,13 +39,13 @@ class TorchLSTM(_TorchRecurrent):
 
 @dataclass(frozen=True)
 class TorchGRU(_TorchRecurrent):
-    """``torch.nn.GRU``, ``layers`` of them, between an embedding and a linear readout; see ``TorchLSTM``."""
+    """``layers`` layers of ``torch.nn.GRU``, between an embedding and a linear readout; see ``TorchLSTM``."""
 
     kind = nn.GRU
 
 
 class TorchRecurrentModel(SequenceModel):
-    """The model of both."""
+    """The model of ``TorchLSTM`` and ``TorchGRU``."""
 
     def __init__(self, spec: _TorchRecurrent, reads: int, writes: int) -> None:
         super().__init__()

@@ -69,9 +69,9 @@ class Block(nn.Module):
         """Initialise the MLP's weights N(0, std²), and the mixer's as ``Mixer.initialise`` does.
 
         The layers whose output is added to the residual stream get std / √(2 · layers): the mixer's and, with
-        ``mlp_too``, the MLP's ``narrow``.
+        ``scale_mlp``, the MLP's ``narrow``.
         """
-        # Each block adds 2 outputs to the residual stream; smaller ones keep its variance independent of depth.
+        # Each block adds 2 outputs to the residual stream; smaller weights keep its variance independent of depth.
         small = std / math.sqrt(2 * layers)
         self.mixer.initialise(std, small)
         if self.mlp is not None:

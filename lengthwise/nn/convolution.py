@@ -1,4 +1,4 @@
-"""Convolutions as mixers: each position sees its neighbours, whatever the length of the row."""
+"""Convolutions as mixers: each position sees its neighbours, in rows of any length."""
 
 from __future__ import annotations
 

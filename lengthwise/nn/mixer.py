@@ -38,12 +38,12 @@ class Mixer(nn.Module, ABC):
         return self.caches or type(self).step is not Mixer.step
 
     def initialise(self, std: float, out_std: float) -> None:
-        """Initialise the weights as the transformer asks: N(0, std²), and N(0, out_std²) for the layer whose output is
-        added to the residual stream. By default the weights stay as built."""
+        """Initialise the weights as the transformer requires: N(0, std²), and N(0, out_std²) for the layer whose output
+        is added to the residual stream. By default the weights stay as built."""
 
     def tie_query_key(self, heads: Bool[Tensor, " h"]) -> None:
         """Make the key weights of these heads equal to their query weights, so that equal inputs attend to each other
-        from the first step. By default nothing is done, as a mixer need not have keys and queries."""
+        from the first step. By default do nothing, as a mixer need not have keys and queries."""
 
 
 class MixerSpec(Config):

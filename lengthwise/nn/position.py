@@ -66,7 +66,7 @@ class Position(Config):
 
     @property
     def moves_digits(self) -> bool:
-        """True if ``vary`` adds a random offset to digit positions, which all encodings of them read."""
+        """True if ``vary`` adds a random offset to digit positions, which all encodings of digit positions read."""
         return False
 
     @abstractmethod
@@ -123,8 +123,7 @@ class LearnedEncoding(Encoding):
 @dataclass(frozen=True)
 class Mark(Position):
     """A learned vector added to the first position of a row. In a run of equal symbols, a window that averages its
-    neighbours gives the first position the same state as the next, whatever the weights; the mark distinguishes
-    them."""
+    neighbours gives the first position the same state as the next, for any weights; the mark distinguishes them."""
 
     std: NotNegative = 0.3  # of the vector at the start
 
@@ -172,7 +171,7 @@ class _Sinusoidal(Encoding):
 class Randomized(Position):
     """Randomized positions for another encoding (Ruoss et al. 2023): a row gets random numbers below ``most``, in
     increasing order, instead of 0, 1, 2, …, so that positions of long rows are trained on short ones. Training draws
-    new ones for each batch; at test, rows of equal length get the same. Raises UsageError for a row longer than
+    new ones for each batch; at test, rows of equal length get equal ones. Raises UsageError for a row longer than
     ``most``."""
 
     indexed = True

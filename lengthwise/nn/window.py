@@ -201,8 +201,8 @@ class Blank(Position):
     """A blank key for every head: a key of zeros with a value of zeros (a softmax with 1 added to its sum, Miller
     2023). No parameters.
 
-    With it a head can count: without, an average of equal values does not depend on their number, so that a head may
-    return the same for two columns of a sum that hold 9 as for one.
+    With it a head can count: without, an average of equal values does not depend on their number, so a head may return
+    the same for two columns of a sum that hold 9 as for one.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -224,8 +224,8 @@ class BlankEncoding(Encoding):
 
 def neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
     """Return the positions of the cells above, below, left and right of each position of a grid. A cell that does not
-    exist or, if ``causal``, comes later has the row's number of positions. A row that is no grid has cells left and
-    right."""
+    exist or, if ``causal``, comes later has the row's number of positions. In a row that is not a grid, a position has
+    cells left and right of it."""
     real, count = inputs.padding_mask, inputs.tokens.shape[1]
     index = torch.arange(count, device=real.device).expand_as(inputs.tokens)
     columns = (inputs.position.where(real, 0).amax(1, keepdim=True) + 1).expand_as(index)

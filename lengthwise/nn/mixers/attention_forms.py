@@ -1,4 +1,4 @@
-"""Forms of attention that do not dilute: scalable softmax, forgetting and stick-breaking attention."""
+"""Attention whose weights do not spread over many keys: scalable softmax, forgetting and stick-breaking attention."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ScalableAttention(SoftmaxAttention):
 
     def __init__(self, width: int, heads: int, *, dropout: float, biases: bool) -> None:
         super().__init__(width, heads, dropout=dropout, biases=biases)
-        self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # log₁₀ at first
+        self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # at first s log = log₁₀
 
     def mix(
         self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None

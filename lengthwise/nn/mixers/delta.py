@@ -29,7 +29,7 @@ CHUNK = 16  # positions computed at once: the fastest on a CPU, see bench/mixers
 class _DeltaSpec(MixerSpec):
     """Base of configurations whose fields are arguments of ``DeltaMixer``."""
 
-    fixed: ClassVar[dict[str, Any]] = {}  # further arguments
+    fixed: ClassVar[dict[str, Any]] = {}  # further arguments of ``DeltaMixer``
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return DeltaMixer(width, heads, biases=biases, **asdict(self), **self.fixed)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ class DeltaNet(_DeltaSpec):
     """
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
-    taps: Extra = 4  # of the short convolution; 0: none
+    taps: Extra = 4  # kernel size of the short convolution; 0: none
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class GatedDeltaNet(_DeltaSpec):
     output gate. ``negative`` as in DeltaNet."""
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
-    taps: Extra = 4  # of the short convolution; 0: none
+    taps: Extra = 4  # kernel size of the short convolution; 0: none
 
     fixed: ClassVar[dict[str, Any]] = {"gated": True}
 
@@ -63,14 +63,14 @@ class DeltaProduct(_DeltaSpec):
     """DeltaProduct (Siems et al. 2025): ``updates`` delta-rule updates per position, each with its own key, value and
     β, so that the state's transition is a product of that many reflections, e.g. a rotation."""
 
-    updates: Size = 2  # per position
+    updates: Size = 2  # delta-rule updates per position
     negative: bool = True  # eigenvalues of one update in [−1, 1] instead of [0, 1]
     gated: bool = False  # a decay and an output gate, as in Gated DeltaNet
-    taps: Extra = 4  # of the short convolution; 0: none
+    taps: Extra = 4  # kernel size of the short convolution; 0: none
 
 
 class DeltaMixer(RecurrentMixer):
-    """The module of all three. Its state: that of the convolution, and S "b h k v" (transposed)."""
+    """The module of the three layers above. Its state: that of the convolution, and S "b h k v" (transposed)."""
 
     def __init__(
         self, width: int, heads: int, *, taps: int, negative: bool, biases: bool, gated: bool = False, updates: int = 1

@@ -17,7 +17,7 @@ from lengthwise.nn.mixers.delta import Decay
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, join_heads, split_chunks, split_heads
 
 CHUNK = 32  # positions computed at once: the fastest on a CPU
-SMALLEST = 1e-6  # of a decay's magnitude, so that its logarithm is finite
+SMALLEST = 1e-6  # smallest magnitude of a decay, so that its logarithm is finite
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Mamba2(MixerSpec):
     negative: bool = False  # decays in (−1, 1) instead of (0, 1)
     state: Size = 16  # numbers of B and C
     expand: Size = 2  # the inner width, in multiples of width
-    taps: Extra = 4  # of the short convolution; 0: none
+    taps: Extra = 4  # kernel size of the short convolution; 0: none
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return Mamba2Mixer(self, width, heads, biases=biases)

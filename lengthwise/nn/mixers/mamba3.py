@@ -20,7 +20,7 @@ from lengthwise.nn.mixers.mamba2 import CHUNK, linear_attention
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_heads
 from lengthwise.nn.position import rotate_pairs
 
-LEAST_RATE = 1e-4  # of decay, as in the authors' code
+LEAST_RATE = 1e-4  # smallest rate of decay, as in the authors' code
 
 
 @dataclass(frozen=True)

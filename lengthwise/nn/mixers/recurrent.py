@@ -62,7 +62,7 @@ def split_heads(x: Float[Tensor, "b t c"], heads: int) -> Float[Tensor, "b h t e
 
 
 def join_heads(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b t c"]:
-    """The inverse of ``split_heads``."""
+    """Concatenate heads: the inverse of ``split_heads``."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -94,7 +94,7 @@ class GRULayer(MixerSpec):
 
 
 class TorchLayer(RecurrentMixer):
-    """The module of both. Its state is torch's."""
+    """The module of ``LSTMLayer`` and ``GRULayer``. Its state is torch's."""
 
     def __init__(self, layer: nn.LSTM | nn.GRU, width: int, *, biases: bool) -> None:
         super().__init__()

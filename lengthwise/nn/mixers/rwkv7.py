@@ -1,4 +1,4 @@
-"""RWKV-7's time mixing: a state with a decay per channel and a removal key of its own."""
+"""RWKV-7's time mixing: a state with a decay per channel and a separate removal key."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class MLSTM(MixerSpec):
     """mLSTM (Beck et al. 2024): for each head C ← f C + i k vᵀ, n ← f n + i k, output Cᵀ q / max(|nᵀ q|, 1), with an
     exponential input gate i and a sigmoid forget gate f; then a norm per head and an output gate."""
 
-    taps: Extra = 4  # of the short convolution before queries, keys and gates; 0: none
+    taps: Extra = 4  # kernel size of the short convolution before queries, keys and gates; 0: none
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return MLSTMMixer(width, heads, taps=self.taps, biases=biases)
@@ -98,7 +98,7 @@ class SLSTM(MixerSpec):
     """sLSTM (Beck et al. 2024): c ← f c + i z, n ← f n + i, h = o c / n with exponential gates, where the gates see the
     head's own last h (memory mixing). It runs position by position."""
 
-    taps: Extra = 4  # of the short convolution before the gates i and f; 0: none
+    taps: Extra = 4  # kernel size of the short convolution before the gates i and f; 0: none
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return SLSTMMixer(width, heads, taps=self.taps, biases=biases)
