@@ -24,10 +24,10 @@ class Step(NamedTuple):
     loop: int  # from 1
     rows: Int[Tensor, " r"]  # their indices in the batch, on the CPU
     logits: Float[Tensor, "n v"]  # at the selected positions, in the order of ``rows``
-    movement: Float[Tensor, "r t p"] | None  # of each position's state (see ``movement``); None unless asked for
+    movement: Float[Tensor, "r t p"] | None  # of each position's state (see ``movement``); None unless requested
 
 
-Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # rows that a step ran → those of them that go on; None: all
+Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # rows that a step ran → those that continue; None: all
 
 
 class Runner(ABC):
@@ -46,8 +46,8 @@ class Runner(ABC):
         """Return the logits after each row's last loop. The first ``no_grad_loops`` loops run without gradients."""
 
     def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
-        """Return, for each of ``depths``, the logits after that number of loops of each row; of a row with fewer loops,
-        after its last."""
+        """Return, for each of ``depths``, each row's logits after that number of loops, or after its last if it has
+        fewer."""
         return [self.last(inputs, loops.clamp(max=depth), at) for depth in depths]
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:

@@ -1,4 +1,4 @@
-"""CUDA graphs: what a GPU does, captured once and replayed."""
+"""CUDA graphs: a GPU's operations, captured once and replayed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 
 @contextmanager
 def side_stream() -> Iterator[None]:
-    """A context on another stream than the current one, as what runs before a capture needs; both wait for each
-    other."""
+    """Run a ``with`` block on another stream, as runs before a capture must; both streams wait for each other."""
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     try:
@@ -23,7 +22,7 @@ def side_stream() -> Iterator[None]:
 
 
 def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None]:
-    """Capture what a function does on the GPU, and return a function that does it again."""
+    """Capture a function's operations on the GPU, and return a function that repeats them."""
     graph = torch.cuda.CUDAGraph()
     # Other threads, such as the one that draws batches, may continue meanwhile.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

@@ -28,9 +28,9 @@ from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.transformer import PARTS
 from lengthwise.runners.plain import pick
 
-BACKEND = "inductor"  # the compiler of torch; tests take "eager", which only looks at what would be compiled
+BACKEND = "inductor"  # torch's compiler; tests use "eager", which traces but does not compile
 BUCKET = 16  # positions
-SHAPES = 1000  # at most; torch's own limit is 8
+SHAPES = 1000  # compiled at most; torch's own limit is 8
 
 
 class Compiled(claims.Claiming):
@@ -43,7 +43,7 @@ class Compiled(claims.Claiming):
     def declines(cls, model: Model) -> str | None:
         if (reason := super().declines(model)) is not None:
             return reason
-        # At other shapes, random numbers would be others.
+        # At other shapes, other random numbers would be drawn.
         if drops(model):
             return "it has dropout"
         return "its first state is random in training" if model.start_noise else None
@@ -98,7 +98,7 @@ def advance_running(
 
 @cache
 def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """Return a function, compiled whenever it is called with a new shape."""
+    """Return a function that is compiled whenever it is called with a new shape."""
     from torch._dynamo import config  # late: importing it takes seconds
 
     config.recompile_limit = config.accumulated_recompile_limit = SHAPES

@@ -105,14 +105,14 @@ def graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]
 
 
 def _where(first: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """``torch.where``, which onnxruntime lacks for Booleans."""
+    """Select like ``torch.where``, which onnxruntime lacks for Booleans."""
     return (first & one) | (~first & other) if one.dtype == torch.bool else torch.where(first, one, other)
 
 
 @contextmanager
 def _explicit_attention() -> Iterator[None]:
-    """A context in which attention is two products and a softmax: torch's own operation within a loop has no ONNX
-    form."""
+    """Compute attention as two products and a softmax in a ``with`` block: within a loop, torch's own operation has no
+    ONNX form."""
 
     def attention(
         query: Tensor,
@@ -155,7 +155,7 @@ def _select_position(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Ten
 
 
 def _advance_scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
-    """``ScanModel.advance`` after ``k`` loops."""
+    """Compute ``ScanModel.advance`` of a state after ``k`` loops."""
     h, loops = state
     index, back = torch.arange(h.shape[1]), 2 ** k.clamp(max=40)
     pair = torch.cat([h.index_select(1, (index - back).clamp(min=0)), h], -1)

@@ -1,16 +1,17 @@
 """Training steps at fixed shapes: recorded once per shape, on a GPU as CUDA graphs, and replayed.
 
 On a GPU the host takes longer to launch the operations of a small model than the GPU to do them. A CUDA graph launches
-all of them at once. It repeats the same operations on the same memory, so what Python decides must be the same again:
+all of them at once. It repeats the same operations on the same memory, so Python's decisions must be the same each
+time:
 
 - Transformers' rows are padded to a multiple of ``BUCKET`` positions; other models keep the width of their batch.
 - All rows run as many loops as the one that needs most; a row whose loops are over keeps its state (``torch.where``).
 - Inputs are copied into fixed buffers; gradients are added up in fixed buffers, which become ``parameter.grad``.
 - Everything else that decides what is computed is part of a recording's ``Shape`` and read from CPU tensors.
 
-The forward and the backward pass are one graph each. The objective runs between them as ever, on the logits: it is a
-few operations, launched while the GPU computes, and may be any. Random numbers come from torch's generators, which are
-seeded before each step; at other shapes than the plain runner's, dropout and noise draw other numbers.
+The forward and the backward pass are one graph each. The objective, which may be any, runs between them on the logits:
+a few operations, launched while the GPU computes. Random numbers come from torch's generators, which are seeded before
+each step; at other shapes than the plain runner's, dropout and noise draw other numbers.
 
 On a CPU the same steps run without a capture, on the same buffers, and tests hold them to the plain runner.
 """
@@ -59,7 +60,7 @@ class Shape(NamedTuple):
     mixed: bool  # whether rows differ in their loops without gradients: ``running`` is followed by ``tracked``
     all_run: bool  # whether all rows run all loops
     same_positions: bool  # whether all rows have the same positions, as biases by distance then have one row
-    tensors: tuple[tuple[torch.Size, torch.dtype], ...]  # the inputs'
+    tensors: tuple[tuple[torch.Size, torch.dtype], ...]  # sizes and types of the inputs
 
 
 class Graphs(Runner):
@@ -83,7 +84,7 @@ class Graphs(Runner):
         self.compiles = self.device.type == "cuda" and (known or self.by_waves)
         kinds = {type(part).__module__ for part in self.model.modules()}
         self.own_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
-        # Whether a pass has the same states in each of its loops as any other with these inputs.
+        # Whether all passes over equal inputs have equal states after each loop.
         self.repeats = Compiled.is_for(self.model) and Compiled.declines(self.model) is None
         self.begun: deque[torch.cuda.Event] = deque()
         self.reason: str | None = None
@@ -136,8 +137,8 @@ class Graphs(Runner):
             yield k, rows, pick(logits[k - 1], rows[row], position)
 
     def _logits(self, inputs: Inputs, loops: RowLoops, no_grad_loops: int, *, each: bool) -> Tensor | None:
-        """The logits of all positions, "b t v" after the last loop or "k b t v" after each; None where the model runs
-        plainly."""
+        """Return the logits of all positions, "b t v" after the last loop or "k b t v" after each; None where the plain
+        runner takes over."""
         if self.reason or not (torch.is_grad_enabled() and self.model.training):
             return None
         return self.run(inputs, loops > torch.arange(int(loops.max()))[:, None], no_grad_loops, each=each)
@@ -151,9 +152,9 @@ class Graphs(Runner):
         each: bool,
         tracked: Bool[Tensor, "k b"] | None = None,
     ) -> Tensor | None:
-        """The output of a pass; None if it cannot be recorded. ``tracked``: the rows whose loops have gradients, among
-        those after the first ``no_grad_loops``; None: all."""
-        for part in self.model.modules():  # a replay does not look whether rows fit
+        """Return the output of a pass; None if it cannot be recorded. ``tracked``: the rows whose loops have gradients,
+        among those after the first ``no_grad_loops``; None: all."""
+        for part in self.model.modules():  # a replay does not check whether rows fit
             if isinstance(part, Encoding):
                 part.check(inputs)
         if isinstance(self.model, TransformerModel):
@@ -174,7 +175,7 @@ class Graphs(Runner):
         return _Replay.apply(torch.zeros((), requires_grad=True), recording)  # type: ignore[no-any-return]
 
     def _record(self, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Recording | None:
-        """A new recording; None, and a ``reason``, if that fails."""
+        """Return a new recording; if it fails, set ``reason`` and return None."""
         while True:
             try:
                 return Recording(self, shape, inputs, running)
@@ -184,7 +185,7 @@ class Graphs(Runner):
                 if is_out_of_memory(error):
                     raise
                 if self.compiles:
-                    self.compiles = False  # the same without torch's compiler, which may lack its tools here
+                    self.compiles = False  # try again without torch's compiler, which may lack its tools here
                     continue
                 self.reason = f"its step cannot be recorded ({one_line(error)})"
                 self.release()
@@ -217,7 +218,7 @@ class Graphs(Runner):
         return compute
 
     def pool(self, call: int) -> Any:
-        """The memory of passes with this number in their steps, which never run at the same time."""
+        """Return the memory of passes with this number in their steps, which never run at the same time."""
         while len(self.pools) <= call:
             self.pools.append(torch.cuda.graph_pool_handle())
         return self.pools[call]
@@ -239,7 +240,7 @@ class Recording:
         self.fill(inputs, running)
         self.compute = owner.compute(shape)
         self.forward, self.backward = self._forward, self._backward
-        # A replay draws the numbers of its step's seed, whenever it was recorded.
+        # A replay draws random numbers from its own step's seed, not from that of the recorded step.
         on_gpu = owner.device.type == "cuda"
         with torch.random.fork_rng([owner.device] if on_gpu else []):
             self._try(WARM_UP if on_gpu else 1)
@@ -278,7 +279,7 @@ class Recording:
         if self.gradient is None:
             self.gradient = torch.zeros_like(self.output)
         found = torch.autograd.grad(self.output, self.owner.weights, self.gradient, allow_unused=True)
-        self.output = self.output.detach()  # what the backward pass needed is free
+        self.output = self.output.detach()  # frees the memory that the backward pass needed
         used = {number: gradient for number, gradient in enumerate(found) if gradient is not None}
         self.used = [*used]
         self.owner.add_gradients(used)
@@ -311,7 +312,7 @@ class Unrolled(nn.Module):
         self.model, self.shape, self.compiles, self.by_waves = model, shape, compiles, by_waves
 
     def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
-        """The logits, after the last loop or after each."""
+        """Return the logits, after the last loop or after each."""
         model, shape, read = self.model, self.shape, []
         running, tracked = running.chunk(2) if shape.mixed else (running, None)
         context = model.embed(inputs)
@@ -346,7 +347,7 @@ class Unrolled(nn.Module):
 
 @dataclass(frozen=True)
 class _GuardedInputs(CopiedInputs):
-    """Inputs of a model of one's own, which may not decide by numbers that the next batch has otherwise."""
+    """Inputs of a user's model, which must not choose operations by these numbers: those of the next batch differ."""
 
     @property
     def host(self) -> Inputs:

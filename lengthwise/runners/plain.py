@@ -50,8 +50,8 @@ def rows_of(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
 
 
 def choose_rows(chosen: Bool[Tensor, " b"] | Bool[Tensor, ""], new: State, old: State) -> State:
-    """Return a state that is ``new`` in the chosen rows (or all, by a scalar) and ``old`` in the others. What has no
-    row of its own is new."""
+    """Return a state that is ``new`` in the chosen rows (or all, by a scalar) and ``old`` in the others. Values without
+    a row axis are ``new``."""
 
     def choose(new: Any, old: Any) -> Any:
         if not isinstance(new, Tensor) or not new.dim() or (chosen.dim() and len(chosen) != len(new)):
@@ -67,7 +67,7 @@ def detach(state: State) -> State:
 
 
 def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
-    """Join the states of some rows each, given with their indices, to the state of all rows, in order. Raises
+    """Join the states of groups of rows, given with the rows' indices, into the state of all rows, in order. Raises
     UsageError if a value without a row axis differs between the parts."""
     rows, trees = zip(*parts, strict=True)
 

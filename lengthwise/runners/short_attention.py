@@ -26,12 +26,12 @@ from lengthwise.runners.capture import capture, side_stream
 ON_CPU = 16  # positions: fixed, so that results do not depend on the machine
 WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # positions that are measured
 FUSED = (torch.float32, torch.bfloat16, torch.float16)  # types of numbers that fused kernels compute
-PAIRS = 4096  # rows · heads of what is measured
+PAIRS = 4096  # rows · heads that are measured
 
 
 @contextmanager
 def choose_attention(device: torch.device, kind: torch.dtype, positions: int, head_width: int) -> Iterator[None]:
-    """A context in which torch computes attention over this many positions in the faster way."""
+    """Let torch compute attention over this many positions in the faster way during a ``with`` block."""
     with attend_by_products() if positions <= max_product_width(device, kind, head_width) else nullcontext():
         yield
 
@@ -44,10 +44,10 @@ def head_width(model: nn.Module) -> int:
 
 @contextmanager
 def attend_by_products() -> Iterator[None]:
-    """A context in which torch computes attention by two batched products."""
+    """Let torch compute attention by two batched products during a ``with`` block."""
     cuda = torch.backends.cuda
     before = cuda.fp16_bf16_reduction_math_sdp_allowed()
-    cuda.allow_fp16_bf16_reduction_math_sdp(True)  # else queries, keys and values in 16 bits are widened first
+    cuda.allow_fp16_bf16_reduction_math_sdp(True)  # otherwise queries, keys and values in 16 bits are widened first
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
@@ -57,7 +57,7 @@ def attend_by_products() -> Iterator[None]:
 
 @cache
 def max_product_width(device: torch.device, kind: torch.dtype, head_width: int) -> int:
-    """The width up to which two products are faster."""
+    """Return the width up to which two products are faster."""
     if device.type != "cuda" or kind not in FUSED:
         return ON_CPU
     name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {kind}, {head_width}"
@@ -68,7 +68,7 @@ def max_product_width(device: torch.device, kind: torch.dtype, head_width: int) 
         known = {}
     if type(known.get(name)) is not int:
         known[name] = measure(device, kind, head_width)
-        with suppress(UsageError):  # a folder where nothing can be written: it is measured again next time
+        with suppress(UsageError):  # if the folder is not writable, the width is measured again next time
             write_json(path, known)
     return known[name]
 
@@ -85,7 +85,7 @@ def measure(device: torch.device, kind: torch.dtype, head_width: int) -> int:
 
 
 def _time_attention(device: torch.device, kind: torch.dtype, positions: int, head_width: int, products: bool) -> float:
-    """The time of 20 forward and backward passes of attention, replayed as a CUDA graph."""
+    """Return the time of 20 forward and backward passes of attention, replayed as a CUDA graph."""
     size = PAIRS // 16, 16, positions, head_width
     query, key, value = (torch.randn(size, device=device, dtype=kind, requires_grad=True) for _ in range(3))
 

@@ -35,7 +35,7 @@ class Query:
     at: Bool[Tensor, "b t"]
     no_grad_loops: int = 0
     each: bool = False  # after every loop, not after the last
-    depths: tuple[int, ...] = ()  # numbers of loops at most, each of which is answered
+    depths: tuple[int, ...] = ()  # maximum numbers of loops, with an answer for each
 
     def equals(self, other: Query) -> bool:
         """Return whether both calls get the same answer, for equal inputs."""
@@ -45,7 +45,7 @@ class Query:
 
     @property
     def kind(self) -> tuple[bool, int]:
-        """What the queries of all models have in common."""
+        """The properties in which the queries of all models must agree."""
         return self.each, len(self.depths)
 
 
@@ -56,7 +56,7 @@ class Recorder(Runner):
     def __init__(self, model: Model, symbols: int, *, supervises: bool = False) -> None:
         super().__init__(model)
         self.symbols, self.asked, self.supervises = symbols, list[Query](), supervises
-        self.targets: list[tuple[int, int, Tensor]] = []  # of which call, and of which of its depths
+        self.targets: list[tuple[int, int, Tensor]] = []  # number of the call, number of its depth, targets
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         self.asked.append(Query(inputs, loops, at, no_grad_loops))
@@ -109,8 +109,8 @@ class Replayer(Runner):
 
 
 def supervise_together(recorders: Sequence[Recorder], found: Sequence[Sequence[Answered]]) -> None:
-    """Compute what ``objectives.supervise`` will return for the logits that were found, of all models at once: by
-    itself, each would launch a dozen operations. ``found``: the answers to each call, by model."""
+    """Compute what ``objectives.supervise`` will return for the logits that were found, of all models at once: one by
+    one, each model would launch a dozen operations. ``found``: the answers to each call, by model."""
     calls = [[(call, number) for call, number, _ in one.targets] for one in recorders]
     if any(own != calls[0] for own in calls):
         return
@@ -209,7 +209,7 @@ class _Plan:
         running = self.loops.gather(1, self.order)[..., None] > torch.arange(int(self.loops.max()))  # s b k
         counts = running.sum(1)  # of running rows, s k
         self.counts, self.most = counts.T.tolist(), counts.amax(0).tolist()
-        # Read are the rows from this one on: those that some model's loop is the last for, or all that run.
+        # Rows are read from this one on: those that end in this loop in some model, or all that run.
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
         self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
         tracked = torch.arange(len(self.most)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
@@ -256,5 +256,5 @@ def _pick(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]])
     counts = [len(row) for row, _ in index]
     model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))
     row, position = (torch.cat(parts) for parts in zip(*index, strict=True))
-    # Losses are computed in 32 bits at least, whatever the products were.
+    # Losses are computed in 32 bits at least, even if products were not.
     return [*pick(logits, model, row, position).to(torch.promote_types(logits.dtype, torch.float32)).split(counts)]

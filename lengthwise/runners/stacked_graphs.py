@@ -60,7 +60,7 @@ class StackedGraphs(Graphs):
         return {f"model.{name}": known[id(first)] for name, first in parts[0].items()}
 
     def _find_places(self) -> list[tuple[int, int]]:
-        """Where the parameters are in memory, and the versions of the buffers: they tell whether stacks are valid."""
+        """Return the parameters' places in memory, and the buffers' versions: they show whether stacks are valid."""
         weights = [(one.data_ptr(), 0) for own in self.parameters for one in own]
         return weights + [(one.data_ptr(), one._version) for one in self.own_buffers]
 
@@ -76,7 +76,7 @@ class StackedGraphs(Graphs):
 
     @property
     def fixed(self) -> list[Tensor]:
-        """All gradients that stay in their memory."""
+        """The gradients whose memory stays the same."""
         return [view for views in self.views.values() for view in views]
 
     def answer(self, asked: Sequence[Query]) -> list[Answered] | None:
@@ -188,7 +188,7 @@ class _UnrolledStack(Unrolled):
 
 
 class _Caller(nn.Module):
-    """Calls a method of a model, as ``functional_call`` needs it."""
+    """Calls a method of a model, as ``functional_call`` requires."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -212,13 +212,13 @@ def _advance(
 
 
 def axes_of(tree: Any) -> Any:
-    """Return the axis of the models in all tensors of nested tuples, for vmap; None for what is no tensor."""
+    """Return the axis of the models in all tensors of nested tuples, for vmap; None for other values."""
     return tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, tree)
 
 
 def _join_inputs(asked: Sequence[Query]) -> Inputs:
-    """Return the rows of all queries. Padding continues the positions of the widest rows, so that rows whose positions
-    are the same stay so."""
+    """Return the rows of all queries. Padding continues the positions of the widest rows, so that rows with equal
+    positions keep equal ones."""
     rows = [one.inputs for one in asked]
     inputs = join_inputs(rows)
     widest = max((one.position[:1] for one in rows), key=lambda position: position.shape[1])
@@ -231,7 +231,8 @@ def _join_inputs(asked: Sequence[Query]) -> Inputs:
 def _pick_last(
     logits: Float[Tensor, "*k b t v"], at: Bool[Tensor, "b t"], count: int, loops: Int[Tensor, " b"] | None = None
 ) -> list[Answered]:
-    """Return the logits of each model at its selected positions; of those after each loop, after ``loops``."""
+    """Return the logits of each model at its selected positions; if there are logits after each loop, those after
+    ``loops``."""
     counts, (row, position) = at.unflatten(0, (count, -1)).sum((1, 2)).tolist(), at.nonzero(as_tuple=True)
     after = () if loops is None else (loops[row] - 1,)
     return [*pick(logits, *after, row, position).split(counts)]

@@ -38,15 +38,15 @@ class States(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What ReTran's layers attend to. Slot t + l + 1 has key and value of position t of layer l, slot l those of its
-    learned first vector."""
+    """The keys and values that ReTran's layers attend to. Slot t + l + 1 has key and value of position t of layer l,
+    slot l those of its learned first vector."""
 
     keys: Float[Tensor, "l s r d"]
     values: Float[Tensor, "l s r d"]
 
 
 class Place(NamedTuple):
-    """What depends on the number of ReTran's wave."""
+    """The values that depend on the number of a wave of ReTran."""
 
     seen: Bool[Tensor, "l s 1 1"]  # slots that a layer attends to
     written: Bool[Tensor, "l s 1 1"]
@@ -207,7 +207,7 @@ def _places(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor) -> l
     waves, depth = active.shape[:2]
     layer, slot = (torch.arange(count, device=x.device) for count in (depth, waves + 1))
     wave = torch.arange(waves, device=x.device)[:, None]
-    # A layer always sees its first vector, also before its first position: a softmax over nothing is not a number.
+    # A layer always sees its first vector, also before its first position: a softmax over no keys is NaN.
     seen = (slot >= layer[:, None]) & (slot <= wave.maximum(layer)[..., None])
     written = active[..., 0] & (slot == wave[..., None] + 1)
     angles = ((wave - layer + 1)[..., None, None] * model.rates.repeat(2 * model.spec.heads)).to(x.dtype)

@@ -27,14 +27,14 @@ from lengthwise.runners.plain import Plain
 
 RunnerType = type[Claiming]
 RUNNERS: tuple[RunnerType, ...] = (PackedTransformer, Twice, Wave, PackedLSTM)
-# Of each thread: one that trains plainly must not change the last bits of another.
+# One value per thread: a thread on the plain runner must not change the last bits of another's results.
 _OFF = ContextVar("off", default=os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0"))
 
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """A context in which every model that this thread runs uses the plain runner. Like ``torch.no_grad``, it does not
-    extend to threads started in it."""
+    """Use the plain runner for every model that this thread runs in a ``with`` block. Like ``torch.no_grad``, it does
+    not extend to threads started in it."""
     before = _OFF.set(True)
     try:
         yield

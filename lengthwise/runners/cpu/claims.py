@@ -22,22 +22,22 @@ from lengthwise.registry.loading import import_folder
 from lengthwise.runners import Logits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import Plain
 
-# What the package calls of encodings; of other modules it calls ``forward`` and what their classes define.
+# The methods of encodings that the package calls; of other modules it calls ``forward`` and their classes' methods.
 ENCODING = {"vectors", "angles", "keys", "attention_bias", "blank"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 DTYPES = (torch.float32, torch.float64)
 COMMON = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
-Slots = Mapping[str, tuple[type, ...] | list[type]]  # of which types a module's parts may be; or each of such a list
+Slots = Mapping[str, tuple[type, ...] | list[type]]  # the allowed types of a module's parts, or list parts
 Known = dict[type, Slots]
 
 
 class Claiming(Runner):
     """A runner for models of one type, made of known parts."""
 
-    kind: ClassVar[type[Model]]  # of models that it is for
-    parts: ClassVar[Known]  # what these may be made of
+    kind: ClassVar[type[Model]]  # the type of its models
+    parts: ClassVar[Known]  # the parts that they may have
     devices: ClassVar[Sequence[str]] = ("cpu",)
 
     @classmethod
@@ -54,7 +54,7 @@ class Claiming(Runner):
         return Plain(self.model).carry(inputs, loops, at, state)
 
 
-_WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes before anybody could patch them
+_WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes before anyone could patch them
 
 
 def register_types(kinds: Known) -> Known:
@@ -93,7 +93,7 @@ def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu"
 
 
 def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
-    """Return what a module itself, without its parts, has that the formulas do not cover."""
+    """Return how a module itself, apart from its parts, differs from the formulas; None if it does not."""
     own, kind = vars(module), type(module)
     if kind in parts:
         methods, slots = _WRITTEN[kind], parts[kind]
@@ -116,7 +116,7 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
 
 
 def _find_foreign_part(own: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
-    """Return what a slot of a module holds that does not belong there."""
+    """Describe the part in this slot of a module if its type is not allowed there; else return None."""
     if name in own:
         return f"has a {name} that is no module"
     part = own["_modules"].get(name)

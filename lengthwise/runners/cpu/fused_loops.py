@@ -357,7 +357,7 @@ def _attend_back(
 
 
 def _norm(x: Float[Tensor, "n d"], weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer norm: return the result, means and inverse standard deviations."""
+    """Apply a layer norm: return the result, means and inverse standard deviations."""
     return torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
 
 

@@ -1,6 +1,6 @@
 """Rows without padding, so that layers compute real tokens only.
 
-``Ragged`` has one row after the other; ``Packing``, for recurrent models, one position after the other, as torch's
+``Ragged`` stores one row after the other; ``Packing``, for recurrent models, one position after the other, like torch's
 ``PackedSequence``. Rows that end or halt first are last, so those that go on are always the first ones, and no data
 move.
 """

@@ -31,7 +31,7 @@ from lengthwise.runners.plain import rows_of
 
 # The most groups of a batch; the fewest rows of a group, and the fewest heads summed over its rows.
 MOST_GROUPS, ROWS, HEADS = 4, 8, 512
-DENSE = 0.9  # where more of the positions are real, computing padding costs less than a further group
+DENSE = 0.9  # if a larger fraction of positions is real, computing padding costs less than a further group
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern)
 
 
 def attention_of(block: Block) -> SoftmaxAttention:
-    """Return the attention of a claimed block, typed."""
+    """Return the attention of a claimed block, with its type."""
     return cast(SoftmaxAttention, block.mixer)
 
 

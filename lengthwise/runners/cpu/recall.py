@@ -27,7 +27,8 @@ class Recall:
     """
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
-        """``shape`` is (layers, slots, width, rows); rows are last, so that small heads are fast too."""
+        """Create empty slots of ``shape`` (layers, slots, width, rows); rows are last, so that small heads are fast
+        too."""
         self.kept = _SharedState(like.new_zeros(shape), like.new_zeros(shape), heads, probability)
         self.token = like.new_zeros(()).requires_grad_(torch.is_grad_enabled())
 

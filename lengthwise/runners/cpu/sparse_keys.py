@@ -20,11 +20,12 @@ from lengthwise.runners.cpu.packing import Ragged
 
 REGISTER = 16  # numbers in a vector register; torch handles shorter axes one number at a time
 MOST_KEYS = 8  # with more keys, full matrix products are faster
-MOST_WIDTH = 16  # of a head, where no gradient is needed: of wider ones, torch's product of all keys is faster
+MOST_WIDTH = 16  # of a head, without gradients: for wider heads, torch's product of all keys is faster
 
 
 def softmax(scores: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
-    """Softmax over the last axis; few numbers are padded with −inf, which is up to ten times as fast on a CPU."""
+    """Compute the softmax over the last axis; few numbers are padded with −inf, which is up to ten times as fast on a
+    CPU."""
     k = scores.shape[-1]
     if k >= REGISTER:
         return scores.softmax(-1)

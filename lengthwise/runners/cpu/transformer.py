@@ -137,7 +137,7 @@ class Twice(claims.Claiming):
         return self.model.join_logits(answers, clock, self.model.clock_positions(inputs)[at])
 
     def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
-        # Both run in the same order of rows; what moves is the state that answers.
+        # Both run in the same order of rows; movement is that of the state that answers.
         answers = self.answers.steps(inputs, loops, at, movement=movement)
         clock = self.clock.steps(self.model.clock_inputs(inputs), loops, at)
         first, stay = self.model.clock_positions(inputs), None
@@ -224,8 +224,8 @@ def _run(
             rows, state, x, pattern = rows[some], state.take(some), x.take(some), pattern.take(some)
             until = None if until is None else until.take(some)
         wanted = None
-        # With a local window, a position that is needed no more can be dropped from all later loops. Otherwise it stays
-        # a key in this loop, and only the part of the last block after attention skips it.
+        # With a local window, a position that is no longer needed can be dropped from all later loops. Otherwise it
+        # stays a key in this loop, and only the part of the last block after attention skips it.
         if until is not None and radius and isinstance(pattern, Band):
             kept = (until.value >= k - 1).nonzero()[:, 0]
             if len(kept) < MOST_NEEDED * len(until.value):
