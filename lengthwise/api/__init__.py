@@ -149,7 +149,7 @@ def train(
     parent: Run | str | Path | None = None,
     keep_state: bool = False,
 ) -> Run | list[Run]:
-    """Train a model to its end and return its run; go on where an earlier call was stopped.
+    """Train a model to its end and return its run; continue where an earlier call was stopped.
 
     ``recipe`` is a Recipe, the name of one (see ``list_recipes``), the configuration of a model such as
     ``Transformer(width=32)``, or a torch module that maps tokens "b t" to logits "b t v", with v the symbols of
@@ -161,17 +161,18 @@ def train(
     ``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20); ``loops``: how often a
     row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
     (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of
-    weights and problems; ``seeds``: how many to train, as a list (a module, or what a function builds, starts anew).
+    weights and problems; ``seeds``: how many to train; returns a list (a module, given or built by a function, gets new
+    weights for each).
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
     is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` compiles a transformer's
     loops, for GPUs; ``graphs``: record CUDA graphs of the steps; ``track`` names trackers: "tensorboard", "trackio",
     "wandb", or several; ``threads`` are those of the CPU; ``save_every`` is in seconds; ``quiet`` shows no progress;
-    ``wait`` waits for another process that trains this run, which is else an error. ``parent`` is a run, or weights,
-    whose training goes on, up to ``steps`` in all, by its recipe unless another is given; kept with ``keep_state``, its
-    optimizer's state goes on too.
+    ``wait`` waits for another process that trains this run, otherwise an error. ``parent`` is a run, or weights, whose
+    training continues, up to ``steps`` in all, by its recipe unless another is given; if kept with ``keep_state``, its
+    optimizer's state is used too.
 
-    UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
+    Raises UsageError, which says in one line what is wrong with an argument, and Interrupted at Ctrl-C, after saving.
     """
     if seeds is not None or not isinstance(recipe, (Recipe, str, ModelSpec, nn.Module, NoneType)):
         return train_seeds(train, **locals())
@@ -205,14 +206,14 @@ def train_stacked(
     graphs: bool = True,
 ) -> list[Run]:
     """Train several seeds of a recipe together, in one process with their weights stacked, and return their runs. Each
-    has its own folder, and comes out as from ``train``. It is meant for a GPU; on a CPU it pays for tiny models alone.
+    has its own folder, and equals a run of ``train``. Meant for a GPU; on a CPU it saves time only for tiny models.
 
     ``seeds`` says how many, from the recipe's own seed on. ``recipe``, ``changes``, ``task``, ``device``, ``matmul``,
-    ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` are as for ``train``; a torch module
-    stays as it is.
+    ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` are as for ``train``; a torch module is
+    not changed.
 
-    A seed whose training diverges is not ``done``, and the others go on. Errors are those of ``train``; UsageError too
-    for a model that draws random numbers in training, as dropout does.
+    A seed whose training diverges is not ``done``, and the others continue. Raises the errors of ``train``, and
+    UsageError for a model that draws random numbers in training, as dropout does.
     """
     first = recipe_from(recipe, task).change(changes)
     each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
@@ -246,7 +247,7 @@ def evaluate(
     save: bool = False,
     rows: bool = False,
 ) -> Scores:
-    """Exact match on fresh problems, a Score per length.
+    """Measure exact match on fresh problems; return a Score per length.
 
     ``weights`` is a run, weights, the name of shipped ones, a folder of either, or any torch module that maps tokens
     "b t" to logits "b t v" (if its ``forward`` has a parameter ``padding_mask``, it gets that mask too).
@@ -265,7 +266,7 @@ def evaluate(
     "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores are
     kept in its folder, where ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
 
-    UsageError says in one line what is wrong with an argument.
+    Raises UsageError, which says in one line what is wrong with an argument.
     """
     own = run_to_save_in(weights) if save else None
     found = weights_from(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
@@ -297,14 +298,14 @@ def evaluate(
 def problems(
     task: Task | str, sizes: AnySize | Iterable[AnySize], count: int, *, split: Purpose | None = None, seed: int = 0
 ) -> ProblemSet:
-    """Draw ``count`` problems of a ``task``, by its name too, each of a uniform one of the ``sizes``, for other
-    programs. ``seed`` chooses them.
+    """Draw ``count`` problems of a ``task`` (or its name) for other programs, each of a size drawn uniformly from
+    ``sizes``. ``seed`` chooses them.
 
-    ``split`` is "train", "validation" or "test": parts of all prompts of which none is in two, or None for any. The
-    result is a sequence of dictionaries that a torch ``DataLoader`` takes; it has ``lines()`` of JSON, ``digest``,
+    ``split`` is "train", "validation" or "test": parts that share no prompts; None: all prompts. The result is a
+    sequence of dictionaries that a torch ``DataLoader`` reads; it has ``lines()`` of JSON, ``digest``,
     ``batches(rows, layout)``, and tensors in ``problems``. ``lengthwise sample --jsonl`` writes the same.
 
-    UsageError where the task has no such size.
+    Raises UsageError if the task has no such size.
     """
     chosen = task_from(task)
     fields.validate(Count, count, "count")
@@ -320,17 +321,17 @@ Compared = Scores | Run | str | Path
 def compare(
     first: Compared | Sequence[Compared], *others: Compared | Sequence[Compared]
 ) -> Comparison | PooledComparison:
-    """Compare scores, or what runs have kept of theirs.
+    """Compare scores, or those that runs have saved.
 
     Given lists of runs, or names of shipped weights, pool seeds by recipe: ``compare(runs, "looped-parity")`` prints a
     table with the mean over seeds on uniform problems and the worst family, and has ``plot()``, ``savefig("x.pdf")``,
     ``to_latex()``, ``frame()`` and ``rows()``.
 
-    Given two or more scores, runs or folders, stand them beside each other at the sizes and on the problems that all
-    were measured on, with the difference of the last and ``first`` and its 95 % interval: of pairs where ``evaluate``
-    gave both, on the same problems. Other seeds of training are another source of spread. ``others`` are one or more.
+    Given two or more scores, runs or folders, show them side by side at the sizes and on the problems that all were
+    measured on, with the difference of the last and ``first`` and its 95 % interval: of pairs if ``evaluate`` returned
+    both, on the same problems. Other seeds of training are another source of spread. ``others`` are one or more.
 
-    Raises UsageError where they share no size, are of different tasks, or were not measured.
+    Raises UsageError if they share no size, are of different tasks, or were not measured.
     """
     things = [first, *others]
     if any(is_pooled(one) for one in things):
@@ -345,8 +346,8 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
             figure, axes = pyplot.subplots()
 
     ``width`` is that of new figures without a size: of a column (3.25 inches) or a page (6.75) of a paper. Lines take
-    colours that are told apart with any colour vision, then dashes: 35 lines before one looks like another. Raises
-    UsageError for another width.
+    colours that differ for any colour vision, then dashes: 35 lines before one looks like another. Raises UsageError
+    for another width.
     """
     from lengthwise.report import style as module  # late: it imports matplotlib
 
@@ -357,17 +358,17 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 
 
 def list_recipes(*words: str) -> Listing:
-    """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
+    """Return all recipes, with a sentence each; with ``words``, those with every word in name or sentence."""
     return _matching({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
 
 
 def list_tasks(*words: str) -> Listing:
-    """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
+    """Return all tasks, with a sentence each; with ``words``, those with every word in name or sentence."""
     return _matching({fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words)
 
 
 def list_models(*words: str) -> Listing:
-    """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
+    """Return the models that a recipe may have, with a sentence each; with ``words``, those with every word."""
     return _matching({name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, words)
 
 
@@ -381,8 +382,8 @@ def _sentence(cls: type) -> str:
 
 @fields.validate_arguments
 def families(task: Task | str, *changes: str) -> dict[str, str]:
-    """A task's families of structured problems: what each is, by name. ``task`` is a Task or its name, ``changes`` are
-    texts such as ``"base=2"``."""
+    """Return a task's families of structured problems: a description of each, by name. ``task`` is a Task or its name,
+    ``changes`` are texts such as ``"base=2"``."""
     found = catalog.task(task, list(changes)) if isinstance(task, str) else fields.override(task_from(task), changes)
     return {family.name: family.about for family in found.families}
 

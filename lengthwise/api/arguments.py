@@ -159,7 +159,7 @@ def _quote(value: object) -> str:
 
 
 def scores_from(source: object) -> Scores:
-    """Return scores as they are, or those saved in a run or its folder."""
+    """Return scores unchanged, or those saved in a run or its folder."""
     if isinstance(source, (str, Path)):
         source = Run.open(source)
     found = runs.Run(source.folder, source.recipe).scores if isinstance(source, Run) else source

@@ -19,8 +19,8 @@ from lengthwise.training.arithmetic import computation_settings
 
 
 def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
-    """Hold what is your own to the laws of its kind: that a task's answers are its reference's, that a model reads no
-    padding, and so on. ``lengthwise check MODULE`` does the same.
+    """Test your own parts, recipes and studies against the laws of their kinds: a task's answers are its reference's, a
+    model reads no padding, and so on. ``lengthwise check MODULE`` does the same.
 
     ``things`` are parts, recipes or studies, classes of parts, or modules with all that these define. The result prints
     as a table; its ``broken`` are the laws that do not hold. Raises UsageError for any other thing::

@@ -1,4 +1,4 @@
-"""The fate of looped weights in further loops: the Python interface."""
+"""Looped weights in loops beyond T(n): the Python interface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lengthwise.runs.run import Run, Weights, load
 if TYPE_CHECKING:
     from lengthwise.report.style import Drawing
 
-LATER = (0, 1, 2, 5, 20)  # loops after T(n) in the table; then the last
+LATER = (0, 1, 2, 5, 20)  # loops after T(n) in the table; the last one follows
 HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER), "last", "moved", "over 2", "fate")
 
 
@@ -37,8 +37,8 @@ class Fates(PrintedTable, list[Fate]):
         return fate_figure(self, title or "What more loops do")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """Return ``HEADS``, and a line of cells for each of the weights; for a recipe's seeds one, from the smallest to
-        the largest."""
+        """Return ``HEADS``, and a line of cells for each of the weights; a recipe's seeds share a line, with the
+        smallest and the largest number."""
         return HEADS, [
             [name_of_seeds(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
              *(_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
@@ -49,7 +49,7 @@ class Fates(PrintedTable, list[Fate]):
         ]  # fmt: skip
 
     def title(self) -> str:
-        """Return which loops the columns are of, and how fates are told apart."""
+        """Return a note on the columns' loops, and on how fates are distinguished."""
         last = sorted({fate.after[-1] for fate in self})
         return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {RULE}"
 

@@ -24,10 +24,10 @@ Factory = Callable[[], nn.Module]
 
 
 def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
-    """A copy of a module with new initial weights, which its parts' ``reset_parameters`` draw; or what a function
-    without arguments builds. Torch's generator is seeded by ``seed``, and left as it was.
+    """Return a copy of a module with new initial weights, which its parts' ``reset_parameters`` draw; or the module
+    that a function without arguments builds. Torch's generator is seeded by ``seed``, then restored.
 
-    Raises UsageError for a module with weights of its own that nothing draws anew.
+    Raises UsageError for a module with weights that no ``reset_parameters`` draws.
     """
     with rng.preserve_generators():
         rng.seed_torch(rng.address(seed, "weights"))
@@ -58,7 +58,8 @@ def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
 def train_seeds(
     train: Callable[..., Any], *, recipe: Any, changes: Sequence[str], seed: int | None, seeds: int | None, **named: Any
 ) -> Any:
-    """The runs of several seeds; a module, or what a function builds, has weights of its own in each."""
+    """Train several seeds and return their runs; a module, given or built by a function, has different weights in
+    each."""
     if seeds is not None and named["folder"] is not None:
         raise UsageError("folder: each seed has a folder of its own: leave folder or seeds out")
     fresh = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))

@@ -20,7 +20,7 @@ from lengthwise.report.sheet import FittedTable
 
 @dataclass(kw_only=True)
 class Options(ProgressOptions, OutputOptions):
-    """Hold your own parts, recipes and studies to the laws of their kinds; or check a file of problems."""
+    """Test your own parts, recipes and studies against the laws of their kinds; or check a file of problems."""
 
     # MODULE: e.g. own_task, for own_task.py in this folder; or problems.jsonl, a CSV file, or a data set's folder
     import_: Arguments

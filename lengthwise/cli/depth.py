@@ -1,4 +1,4 @@
-"""Show what more loops do to looped weights."""
+"""The command ``depth``: run looped weights beyond T(n)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Options(ComputeOptions, OutputOptions):
 
 
 def run(args: Options) -> int:
-    """Run weights beyond T(n); print a line for each, and write table and figure where that is asked for."""
+    """Run weights beyond T(n); print a line for each, and write table and figure if ``--out`` is given."""
     sizes = list(parse_sizes(args.lengths)) if args.lengths else [None]
     if len(sizes) > 1:
         raise UsageError("--lengths: depth looks at one size; call it again for another")

@@ -44,7 +44,7 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
     grid: str | None = None  # NxM: every pair of sizes, for a task of two
     samples: Size | None = None  # N: fresh problems per length (default: 1000)
     loops: str | None = None  # N,N: loops after which to measure: --loops 1,8 is short for After(loops=…)
-    restarts: Size | None = None  # N: answer from N first states, random but one, and keep the best answer
+    restarts: Size | None = None  # N: answer from N first states, all but one random, and keep the best answer
     # the answer that --restarts keeps: the most confident (default), or the one whose state moved least
     pick: Literal["confidence", "residual"] | None = None
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
@@ -52,7 +52,7 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
     precision: float | None = None  # H: end a length as soon as its 95 % interval is ±H, e.g. 0.01
     # FILE: write each problem, the model's answer, right or wrong, loops and confidence, as JSON Lines
     rows: str | None = None
-    anatomy: bool = False  # how answers go wrong: where, and on which problems
+    anatomy: bool = False  # analyse how answers go wrong: where, and on which problems
 
     def __post_init__(self) -> None:
         if self.pick and not self.restarts:

@@ -34,7 +34,7 @@ Sections = dict[str, dict[str, str]]
 class Options(OutputOptions):
     """Recipes, studies, shipped weights, parts and runs."""
 
-    words: Words = ()  # WORD: only what has every word, each with a sentence
+    words: Words = ()  # WORD: list only entries that contain every WORD, each with a sentence
 
 
 def run(args: Options) -> int:

@@ -23,10 +23,10 @@ class Options(OutputOptions):
     """Send a run's weights to the Hugging Face Hub, with a model card from its data."""
 
     weights: Argument  # RUN: a finished run, or a folder of weights
-    repository: Argument  # USER/NAME: where to; it is made if it is not there
+    repository: Argument  # USER/NAME: the repository; it is created if missing
     controls: Several = ()  # RUN: runs that the card compares it with
     license: str = "apache-2.0"  # ID: of the weights (default: apache-2.0)
-    private: bool = False  # if the repository is made: for its owner's eyes only
+    private: bool = False  # create the repository as private
     dry_run: bool = False  # print the card, and send nothing
 
 

@@ -23,7 +23,7 @@ from lengthwise.rasp.programs import PUBLISHED, program
 class Options(OutputOptions):
     """An n-RASP-L program at work: the state after each round, which a looped model has to learn."""
 
-    task: Argument | None = None  # TASK: e.g. parity; left out, the programs there are
+    task: Argument | None = None  # TASK: e.g. parity; left out: list all programs
     prompt: Argument | None = None  # PROMPT: e.g. 10110
     changes: Words = ()  # name=value: the task's fields, e.g. order=least
 

@@ -51,9 +51,9 @@ class Options(OutputOptions, ProgressOptions):
     width: Literal["column", "page"] | None = None  # of figures: a column, or a page (default)
     formats: str | None = None  # A,B: of figures: png (default), svg, pdf, or several: png,svg
     table: Literal["latex"] | None = None  # print one table of all recipes, seeds pooled, as LaTeX
-    html: str | None = None  # FILE: write one page instead: all of it, and models that think, in a file
-    matrix: bool = False  # architectures × tasks instead, of runs and published results
-    stopping: bool = False  # accuracy and confidence against loops, a figure per run
+    html: str | None = None  # FILE: write one HTML page instead, with all results and models that run in it
+    matrix: bool = False  # draw architectures × tasks instead, for runs and published results
+    stopping: bool = False  # draw accuracy and confidence against loops, a figure per run
     lengths: str | None = None  # SIZES: with --stopping: at which lengths (default: 1 and 2 times)
     samples: Size | None = None  # N: with --stopping: problems per length (default: 512)
     device: str | None = None  # DEVICE: with --stopping: cpu, cuda, mps or auto (default)
@@ -207,7 +207,7 @@ def _write_page(
 
 
 def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
-    """Architectures × tasks, of runs and of the runs in folders of results."""
+    """Write the matrix of architectures × tasks, of runs and of the runs in folders of results."""
     runs = [run for folder in folders for run in read_published(folder)]
     runs += [_open_run(name) for name in args.runs if Path(name) not in folders]
     rows = matrix_rows(drop_repeats(runs))

@@ -50,14 +50,14 @@ class Options(TrainingOptions):
     study: Argument  # STUDY: e.g. pairs, or looped
     seed: Seed = 0  # N: first seed (default: 0); published runs of other seeds and recipes stay in the results
     stack: bool = False  # train a recipe's seeds together in one process, their weights stacked
-    curve_samples: Size = 128  # N: problems per length there (default: 128)
+    curve_samples: Size = 128  # N: problems per length of a curve (default: 128)
     out: str | None = None  # FOLDER: where tables and figures go
     tasks: str | None = None  # A,B: of the study's tasks only these, or all
     methods: str | None = None  # A,B: of the study's methods only these, or mixers by class
     sizes: str | None = None  # A,B: of the study's sizes of models only these, or all
     scale: str | None = None  # SCALE: cpu (default), half (of the range), paper, or long (of formal)
     samples: Size | None = None  # N: fresh problems per length (default: the study's)
-    publish: bool = False  # final tables: problems of a seed that nothing else uses
+    publish: bool = False  # final tables, on problems of a seed that nothing else uses
 
 
 def run(args: Options) -> int:

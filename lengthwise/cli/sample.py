@@ -33,9 +33,9 @@ class Options(KindOptions, OutputOptions):
     changes: Words = ()  # name=value: the task's fields, e.g. base=2
     seed: Seed | None = None  # N: seed of the problems (default: 0)
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
-    count: Size | None = None  # N: how many (default: 5)
+    count: Size | None = None  # N: number of problems (default: 5)
     lengths: str | None = None  # SIZES: several sizes, each problem of a uniform one: 1-20
-    split: Literal["train", "validation", "test"] | None = None  # of one part of all prompts, which share none
+    split: Literal["train", "validation", "test"] | None = None  # only problems of this part; parts share no prompts
     jsonl: bool = False  # a line of JSON per problem, as File(path=…) reads it
 
 

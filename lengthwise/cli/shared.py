@@ -25,7 +25,7 @@ class OutputOptions:
     """Options of every verb."""
 
     json: bool = False  # the result as JSON on standard output
-    # MODULE: import a module of your own first: its classes and recipes are then known by name
+    # MODULE: first import your own module: its classes and recipes are then known by name
     import_: Texts = ()
 
 
@@ -49,40 +49,40 @@ class KindOptions:
     """Kinds of problems that are measured in addition, or instead."""
 
     hard: bool = False  # the task's harder set (sums: long carries)
-    # the task's own distribution over sizes, up to each length (beyond training: from where it ends)
+    # the task's own distribution over sizes, up to each length (beyond the training length: from there on)
     natural: bool = False
 
 
 @dataclass(kw_only=True)
 class MeasurementOptions(KindOptions):
-    """Which problems weights are measured on, and by which rules."""
+    """The problems on which weights are measured, and the stopping rules."""
 
     # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)
     lengths: str | None = None
     # RULE: e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged; may be given several times
     stopping: Texts = ()
-    # all families of structured problems too; train: to twice the training length, not on maps
+    # measure all families of structured problems too; `train`: up to twice the training length, not on maps
     families: bool = False
-    wait: bool = False  # where another process works on this run, wait for it
+    wait: bool = False  # wait if another process works on this run
 
 
 @dataclass(kw_only=True)
 class DeviceOptions:
-    """Where weights compute."""
+    """The device on which weights run."""
 
     device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
 
 
 @dataclass(kw_only=True)
 class ComputeOptions(DeviceOptions):
-    """Where and how weights compute."""
+    """The device and the threads with which weights run."""
 
     threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
 
 
 @dataclass(kw_only=True)
 class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
-    """How several trainings run."""
+    """The options of verbs that run several trainings."""
 
     seeds: Seeds = 1  # K: train K seeds (default: 1)
     jobs: Size | None = None  # J: processes at a time (default: the cores, at most 2)
@@ -94,9 +94,9 @@ class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
     matmul: Literal["fp32", "tf32", "bf16"] = "fp32"
     # let torch compile the model's loops, 5 to 50 s for each shape: for GPUs; transformers only
     compile: bool = False
-    # launch each operation of a training step by itself: no CUDA graphs (GPUs use them by default)
+    # launch each operation of a training step separately: no CUDA graphs (GPUs use them by default)
     no_graphs: bool = False
-    allow_divergence: bool = False  # go on when the loss is no number any more; rows say null
+    allow_divergence: bool = False  # continue when the loss is NaN or infinite; rows then hold null
 
     def __post_init__(self) -> None:
         if self.measure and not self.dry_run:

@@ -31,8 +31,8 @@ class Options(OutputOptions):
     # (model.positions); with --html, weights
     recipe: Argument
     changes: Words = ()  # name=value: changed fields, e.g. model.width=32 steps=500
-    html: str | None = None  # FILE: write a page on which these weights think, loop by loop, in the browser
-    all: bool = False  # every field, with its meaning, not only those set otherwise
+    html: str | None = None  # FILE: write a page that runs these weights, loop by loop, in the browser
+    all: bool = False  # show every field with its meaning, not only those that differ from their defaults
     measure: bool = False  # run some steps of training and evaluation, to time them
 
 

@@ -94,7 +94,7 @@ def run(args: Options) -> int:
 
 
 def _parse_sweep(args: Options) -> Sweep:
-    """Parse the sweep. Raises UsageError for what cannot work, before anything is trained."""
+    """Parse the sweep. Raises UsageError for a sweep that cannot work, before anything is trained."""
     axes, changes = parse(args.changes)
     recipe = recipe_of(args.recipe, changes)
     check_seeds(recipe)

@@ -13,14 +13,14 @@ from lengthwise.runs.tracking import send_to_trackers
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """Send a run to a tracker: what it does not have yet."""
+    """Send a run to a tracker: the rows that it lacks."""
 
     runs: Argument  # RUN: a run's folder
     to: Texts  # NAME: tensorboard, trackio or wandb
 
 
 def run(args: Options) -> int:
-    """Send the trackers what they lack of a run."""
+    """Send the trackers the rows of a run that they lack."""
     folder = RunFolder(run_path(args.runs))
     if not (folder.folder / "config.json").exists():
         raise UsageError(f"{folder.folder}: not a run: it has no config.json")

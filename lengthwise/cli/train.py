@@ -69,22 +69,22 @@ class Measurement(NamedTuple):
 
 @dataclass(kw_only=True)
 class Options(TrainingOptions, MeasurementOptions, RecipeOptions):
-    """Train a recipe, or go on with a run; then evaluate it."""
+    """Train a recipe, or continue a run; then evaluate it."""
 
     seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
     # train all seeds together in one process, their weights stacked; by default on a single GPU that has the memory,
     # unless --jobs is given
     stack: bool = False
-    no_stack: bool = False  # train each seed by itself on a GPU too
+    no_stack: bool = False  # train seeds separately on a GPU too
     samples: Size = 1000  # N: fresh problems per length (default: 1000)
     curve: str | None = None  # SIZES: further lengths, measured on fewer problems
-    curve_samples: Size = 128  # N: problems per length there (default: 128)
+    curve_samples: Size = 128  # N: problems per length of the curve (default: 128)
     far_families: bool = False  # with --families: beyond twice the training length too
     threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
     save_every: NotNegative = 60.0  # S: seconds between checkpoints (default: 60)
-    keep_state: bool = False  # keep the optimizer's state at the end of training, so that --from can go on to the bit
+    keep_state: bool = False  # keep the optimizer's state after training, so that --from can continue bit for bit
     track: Texts = ()  # NAME: send the run to tensorboard, trackio or wandb too; may be given several times
-    from_: str | None = None  # RUN: go on from its weights, with changed fields, e.g. steps=600
+    from_: str | None = None  # RUN: continue from its weights, with changed fields, e.g. steps=600
 
 
 def run(args: Options) -> int:
@@ -224,7 +224,7 @@ def _uses_stack(args: Options, recipes: Sequence[Recipe], on: Launcher) -> bool:
 
 
 def _rehearse(args: Options, recipe: Recipe, progress: Progress) -> None:
-    """Raise UsageError for what cannot work, before anything is written."""
+    """Raise UsageError for a training that cannot work, before anything is written."""
     device, matmul = local_device(args)
     rehearse(recipe, device, matmul)
     if args.compile and isinstance(parse_launcher(args), Local):

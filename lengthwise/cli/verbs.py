@@ -77,7 +77,7 @@ def _import_module(name: str, asked: str) -> None:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add(importlib.import_module(name))
-    except BaseException as error:  # Ctrl-C does not get here: see `signals.leaving`
+    except BaseException as error:  # Ctrl-C does not get here: see `signals.exit_on_stop_signals`
         from lengthwise.experiment.own_code import is_packaged
 
         frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Figures over loops: accuracy and confidence, where stopping rules stop, and what becomes of the state beyond T(n)."""
+"""Figures over loops: accuracy and confidence, where stopping rules stop, and how the state changes beyond T(n)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ RULES: dict[str, tuple[str, str, Dash]] = {
     "own": ("its own rule", COLOURS[3], (0.0, (6.0, 1.5, 1.2, 1.5))),
 }
 ACROSS = 3
-DETAILED = 3  # weights up to which a map and a path are drawn too
-FLOOR = 1e-8  # below which movement is rounding
+DETAILED = 3  # maximum number of weights for which a map and a path are drawn too
+FLOOR = 1e-8  # smaller movements are rounding errors
 
 
 @style()
@@ -119,7 +119,7 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
 
 
 def _draw_map(axes: Axes, fate: Fate) -> None:
-    """Draw how far each loop moved each position of one problem; dark: it stands still."""
+    """Draw how far each loop moved each position of one problem; dark: no movement."""
     logs = [[0.5 if x is None else math.log10(max(FLOOR, x)) for x in loop] for loop in fate.map]
     axes.imshow(logs, aspect="auto", vmin=-6, vmax=0.3, interpolation="nearest", cmap="viridis")
     axes.axhline(fate.map_planned - 1, color="white", linewidth=0.6)

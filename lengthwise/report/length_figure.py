@@ -116,10 +116,10 @@ def length_figure(
 def overview_figure(
     groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, strong: str = "", width: Width = "page"
 ) -> Drawing:
-    """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's name without
-    what all names of its panel share is its method, which has the same style in every panel; a panel of few recipes
-    uses the method names of the fullest panel. ``strong`` is the method to highlight. Each recipe is stopped by its own
-    rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
+    """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's method, which
+    has the same style in every panel, is its name without the words that all names of its panel share; a panel of few
+    recipes uses the method names of the fullest panel. ``strong`` is the method to highlight. Each recipe is stopped by
+    its own rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
     drawn = {name: found for name, group in groups.items() if (found := _curves_by_recipe(group))}
     if not drawn:
         raise UsageError("no scores to plot against length: evaluate a run first")

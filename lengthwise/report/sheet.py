@@ -33,7 +33,7 @@ class FittedTable(Table):
         no_wrap: Container[str] = (),
         optional: int | None = None,
     ) -> None:
-        """Columns are left-aligned: all, or only those in ``left_aligned``; those in ``no_wrap`` are not wrapped."""
+        """Align all columns left, or only those in ``left_aligned``; do not wrap those in ``no_wrap``."""
         super().__init__(title=title, caption=Text(caption) if isinstance(caption, str) else caption)
         self.optional = optional
         for heading in headings:
