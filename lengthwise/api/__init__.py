@@ -161,18 +161,17 @@ def train(
     ``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20); ``loops``: how often a
     row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
     (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of
-    weights and problems; ``seeds``: how many to train; returns a list (a module, given or built by a function, gets new
-    weights for each).
+    weights and problems; ``seeds``: how many to train, each with new weights (a module too); the result is then a list.
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
     is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` compiles a transformer's
     loops, for GPUs; ``graphs``: record CUDA graphs of the steps; ``track`` names trackers: "tensorboard", "trackio",
     "wandb", or several; ``threads`` are those of the CPU; ``save_every`` is in seconds; ``quiet`` shows no progress;
-    ``wait`` waits for another process that trains this run, otherwise an error. ``parent`` is a run, or weights, whose
-    training continues, up to ``steps`` in all, by its recipe unless another is given; if kept with ``keep_state``, its
-    optimizer's state is used too.
+    ``wait`` waits for another process that trains this run (else an error). ``parent`` is a run, or weights, whose
+    training continues, up to ``steps`` in all, by its recipe unless another is given; ``keep_state`` stores the
+    optimizer's state for that.
 
-    Raises UsageError, which says in one line what is wrong with an argument, and Interrupted at Ctrl-C, after saving.
+    Raises UsageError for a wrong argument, in one line, and Interrupted at Ctrl-C, after saving.
     """
     if seeds is not None or not isinstance(recipe, (Recipe, str, ModelSpec, nn.Module, NoneType)):
         return train_seeds(train, **locals())
