@@ -97,7 +97,7 @@ def _abacus() -> list[Recipe]:
     plain = Abacus(size=coupling.size, offset=coupling.offset, std=coupling.std, start=coupling.start)
     changes: dict[str, tuple[Position, ...]] = {
         "random-start": (replace(coupling, start="random"), neighbours, ahead, blank),
-        "one-offset": (plain, neighbours, ahead, blank),  # of a batch, and for digits only
+        "one-offset": (plain, neighbours, ahead, blank),  # one offset per batch, for digits only
         "no-window": (coupling, ahead, blank),
         "no-ahead": (coupling, neighbours, blank),
         "no-blank": (coupling, neighbours, ahead),

@@ -39,8 +39,8 @@ T = TypeVar("T")
 Scale = Literal["cpu", "paper", "long"]
 STEPS: dict[Scale, int] = {"cpu": 500, "paper": 10_000, "long": 30_000}
 RATE = 2e-3
-RATES = {("modular-arithmetic", "lstm"): 5e-3}  # of cells that RATE does not fit; of 1e-3, 2e-3 and 5e-3, on seed 0
-SYMBOLS, START = 40, 4  # of a word: the most in training, and in its first steps
+RATES = {("modular-arithmetic", "lstm"): 5e-3}  # where RATE fails; the best of 1e-3, 2e-3, 5e-3 on seed 0
+SYMBOLS, START = 40, 4  # longest words in training, and in its first steps
 
 
 def blocks(mixer: MixerSpec, width: int = 64) -> Transformer:
@@ -72,8 +72,8 @@ TASKS: dict[str, tuple[Task, Layout, int]] = {
 
 
 def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
-    """Return the recipe for one task and one architecture. ``task`` and ``architecture`` are names of this module, or
-    classes of tasks and of mixers, a user's own among them. ``families``: fraction of a batch from structured
+    """Return the recipe for one task and one architecture. ``task`` and ``architecture`` are names in this module, or
+    of classes of tasks and mixers, which may be a user's own. ``families``: fraction of a batch from structured
     problems."""
     if task in TASKS:
         problems, layout, symbols = TASKS[task]

@@ -82,14 +82,14 @@ class Setting:
     top: int = 20
     most: tuple[int, ...] = ()
     calm: bool = False  # a large eps: steps vanish with the gradients, so that nothing is forgotten (docs/lab)
-    families: tuple[str, ...] = ()  # half of the problems are of these
+    families: tuple[str, ...] = ()  # half of the problems are from these families
     measured: int = 10  # measurements near the training lengths, on 200 problems each
     keep_best: bool = False  # keep the best measured weights, on 500 problems each; else the last
-    looked_at: tuple[int, ...] = ()  # longer lengths that were measured while this was chosen (docs/lab)
+    looked_at: tuple[int, ...] = ()  # longer lengths that were measured while the setting was chosen (docs/lab)
     least: float = 0.9  # with ``Mastery``: exact match that admits the next length
     longest: float = 0.0  # with ``Mastery``: the fraction of rows that have the largest size so far
     level: bool = True  # rows of short problems are as long as the batch's longest, and supervised to their ends
-    fixed: int = 20  # fixed number of loops; of pauses; of blocks of the methods without loops
+    fixed: int = 20  # number of loops, of pauses, or of blocks (methods without loops), if it is fixed
 
 
 # Smaller than published, with larger initial weights, fewer heads, a faster curriculum and a higher rate. The unique

@@ -34,7 +34,7 @@ from lengthwise.tasks.strings import Copy, UniqueSet
 
 SMALL = Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3)
 COLUMNS = (LocalHeads(count=2), CoupledHeads(count=2))  # of four heads
-AHEAD = (LocalHeads(count=2), CoupledHeads(count=2, ahead=1))  # where the symbol to be predicted will stand
+AHEAD = (LocalHeads(count=2), CoupledHeads(count=2, ahead=1))  # centred on the symbol to be predicted
 
 
 # The base of the recipes below: n loops, each of which sees the left neighbour.
@@ -202,7 +202,7 @@ def halting_binary_sum() -> Recipe:
 def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition; the operands' digits
     are counted from their lowest bit, as the product's are. The first position is marked: without it no weights can
-    distinguish 11 * 1 from 1 * 1, since an average over equal neighbours is that of no neighbour. Two fifths of the
+    distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour changes nothing. Two fifths of the
     problems are structured: rich in ones and carries, powers, runs, palindromes, one odd bit. In training, rows take up
     to twenty loops more, so that finished digits stay. It stops by itself: as in ``halting_binary_sum`` a clock decides
     when it is done, with two layers, since one operand determines how fast its mark moves along the other. Beyond the
@@ -279,10 +279,11 @@ def looped_bitwise_or() -> Recipe:
 
 def looped_flipped_copy() -> Recipe:
     """Each bit exclusive-or the parity of all: 2n loops, in which parity moves on from bit to bit, then from answer to
-    answer; a bit is seen from where its copy is predicted. It stops by itself: as in ``halting_binary_sum`` a clock
-    decides when it is done, whose mark takes two loops from one position to the next. Rows take up to five loops more,
-    so that a finished answer stays; without them, accuracy at long rows is lower (docs/lab). Expect .99 of uniform rows
-    at twice the training length, and less of some families; a seed takes a quarter of an hour of one CPU thread."""
+    answer; the position that predicts a bit's copy sees that bit. It stops by itself: as in ``halting_binary_sum`` a
+    clock decides when it is done, whose mark takes two loops from one position to the next. Rows take up to five loops
+    more, so that a finished answer stays; without them, accuracy at long rows is lower (docs/lab). Expect .99 of
+    uniform rows at twice the training length, and less of some families; a seed takes a quarter of an hour of one CPU
+    thread."""
     return replace(
         LONG,
         name="looped-flipped-copy",

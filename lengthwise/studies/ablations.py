@@ -15,7 +15,7 @@ TIMES = (2, 3, 5, 10)
 
 
 def ablations(tasks: str = "all") -> Study:
-    """Ours with one part changed at a time, measured at 2, 3, 5 and 10 times the training length."""
+    """Our looped models with one part changed at a time, measured at 2, 3, 5 and 10 times the training length."""
     return Study(
         title="Ablations of the looped system",
         panels=tuple(_panel(task) for task in choose_names(tasks, TASKS)),

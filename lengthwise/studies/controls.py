@@ -11,7 +11,7 @@ TASKS = ("pairs", *FORMS)
 
 
 def controls(tasks: str = "pairs") -> Study:
-    """Ours beside the same without the loop, without the window, and without both, on the same data."""
+    """Our looped models, and the same without the loop, without the window, and without both, on the same data."""
     return Study(
         title="What the loop does, and what the window",
         panels=tuple(_panel(task) for task in choose_names(tasks, TASKS)),

@@ -11,7 +11,7 @@ SIZES = (4, 6, 8, 10, 12, 16, 20, 24)
 
 
 def pairs() -> Study:
-    """Both models of the pairs system, on the same kinds of sums."""
+    """Both models of the pairs system, trained on the same kinds of sums."""
     title = "Sums of stacked digits, trained on up to 8"
     sizes = (4, 8, 12, 16, 20, 24, 50, 100)
     return Study(
