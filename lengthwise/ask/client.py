@@ -94,7 +94,7 @@ class Client:
     @staticmethod
     @asynccontextmanager
     async def open(inquiry: Inquiry, key: Key, timeout: float) -> AsyncIterator[Client]:
-        """A context with an open client; ``timeout`` is in seconds per request, until the reply is complete."""
+        """Open a client for a ``with`` block; ``timeout`` is in seconds per request, until the reply is complete."""
         openai = client_library()
         # A redirect would be an uncounted request, and could send the key to another host.
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)

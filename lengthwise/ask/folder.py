@@ -39,7 +39,7 @@ class InquiryRun(InquiryFolder):
 
     @staticmethod
     def locate(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
-        """Like ``of``, without creating anything."""
+        """Return the folder of an inquiry as ``of`` does, without creating it."""
         path = folder or path_inside(runs_folder(), inquiry.name)
         if (path / "asked.json").exists():
             if InquiryRun.open(path).inquiry != inquiry:

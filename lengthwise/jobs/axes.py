@@ -11,7 +11,7 @@ from itertools import product
 from lengthwise.base.errors import UsageError
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
-FORBIDDEN = {  # fields that make no other recipe: the best of them is chosen by luck
+FORBIDDEN = {  # fields that do not change the method: the best value would be chosen by luck
     "name": "a name changes nothing that could be compared",
     "seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
     "data_seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",

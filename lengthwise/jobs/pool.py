@@ -23,7 +23,7 @@ from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.runs.run import Run
 
 MOST = 24  # maximum number of runs shown individually
-SHARE = 0.05  # maximum share of time spent on the display, since long metrics files are slow to read
+SHARE = 0.05  # maximum fraction of time spent on the display, since long metrics files are slow to read
 Together = Sequence[Run]  # runs that one command trains
 
 

@@ -102,7 +102,7 @@ class TrainingKilled(Exception):
 
 def run_training(words: list[str], folder: str) -> str:
     """Run a command in a process that ends together with the task. Return why it failed, empty if it succeeded. Raises
-    ``Lost`` if it was killed."""
+    TrainingKilled if it was killed."""
     os.chdir(folder)
     process = Process.start([*COMMAND, *words])
     try:

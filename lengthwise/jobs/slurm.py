@@ -1,7 +1,7 @@
 """Run trainings as jobs of a Slurm cluster, through submitit (an optional extra). All nodes share the folder of runs.
 
 A job that is preempted, reaches its time limit, or loses its node is requeued and resumes from the run's checkpoint. A
-job that is lost in another way is resubmitted up to ``LOST`` times.
+job that is lost in another way is resubmitted up to ``MAX_RESUBMITS`` times.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Training:
         return last_line(errors, self.process.returncode)
 
     def checkpoint(self) -> Any:
-        """Called by submitit when the job's time ends or it is preempted: return the job that resumes it."""
+        """Return the job that resumes this one. Submitit calls it when the job's time ends or it is preempted."""
         if self.process:
             self.process.terminate()
             self.process.wait()
@@ -164,7 +164,7 @@ class _Job(Job):
         self.missed = self.missed or time.monotonic()
         if time.monotonic() - self.missed < 2 * LOOK:  # a shared file system may show the result with a delay
             return False
-        shown = ["scontrol", "--oneliner", "show", "job", self.job.job_id]  # as far as Slurm still knows it
+        shown = ["scontrol", "--oneliner", "show", "job", self.job.job_id]  # if Slurm still knows it
         found = subprocess.run(shown, capture_output=True, text=True)
         if self.lost == MAX_RESUBMITS or "JobState=CANCELLED" in found.stdout:
             return True

@@ -32,13 +32,13 @@ class Objective(Config):
 
     @property
     def takes_several_steps(self) -> bool:
-        """True if ``steps`` is its own."""
+        """True if a subclass defines ``steps``."""
         return type(self).steps is not Objective.steps
 
 
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Return the mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the
-    CPU. Logits of a stack (``runners.stacked``) know theirs, computed with those of the other models."""
+    CPU. Logits of a stack (``runners.stacked``) hold both already, computed together with the other models'."""
     known = getattr(logits, "supervision", None)
     if known is not None and (found := known(targets)) is not None:
         return found  # type: ignore[no-any-return]

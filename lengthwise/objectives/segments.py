@@ -19,10 +19,10 @@ from lengthwise.runners.plain import detach
 @dataclass(frozen=True)
 class Segments(Objective):
     """``count`` segments of a row's loops each, with a loss and an optimizer step after each segment. Gradients go
-    through one segment, so memory does not grow with ``count``, while the model learns to go on from states that many
-    loops have computed.
+    through one segment, so memory does not grow with ``count``, while the model learns to continue from states that
+    many loops have computed.
 
-    A subclass may have ``steps`` of its own; called, it returns their mean.
+    A subclass may define its own ``steps``; calling it returns their mean loss.
     """
 
     count: Size = 4  # segments, and optimizer steps, of each batch

@@ -83,13 +83,13 @@ class Call(NamedTuple):
     facts: dict[str, Any]  # its tables, alphabets, relation and defaults, as JSON-compatible values
 
 
-_records: list[list[Call]] = []  # those being made
+_records: list[list[Call]] = []  # the recordings in progress
 
 
 @contextmanager
 def record() -> Iterator[list[Call]]:
-    """A context that records the operations executed in it. Each result is a separate object, so that it can be traced
-    to the operations that read it."""
+    """Record the operations executed in a ``with`` block. Each result is a separate object, so that it can be traced to
+    the operations that read it."""
     calls: list[Call] = []
     _records.append(calls)
     try:

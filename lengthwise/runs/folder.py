@@ -170,9 +170,9 @@ class Folder:
 
     @contextmanager
     def locked(self, *, wait: bool = False, what: str = "run") -> Iterator[None]:
-        """A context in which no other process works on this folder. If one does already, raises UsageError, or waits
-        with ``wait``. The system frees the lock of a process that has ended in any way. A network file system locks
-        across machines only if it supports locks."""
+        """Keep other processes from working on this folder during a ``with`` block. If one already does, raise
+        UsageError or, with ``wait``, wait. The system frees the lock of a process that has ended in any way. A network
+        file system locks across machines only if it supports locks."""
         from filelock import FileLock  # late: only training needs it
 
         path, owner = self.folder / ".lock", self.folder / ".owner"

@@ -123,7 +123,7 @@ def _has_digest(path: Path, digest: str) -> bool:
 
 @contextmanager
 def _silence_progress() -> Iterator[None]:
-    """A context without the library's progress bars and warnings."""
+    """Suppress the library's progress bars and warnings during a ``with`` block."""
     utils = import_library("huggingface_hub.utils", "hub")
     bars, level = utils.are_progress_bars_disabled(), utils.logging.get_verbosity()
     utils.disable_progress_bars()
@@ -138,7 +138,7 @@ def _silence_progress() -> Iterator[None]:
 
 @contextmanager
 def _translate_errors(where: Place) -> Iterator[None]:
-    """A context that turns the library's errors into UsageErrors with our own messages."""
+    """Turn the library's errors in a ``with`` block into UsageErrors with our own messages."""
     errors = import_library("huggingface_hub.errors", "hub")
     try:
         yield

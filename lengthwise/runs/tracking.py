@@ -1,4 +1,4 @@
-"""Sends a run's rows to a tracker: TensorBoard, trackio or wandb. The run's own files stay authoritative.
+"""Send a run's rows to a tracker: TensorBoard, trackio or wandb. The run's own files stay authoritative.
 
 Each row appended to the run's files is sent once, however often the run is resumed: a file in the folder counts the
 rows sent. A tracker that fails is reported once and then not used again.
@@ -140,7 +140,7 @@ class Tracker:
 
     @contextmanager
     def _ignore_errors(self) -> Iterator[None]:
-        """A context in which a library's error ends only the tracking, and its prints are suppressed."""
+        """Let a library's error in a ``with`` block end only the tracking, and suppress its prints."""
         try:
             with redirect_stdout(StringIO()):
                 yield
@@ -153,7 +153,7 @@ class Tracker:
 
 @contextmanager
 def send_to_trackers(run: RunFolder, names: Sequence[str], note: Callable[[str], None]) -> Iterator[list[Tracker]]:
-    """A context in which rows appended to a run are sent to the named trackers. ``note`` receives a message about each
+    """Send the rows appended to a run in a ``with`` block to the named trackers. ``note`` receives a message about each
     failure. Raises UsageError for an unknown name."""
     check(names)
     trackers = [Tracker(run, name, note) for name in dict.fromkeys(names)]

@@ -1,4 +1,5 @@
-"""Laws: properties of every part of a kind. ``lengthwise check`` checks a user's own parts, the tests the package's.
+"""Laws: properties of every part of a kind. ``lengthwise check`` checks a user's own parts, the tests check the
+package's.
 
 A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of that
 argument determines the kind; a law of runners is one of the models that they run. The docstring states the property. A
@@ -108,7 +109,7 @@ def _check_law(part: Any, name: str, law: Law) -> Finding:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a SystemExit of the part's code counts as broken too
-        # Other errors than of broken laws come from the part's own code: they are told with file and line.
+        # Other errors come from the part's own code: they are reported with file and line.
         told = one_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
         return Finding(name, statement, holds=False, told=told)
     return Finding(name, statement, holds=True, told="")

@@ -85,7 +85,7 @@ def answers_fit_their_slots(task: Task) -> None:
 
 
 def some_answer_fills_its_slots(task: Task) -> None:
-    """At each small size some answer fills all of its slots, so that none is computed in vain."""
+    """At each small size some answer fills all of its slots, so that no slot is superfluous."""
     sizes = sizes_of(task, top=3, times=ROWS)
     samples = [sampler(sizes, stream(0, "laws", name)) for name, sampler in _samplers(task)]
     for size in sizes.unique(dim=0):

@@ -32,7 +32,7 @@ FOLLOWS = ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "s
 
 @dataclass(frozen=True)
 class Claims:
-    """What files next to weights claim."""
+    """The claims of files next to weights."""
 
     rows: Sequence[Row] = ()  # scores
     parameters: int | None = None

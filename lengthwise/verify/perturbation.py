@@ -51,7 +51,7 @@ def _root_mean_square(tensor: Tensor) -> float:
 def change_parameters(
     model: nn.Module, change: Perturbation, draw: Generator, only: str | None = None
 ) -> Iterator[None]:
-    """A context in which all parameters of a model, or only the one named ``only``, are perturbed."""
+    """Perturb all parameters of a model, or only the one named ``only``, during a ``with`` block."""
     chosen = {name: value for name, value in model.named_parameters() if only in (None, name)}
     before = {name: value.detach().clone() for name, value in chosen.items()}
     try:
