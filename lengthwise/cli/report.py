@@ -201,7 +201,7 @@ def _write_page(
     from lengthwise.viewer.report import exportable_weights, report_page
 
     command = shlex.join(["lengthwise", "report", *args.runs, "--html", html])
-    with show_elapsed("a page: examples, and a search for failures", quiet=args.quiet):
+    with show_elapsed("a page: examples and an attack", quiet=args.quiet):
         page = report_page(runs, asked, command=command, models=exportable_weights(runs), **options)
     return save_page(args, html, page)
 

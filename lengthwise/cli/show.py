@@ -65,7 +65,7 @@ def _write_page(args: Options, html: str) -> int:
     names = [args.recipe, *args.changes]
     models = [load(name) for name in names]
     check_file("--html", Path(html))
-    with show_elapsed(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
+    with show_elapsed(f"{', '.join(model.name for model in models)}: examples and an attack"):
         page = viewer_page(models)
     return save_page(args, html, page, models=names)
 

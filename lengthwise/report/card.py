@@ -36,7 +36,7 @@ HEADINGS = (
     "trained to",
     "chosen on",
     "longest",
-    "of uniform ones",
+    "longest, uniform",
     "worst family",
     "seeds beyond",
     "parameters",
@@ -117,8 +117,8 @@ def _longest_solved(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes
 def card_table(rows: Sequence[Row]) -> Table:
     """Return the score card as a terminal table."""
     caption = (
-        f"longest: where exact match is surely {SOLVED} or more (95 % interval; it takes {SURE} problems), per "
-        f"seed, and {SOLVED} on every family; seeds beyond: those that solve a size longer than they were trained on"
+        f"longest: the largest size solved, per seed: {SOLVED} or more at the lower end of the 95 % interval (from "
+        f"{SURE} problems on) and on every family; seeds beyond: those that solve a size longer than in training"
     )
     table = FittedTable(*HEADINGS, caption=caption)
     for row in rows:
@@ -224,7 +224,7 @@ def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     uniform = uniform_in(rows)
     structured = families_in(rows)
     lowest = {tuple(row["sizes"]): row for row in worst_rows(rows)}
-    yield "| size | uniform problems | worst family | |"
+    yield "| size | uniform problems | worst family | its name |"
     yield "| ---: | ---: | ---: | --- |"
     for size in sorted({*uniform, *lowest}):
         low = lowest.get(size)
@@ -232,8 +232,8 @@ def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
         mark = " (trained)" if trained_on(size, tops) else ""
         yield f"| {size_text(size)}{mark} | {_format_share(uniform.get(size))} | {_format_share(low)} | {named} |"
     yield ""
-    yield "Exact match: the whole answer is right, its end included. In brackets Wilson's 95 % interval and the number"
-    yield f"of fresh problems. Stopping rule: `{rows[0]['stopping']}`."
+    yield "Exact match: the whole answer is right, end symbol included. In brackets: the 95 % Wilson interval and the"
+    yield f"number of fresh problems. Stopping rule: `{rows[0]['stopping']}`."
     yield from (f"Intervals: {note}." for note in interval_notes(rows))
 
 
@@ -243,16 +243,16 @@ def _format_share(row: Row | None) -> str:
 
 def _training_lines(run: RunFolder) -> Iterator[str]:
     about, outline = run.about(), run.outline
-    looked = ", ".join(map(str, outline.looked_at)) or "none that is known"
+    looked = ", ".join(map(str, outline.looked_at)) or "unknown"
     yield f"Recipe `{outline.name}` (`{outline.id}`), seed {outline.seed}, {outline.steps:,} steps."
     if isinstance(parent := about.get("parent"), dict):
         name, step = (remove_controls(str(parent.get(key))) for key in ("run", "step"))
-        yield f"It goes on from `{name}` after its step {step}."
-    yield f"Sizes that may have chosen it: {looked}."
+        yield f"It continues `{name}` from step {step}."
+    yield f"Sizes looked at while the recipe was chosen: {looked}."
     if about:
         package, torch = (remove_controls(str(about.get(key, ""))) for key in ("lengthwise", "torch"))
         yield f"{about['cpu_s'] / 60:.1f} minutes of processor time; Lengthwise {package}, torch {torch}."
-    yield "All of it is in `config.json`; `lengthwise train config.json` trains it again."
+    yield "The full recipe is in `config.json`; `lengthwise train config.json` trains it again."
 
 
 def _part_names(tree: Any) -> Iterator[str]:

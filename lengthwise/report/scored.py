@@ -117,7 +117,7 @@ class Comparison(PrintedTable):
         self.keys = [key for key in reversed(found[0]) if all(key in other for other in found)]
         if not self.keys:
             measured = "; ".join(", ".join(size_text(one.sizes) for one in part[:5]) for part in scores)
-            raise UsageError(f"compare: they share no size and set of problems: {measured}")
+            raise UsageError(f"compare: the scores share no size of one set of problems: {measured}")
         self._found = found
 
     def rows(self) -> list[Row]:
@@ -152,14 +152,14 @@ class Comparison(PrintedTable):
     def title(self) -> str:
         used = {row["pairing"] for row in self.rows()}
         pairings = "; ".join(text for pairing, text in PAIRINGS.items() if pairing in used)
-        return f"difference: the last less the first. {pairings}. Other seeds of training are another source of spread."
+        return f"difference: the last minus the first. {pairings}. They do not cover the spread between training seeds."
 
 
 Pairing = Literal["paired", "independent", "unknown"]
 PAIRINGS: dict[Pairing, str] = {
-    "paired": "Intervals are of pairs: the problems are the same",
-    "independent": "Intervals are of two independent samples: the problems differ",
-    "unknown": "Where single answers are not kept, as in a run's rows, intervals are the widest that the shares allow",
+    "paired": "Intervals are paired: the problems are the same",
+    "independent": "Intervals are for independent samples: the problems differ",
+    "unknown": "Without single answers, as in a run's rows, intervals are the widest consistent with the scores",
 }
 
 
@@ -341,8 +341,8 @@ class PooledComparison(PrintedTable):
         """Return a note on means, bands and the training range."""
         trained = " and ".join(sorted({size_text(curve.tops) for curve in self.curves}))
         return (
-            "Mean over seeds; in brackets the worst and the best seed, of one seed the 95 % interval. Trained on up "
-            f"to {trained}."
+            "Mean over seeds; in brackets the worst and the best seed, for a single seed the 95 % interval. "
+            f"Trained on up to {trained}."
         )
 
 

@@ -58,7 +58,7 @@ def _group_scores(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str
 def trials_table(trials: Sequence[Row]) -> Table:
     """Return a table of the best trials."""
     paths = list(trials[0]["values"])
-    further = f"{len(trials) - SHOWN} further ones in trials.csv" if len(trials) > SHOWN else None
+    further = f"{len(trials) - SHOWN} more in trials.csv" if len(trials) > SHOWN else None
     headings = (*paths, "exact match", "worst seed", "seeds", "parameters")
     table = FittedTable(*headings, title="Trials, the best first", caption=further)
     for row in rank_trials(trials)[:SHOWN]:
@@ -70,7 +70,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
 
 def importance_table(rows: Sequence[Row]) -> Table:
     """Return a table of the importance of each field, largest first."""
-    caption = "explains: of the variance of exact match between trials; the rest is fields together, and chance"
+    caption = "explains: share of the variance of exact match between trials; the rest: interactions and chance"
     table = FittedTable("field", "explains", "exact match by value", title="Importance of fields", caption=caption)
     for row in rows:
         by_value = ", ".join(f"{value}: {share_text(mean, 3)}" for value, mean in row["exact"].items())

@@ -82,9 +82,9 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] * ("scaled" in further)
     notes += ["final part: exact match of the answer's final part alone"] * ("final" in further)
     notes += loops_notes(rows)
-    notes += ["count: in brackets how many problems differ"] * any("distinct" in row for row in rows)
+    notes += ["count: in brackets the number of different problems"] * any("distinct" in row for row in rows)
     early = sorted({row["precision"] for row in rows if "precision" in row})
-    notes += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]
+    notes += [f"sampling ended once the 95 % interval was within ±{width:g} of its middle" for width in early]
     notes += interval_notes(rows)
     table = FittedTable(
         *("size", *own, "", *fixed),
@@ -110,7 +110,7 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     notes = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
     if within:
         mean = share_text(statistics.fmean(within), 4)
-        notes += [f"{mean} of the {len(within)} trained, up to {size_text(tops)}"]
+        notes += [f"{mean} over the {len(within)} pairs in training, up to {size_text(tops)}"]
     notes += [f"worst {share_text(cells[worst], 3)} at {size_text(worst)}"]
     notes += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
     headings = ["", *acrosses]
@@ -135,7 +135,7 @@ def language_model_table(rows: Iterable[Row]) -> Table:
     headings = ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count")
     caption = (
         f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; "
-        "lenient: the reply ends in the right answer; chatter: it is not an answer alone"
+        "lenient: the reply ends in the right answer; chatter: replies with more than an answer"
     )
     table = FittedTable(*headings, left_aligned=("",), no_wrap=headings, optional=1, caption=caption)
     for row in rows:
@@ -178,7 +178,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
     """Return the summary as a terminal table."""
     note = "±: the standard error of the mean over seeds"
     caption = note if any(row.get("error") is not None for row in rows) else None
-    table = FittedTable("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing", caption=caption)
+    table = FittedTable("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or source", caption=caption)
     panel = None
     for row in rows:
         if row["panel"] != panel:
@@ -312,7 +312,7 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown: in
     lines = [f"{TRAINED} within the training range, up to {upto}"] if tops else []
     lines += [
         f"{problems}, {_format_range(seeds)} seed{'s' * (seeds != {1})}; "
-        f"beside exact match: {', of a single seed the '.join(bands)}"
+        f"beside exact match: {', for a single seed the '.join(bands)}"
     ]
     lines += [f"{shown} of {sizes} sizes are shown"] if shown < sizes else []
     by_looked_at = group_by(curves, lambda curve: curve.looked_at)

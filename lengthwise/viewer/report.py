@@ -21,7 +21,7 @@ from lengthwise.viewer.viewer import model_data
 
 MOST = 3_000_000  # bytes per page; models that do not fit are left out
 LIBRARIES = "vega", "vega-lite", "vega-embed"
-TRIES = 300  # per model, in the search for failures
+TRIES = 300  # per model, in the attack
 
 
 def report_page(
@@ -82,8 +82,8 @@ def _build_page(title: str, body: str, content: dict[str, Any], models: list[dic
 
 
 _THINKING = "<!-- thinking -->"
-_VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thinking-title">Watch it think</h2>
-<p>The model itself runs here: its weights are in this file. Type a problem, and see what each loop makes of it.</p>
+_VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thinking-title">Watch it loop by loop</h2>
+<p>The model itself runs here: its weights are in this file. Type a problem to see the answer after every loop.</p>
 <div data-viewer="models"></div></section>"""
 
 
@@ -94,20 +94,20 @@ def _build_body(
     it."""
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(asked)} asked" if asked else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
-    again = f"<p>To make this page again: <code>{escape(command)}</code></p>" if command else ""
+    again = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
     return f"""<a class="skip" href="#charts">to the charts</a>
 <header><h1>{escape(title)}</h1><p class="soft">{count}; Lengthwise {escape(__version__)}</p></header>
 <main>
 <section aria-labelledby="card-title"><h2 id="card-title">Score card</h2>
-{_card_html(card) if card else "<p>Nothing is measured yet.</p>"}
+{_card_html(card) if card else "<p>No scores yet.</p>"}
 </section>
 <div id="charts" data-report="report"></div>
 {_THINKING}
-<section aria-labelledby="again-title"><h2 id="again-title">Again</h2>
+<section aria-labelledby="again-title"><h2 id="again-title">Reproduce</h2>
 {again}
-<p>To train a recipe again: save it below, then <code>lengthwise train recipe.json --seeds {seeds}</code></p>
+<p>To train a recipe again, save it below, then run <code>lengthwise train recipe.json --seeds {seeds}</code></p>
 <div id="recipes"></div></section>
-<noscript><p>Charts, tables and the model need JavaScript, which is switched off here.</p></noscript>
+<noscript><p>Charts, tables and the model need JavaScript, which is switched off.</p></noscript>
 </main>"""
 
 
@@ -120,9 +120,9 @@ def _card_html(rows: Sequence[dict[str, Any]]) -> str:
         for cells in map(card_cells, rows)
     ]
     about = (
-        f"Longest: where exact match is surely 0.99 or more (95 % interval; it takes {SURE} problems), for each "
-        "seed, and 0.99 on every family of structured problems. Seeds beyond: those that solve a size longer than they "
-        "were trained on. Operations and processor minutes: of the whole training."
+        "Longest: the largest size solved, for each seed: 0.99 or more at the lower end of the 95 % interval (from "
+        f"{SURE} problems on) and on every family of structured problems. Seeds beyond: those that solve a size longer "
+        "than in training. Operations and processor minutes: of the whole training."
     )
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="score card"><table><thead><tr>{head}</tr></thead>'

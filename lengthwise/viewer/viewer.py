@@ -40,14 +40,14 @@ def viewer_page(models: Sequence[Weights]) -> str:
     body = f"""<a class="skip" href="#thinking">to the problem</a>
 <h1>{escape(names)}: loop by loop</h1>
 <main id="thinking" data-viewer="models"></main>
-<p>The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a problem and
-see what it would answer after every loop, how sure it is, where its heads look, and where it would stop.</p>
-<noscript><p>This page computes with JavaScript, which is switched off here.</p></noscript>"""
+<p>The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a problem to
+see the model's answer after every loop, its confidence, its attention, and where it would stop.</p>
+<noscript><p>This page needs JavaScript, which is switched off.</p></noscript>"""
     return build_document(f"{names}: loop by loop", body, join_scripts(*SCRIPTS), {"models": data})
 
 
 def model_data(model: Weights, tries: int | None = None) -> dict[str, Any]:
-    """Return the data of one model for the viewer; ``tries`` is the length of the search for failures."""
+    """Return the data of one model for the viewer; ``tries`` is the length of the attack."""
     return export_model(model) | collect_examples(model, tries)
 
 
@@ -56,7 +56,7 @@ def model_data(model: Weights, tries: int | None = None) -> dict[str, Any]:
 
 def collect_examples(weights: Weights, tries: int | None = None) -> dict[str, Any]:
     """Return ``examples``, problems with their origin and whether the model solves them, and ``searched``, a summary of
-    the search for failures. The model answers each problem here, so ``right`` is always measured."""
+    the attack. The model answers each problem here, so ``right`` is always measured."""
     failing, searched = _find_failures(weights, tries or TRIES)
     solver, found = Solver(weights), []
     for prompt, origin in dict([*_draw_examples(weights), *((prompt, "attack") for prompt in failing)]).items():
@@ -98,12 +98,12 @@ def _find_failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     try:
         ran = attack(weights, tries=tries)
     except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
-        return [], f"no search for failures: {error}"
-    return [row["prompt"] for row in ran["shortest"][:MAX_FAILURES]], f"a search for failures {describe_search(ran)}"
+        return [], f"no attack: {error}"
+    return [row["prompt"] for row in ran["shortest"][:MAX_FAILURES]], f"an attack {describe_search(ran)}"
 
 
 def describe_search(search: Mapping[str, Any]) -> str:
     """Describe the outcome of a search: the number of tries and of failures."""
     if not search["failed"]:
-        return f"found no wrong answer in {search['tries']:,} tries, which proves nothing"
+        return f"found no wrong answer in {search['tries']:,} tries (not a proof)"
     return f"found {search['failed']:,} wrong answer{'s' * (search['failed'] > 1)} in {search['tries']:,} tries"

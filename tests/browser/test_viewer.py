@@ -143,7 +143,7 @@ def test_the_keyboard_alone_suffices(written, opened):
                 "document.activeElement.id || document.activeElement.ariaLabel || document.activeElement.textContent"
             )
         )
-    assert {"model", "beside", "loop", "Play", "one loop on", "Copy link"} <= reached
+    assert {"model", "beside", "loop", "Play", "next loop", "Copy link"} <= reached
     page.locator(".transport .primary").focus()
     press("Enter")
     until(page, "document.querySelector('.transport output').textContent.match(/loop [^1]/)")

@@ -16,7 +16,7 @@ from lengthwise.viewer import report
 
 @pytest.mark.usefixtures("fleet_here")
 def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
-    monkeypatch.setattr(report, "TRIES", 1)  # of a search for failures
+    monkeypatch.setattr(report, "TRIES", 1)  # of an attack
     words = ["demo", "--steps", "2", "--samples", "2"]
     shown = command(*words)
     assert shown.returncode == 0, shown.stderr

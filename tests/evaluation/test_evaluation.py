@@ -651,7 +651,8 @@ def test_a_table_tells_how_many_problems_differ():
     weights = half_trained(PARITY)
     rows = [score.row() for score in evaluate(weights, [2], samples=50)]
     table = detail_table(rows)
-    assert [*table.columns[-1].cells][-1].plain == "50 (4)" and "how many problems differ" in table.caption.plain
+    assert [*table.columns[-1].cells][-1].plain == "50 (4)"
+    assert "the number of different problems" in table.caption.plain
     assert "50 (4 different)" in str(lw.Scores([Score(**row | {"sizes": (2,)}) for row in bare(rows)], outline(PARITY)))
 
 

@@ -183,7 +183,7 @@ def test_a_large_map_is_told_in_blocks():
     assert lines[2] == ["1–3", "1.00", "1.00", "0.97", *["0.90"] * 4]
     assert lines[8] == ["19–20", *["0.90"] * 6, "0.80"]  # the corner has one cell of four that is worse
     mean = (63.68 + 0.9 * 335 + 0.5) / 400
-    assert f"mean {mean:.4f} of 400 pairs" in text and "0.9950 of the 64 trained, up to 8x8" in text
+    assert f"mean {mean:.4f} of 400 pairs" in text and "0.9950 over the 64 pairs in training, up to 8x8" in text
     assert "worst 0.500 at 20x20" in text
 
 

@@ -30,7 +30,7 @@ const share = { type: "quantitative", scale: { domain: [0, 1] } };
 const CHARTS = {
   lengths: {
     title: "Exact match against length",
-    about: "Grey: trained up to here. Bands: the worst and the best seed, or the 95 % interval of a single seed.",
+    about: "Grey: the longest training length. Bands: worst to best seed, or the 95 % interval of a single seed.",
     rows: (charts, chosen) => charts.lengths.filter((row) => row.along && chosen.label(row) && chosen.problems(row) && chosen.rule(row)),
     spec(rows, { methods, scale }) {
       const x = { field: "size", type: "quantitative", title: "size", scale: scale === "log" ? { type: "log", nice: false } : { nice: false, zero: true } };
@@ -70,7 +70,7 @@ const CHARTS = {
   },
   loops: {
     title: "Exact match after each loop",
-    about: "Vertical lines: where stopping rules stop, the mean over problems.",
+    about: "Vertical lines: the mean loop at which each rule stops.",
     pick: (row) => row.label,
     rows: (charts) => charts.loops,
     spec: (rows, { charts }) => ({
@@ -82,7 +82,7 @@ const CHARTS = {
     }),
   },
   wrong: {
-    title: "Where wrong answers first go wrong",
+    title: "First wrong position of wrong answers",
     about: "All seeds together.",
     pick: (row) => row.label,
     rows: (charts) => charts.wrong,
@@ -92,8 +92,8 @@ const CHARTS = {
     }),
   },
   traits: {
-    title: "Exact match against what may make a problem hard",
-    about: "A line for each seed.",
+    title: "Exact match against features of difficulty",
+    about: "One line per seed.",
     pick: (row) => `${row.label}: ${row.trait}`,
     rows: (charts) => charts.traits,
     spec: (rows) => ({
@@ -103,7 +103,7 @@ const CHARTS = {
   },
   loss: {
     title: "Loss while training",
-    about: "Its running geometric mean, a line for each seed.",
+    about: "Running geometric mean, one line per seed.",
     rows: (charts, chosen) => charts.loss.filter(chosen.label),
     spec: (rows, { methods }) => ({
       data: { values: rows }, mark: { type: "line", strokeWidth: 1.3 },
@@ -112,7 +112,7 @@ const CHARTS = {
   },
   watched: {
     title: "Exact match while training",
-    about: "On the sizes that the recipe watches, a line for each seed.",
+    about: "At the sizes measured in training (watch.sizes), one line per seed.",
     rows: (charts, chosen) => charts.watched.filter(chosen.label),
     spec: (rows, { methods }) => ({
       data: { values: rows }, mark: { type: "line", strokeWidth: 1.3 },
@@ -121,7 +121,7 @@ const CHARTS = {
   },
   cost: {
     title: "Cost of training",
-    about: "Processor minutes of one thread, the median over seeds.",
+    about: "Processor minutes on one thread, median over seeds.",
     rows: (charts, chosen) => charts.cost.filter(chosen.label),
     spec: (rows, { methods }) => ({
       data: { values: rows }, height: 40 + 26 * rows.length, mark: { type: "bar" },

@@ -1,11 +1,11 @@
 // One model at work: its answer, a map of loops and positions, tables of one loop, its heads, and the program beside it.
 
-const MODES = { said: "symbols and their probability", state: "norm of the state", change: "change since the loop before" };
+const MODES = { said: "symbols and their probability", state: "norm of the state", change: "change since the previous loop" };
 // What each stopping rule waits for.
 const RULES = {
-  Oracle: "after T(n) loops: the rounds of a reference algorithm", After: "always after so many loops", MaxConfidence: "at the loop of the surest answer",
-  Converged: "when the answer stays the same for so many loops", Halted: "when its own halting unit says so",
-  Settled: "when a loop moves no position's state by this fraction of its norm",
+  Oracle: "after T(n) loops: the rounds of a reference algorithm", After: "after a fixed number of loops", MaxConfidence: "at the most confident loop",
+  Converged: "when the answer has not changed for some loops", Halted: "when the answer is not empty",
+  Settled: "when a loop moves every position's state by less than this fraction of its norm",
 };
 const MOST_CELLS = 220; // positions that tables show
 
@@ -44,11 +44,11 @@ class Panel {
           el("p", { class: "soft" }, `${name}: ${this.model.task.name}, ${parameters.toLocaleString("en")} parameters, trained on sizes up to ${trained}`)),
         el("div", {},
           el("h3", {}, "Where stopping rules stop"), el("div", { class: "wide" }, this.stops),
-          el("p", { class: "soft" }, "Confidence: the probability that the model gives each symbol of its answer, the geometric mean over symbols."),
-          el("h3", {}, "Where each head looks, in this loop"),
-          el("p", { class: "line" }, el("label", {}, "layer ", this.layers), el("span", { class: "soft" }, "queries downwards, keys across")),
+          el("p", { class: "soft" }, "Confidence: the geometric mean of the probabilities of the answer's symbols."),
+          el("h3", {}, "Attention of each head in this loop"),
+          el("p", { class: "line" }, el("label", {}, "layer ", this.layers), el("span", { class: "soft" }, "rows: queries, columns: keys")),
           this.heads)),
-      el("h3", {}, "Every position, after this loop"), this.now,
+      el("h3", {}, "Every position after this loop"), this.now,
       this.programTitle, this.program,
     );
   }
@@ -104,8 +104,8 @@ class Panel {
     const own = this.trace.stops[0], final = this.trace.loops[own.loop - 1];
     const settled = Math.max(...this.trace.settled.slice(0, this.trace.loops.at(-1).ends));
     this.answer.replaceChildren(
-      `By its own rule it stops after loop ${own.loop} and is `, el("strong", { class: final.right ? "right" : "wrong" }, final.right ? "right" : "wrong"),
-      `. The answer of the last loop is there from loop ${settled} on.`,
+      `By the recipe's own rule, the model stops after loop ${own.loop}, and its answer is `, el("strong", { class: final.right ? "right" : "wrong" }, final.right ? "right" : "wrong"),
+      `. The last loop's answer is reached at loop ${settled}.`,
     );
   }
 
@@ -116,10 +116,10 @@ class Panel {
     const heads = columns.map((t) => (said && this.model.layout.kind !== "Pairs" ? "" : row.tokens[t]));
     const at = { line: this.loop - 1, column: columns.indexOf(this.position) };
     drawMap(this.map, this.grid, cell, { heads, at, marks: stops.map(({ loop }) => loop - 1), settled: said ? settled : null });
-    this.map.setAttribute("aria-label", `${MODES[this.mode]}: ${loops.length} loops downwards, ${columns.length} positions across. ${this.sentence()}`);
-    const across = said ? (this.model.layout.kind === "Pairs" ? "a column per digit of the answer, headed by the two digits that are added there" : "a column per symbol of the answer") : "a column per position";
-    const colours = said ? "Blue: the right symbol, orange: a wrong one, stronger: surer. Bar: settled from here on. Triangle: a rule stops here." : "Stronger: larger.";
-    this.root.querySelector(".key").textContent = `Loops downwards, ${across}. ${colours}`;
+    this.map.setAttribute("aria-label", `${MODES[this.mode]}: ${loops.length} loops by ${columns.length} positions. ${this.sentence()}`);
+    const across = said ? (this.model.layout.kind === "Pairs" ? "a column per digit of the answer, headed by the two digits that are added" : "a column per symbol of the answer") : "a column per position";
+    const colours = said ? "Blue: right symbol, orange: wrong; stronger colour: higher probability. Bar: the symbol no longer changes. Triangle: a rule stops here." : "Stronger colour: larger.";
+    this.root.querySelector(".key").textContent = `One line per loop, ${across}. ${colours}`;
   }
 
   saidCell(loop, slot) {
@@ -137,11 +137,11 @@ class Panel {
     const rows = this.trace.stops.map(({ rule, loop }, n) => {
       const { text, confidence, right } = this.trace.loops[loop - 1];
       const go = el("button", { type: "button", onclick: () => this.steer({ loop }) }, `loop ${loop}`);
-      return el("tr", {}, el("th", { scope: "row" }, ruleText(rule), n ? "" : " (its own)", el("small", { class: "means" }, RULES[rule.kind] ?? "")), el("td", {}, go),
+      return el("tr", {}, el("th", { scope: "row" }, ruleText(rule), n ? "" : " (the recipe's)", el("small", { class: "means" }, RULES[rule.kind] ?? "")), el("td", {}, go),
         el("td", { class: "mono" }, shortened(text)), el("td", { class: right ? "right" : "wrong" }, right ? "right" : "wrong"),
         el("td", { class: "number" }, shareText(Math.exp(confidence))));
     });
-    const head = ["rule", "stops at", "answer", "it is", "confidence"].map((text, n) => el("th", { scope: "col", class: n > 3 ? "number" : "" }, text));
+    const head = ["rule", "stops at", "answer", "right?", "confidence"].map((text, n) => el("th", { scope: "col", class: n > 3 ? "number" : "" }, text));
     this.stops.replaceChildren(el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
   }
 
@@ -151,11 +151,11 @@ class Panel {
     const says = (t) => ({ text: inside(t) ? this.said.said[slot(t)] : "", class: this.verdict(slot(t)) });
     const lines = {
       token: (t) => ({ text: row.tokens[t] }),
-      says,
+      prediction: says,
       probability: (t) => ({ text: inside(t) ? shareText(Math.exp(this.said.sure[slot(t)]), 2) : "" }),
-      "settles at": (t) => ({ text: inside(t) ? settled[slot(t)] : "" }),
-      "norm of state": (t) => ({ text: fixed(norms.state[t], 1) }),
-      "its change": (t) => ({ text: fixed(norms.change[t], 1) }),
+      "fixed from loop": (t) => ({ text: inside(t) ? settled[slot(t)] : "" }),
+      "norm of the state": (t) => ({ text: fixed(norms.state[t], 1) }),
+      "norm of its change": (t) => ({ text: fixed(norms.change[t], 1) }),
     };
     const made = Object.entries(lines).map(([name, cell]) => this.line(name, shown.map((_, t) => cell(t))));
     this.now.replaceChildren(el("table", { class: "positions" }, el("tbody", {}, ...made)));
@@ -194,7 +194,7 @@ class Panel {
 
   showProgram() {
     if (!this.beside) {
-      this.programTitle.textContent = "No n-RASP-L program solves this problem, so none runs beside it";
+      this.programTitle.textContent = "There is no n-RASP-L program for this problem";
       this.program.replaceChildren();
       return;
     }

@@ -1,10 +1,10 @@
 // The report: controls, charts, tables and recipes.
 
 const ABOUT = {
-  scores: "every score", curves: "what the curves show", card: "the score card", metrics: "the course of training",
-  stopping: "what stopping rules come to", anatomy: "how answers go wrong", differences: "fields in which the recipes differ",
+  scores: "all scores", curves: "the points of the curves", card: "the score card", metrics: "measurements during training",
+  stopping: "exact match by loop and stopping rule", anatomy: "errors in answers", differences: "fields in which the recipes differ",
 };
-const SECTIONS = { "How far it carries": ["lengths", "maps"], "Stopping and failing": ["loops", "wrong", "traits"], "Training and cost": ["loss", "watched", "cost"] };
+const SECTIONS = { "Length generalization": ["lengths", "maps"], "Stopping and errors": ["loops", "wrong", "traits"], "Training and cost": ["loss", "watched", "cost"] };
 
 class Report {
   constructor(root, held) {
@@ -40,7 +40,7 @@ class Report {
     const scale = el("select", { id: "scale", onchange: (event) => { this.scale = event.target.value; this.drawAll(["lengths"]); } }, el("option", {}, "linear"), el("option", {}, "log"));
     const rules = new Set(this.held.charts.lengths.map((row) => row.stopping)).size > 1;
     this.every = el("input", { type: "checkbox", onchange: () => this.drawAll(["lengths"]) });
-    return el("form", { class: "controls", "aria-label": "what the charts show", onsubmit: (event) => event.preventDefault() },
+    return el("form", { class: "controls", "aria-label": "contents of the charts", onsubmit: (event) => event.preventDefault() },
       el("fieldset", {}, el("legend", {}, "Methods"), ...methods),
       el("label", {}, "Problems ", problems), el("label", {}, "Lengths ", scale), el("label", { hidden: !rules }, this.every, " every stopping rule"));
   }
@@ -71,7 +71,7 @@ class Report {
       const chart = CHARTS[name], target = this.figures[name];
       const rows = chart.rows(this.held.charts, chosen).filter((row) => !chart.pick || chart.pick(row) === this.picked[name]);
       if (rows.length) await draw(target, name, rows, { methods: shown, scale: this.scale, charts: this.held.charts });
-      else target.replaceChildren(el("p", { class: "soft" }, "Nothing is left to show: switch a method on."));
+      else target.replaceChildren(el("p", { class: "soft" }, "All methods are hidden: switch one on."));
     }
     this.root.dispatchEvent(new CustomEvent("drawn", { bubbles: true }));
     this.root.dataset.drawn = "yes";

@@ -56,7 +56,7 @@ async function think(network, model, text, told = () => {}, stopped = () => fals
   const planned = LOOPS[model.loops.kind](model.loops, problem.rounds), rules = rulesOf(model);
   const limits = rules.map((rule) => limitOf(rule, planned)), count = Math.max(...limits);
   if (row.ids.length > MOST_POSITIONS || count > MOST_LOOPS) {
-    throw new Refused(`Too long for this page: ${row.ids.length} positions and ${count} loops. It takes up to ${MOST_POSITIONS} and ${MOST_LOOPS}.`);
+    throw new Refused(`Too long for this page: ${row.ids.length} positions and ${count} loops. The limits are ${MOST_POSITIONS} and ${MOST_LOOPS}.`);
   }
   const run = network.begin(row), trace = { problem, row, run, planned, rules, loops: [], states: [run.start], moved: [] };
   const steps = model.decodes ? decoding(network, model, trace, limits[0], count) : looping(network, trace, limits);

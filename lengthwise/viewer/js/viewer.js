@@ -1,7 +1,7 @@
 // The thinking viewer: a problem, one model or two beside each other, and a loop to look at.
 
 const STEP = 280; // ms per loop while it plays
-const KEYS = "↑ ↓ loop, ← → position, space play or stop, Home End first or last loop, / problem, N next example, C another model beside it";
+const KEYS = "↑ ↓ loop, ← → position, space plays or stops, Home End first or last loop, / problem, N next example, C shows another model beside it";
 
 class Viewer {
   constructor(root, { models }) {
@@ -25,8 +25,8 @@ class Viewer {
     this.problem = el("input", { id: "problem", autocomplete: "off", spellcheck: "false", autocapitalize: "off", "aria-describedby": "question trouble" });
     this.copy = el("button", { type: "button", onclick: () => this.copyLink() }, "Copy link");
     this.form = el("form", { onsubmit: (event) => { event.preventDefault(); this.start(); } },
-      el("label", { class: "grow" }, "Problem ", this.problem), el("button", { type: "submit", class: "primary" }, "Think"), this.copy,
-      el("label", { hidden: this.models.length < 2 }, "Model ", this.model), el("label", { class: "besides" }, "Beside it ", this.beside));
+      el("label", { class: "grow" }, "Problem ", this.problem), el("button", { type: "submit", class: "primary" }, "Solve"), this.copy,
+      el("label", { hidden: this.models.length < 2 }, "Model ", this.model), el("label", { class: "besides" }, "Compare with ", this.beside));
     this.question = el("p", { id: "question", class: "soft" });
     this.trouble = el("p", { id: "trouble", role: "alert" });
     this.examples = el("div", { class: "examples" });
@@ -35,8 +35,8 @@ class Viewer {
     const step = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.where = el("output", {});
     this.transport = el("div", { class: "transport", role: "group", "aria-label": "loops" },
-      step("«", "first loop", () => this.steer({ loop: 1 })), step("‹", "one loop back", () => this.steer({ loop: this.state.loop - 1 })), this.play,
-      step("›", "one loop on", () => this.steer({ loop: this.state.loop + 1 })), step("»", "last loop", () => this.steer({ loop: Infinity })),
+      step("«", "first loop", () => this.steer({ loop: 1 })), step("‹", "previous loop", () => this.steer({ loop: this.state.loop - 1 })), this.play,
+      step("›", "next loop", () => this.steer({ loop: this.state.loop + 1 })), step("»", "last loop", () => this.steer({ loop: Infinity })),
       this.where, this.slider);
     this.told = el("p", { class: "told", "aria-live": "polite" });
     this.area = el("div", { class: "panels" });
@@ -98,7 +98,7 @@ class Viewer {
     const others = this.models.filter((one) => one.name !== name && alike(one) === alike(this.chosen));
     this.beside.replaceChildren(el("option", { value: "" }, "nothing"), ...others.map((one) => el("option", { value: one.name }, one.name)));
     this.form.querySelector(".besides").hidden = !others.length;
-    this.question.textContent = `${task.question} For example ${task.example}. A problem of your own may be longer than those the model was trained on.`;
+    this.question.textContent = `${task.question} For example ${task.example}. Your problem may be longer than those in training.`;
     const choose = (prompt) => () => { this.problem.value = prompt; this.start(); };
     const list = (title, kind, right) => {
       const found = examples.filter((one) => one.right === right);
@@ -106,7 +106,7 @@ class Viewer {
         el("li", {}, el("button", { type: "button", class: kind, title: prompt, onclick: choose(prompt) }, shortened(prompt), el("small", {}, ` ${origin}`))));
       return found.length ? el("div", {}, el("h3", {}, title), el("ul", {}, ...buttons)) : null;
     };
-    const parts = [list("It gets these right", "right", true), list("It gets these wrong", "wrong", false)].filter(Boolean);
+    const parts = [list("Answered correctly", "right", true), list("Answered wrongly", "wrong", false)].filter(Boolean);
     this.examples.replaceChildren(...parts, el("p", { class: "soft" }, `${searched}.`));
   }
 
@@ -118,7 +118,7 @@ class Viewer {
     this.stop();
     this.trouble.textContent = "";
     const panels = names.map((name) => this.panelOf(name));
-    const told = (share) => (this.told.textContent = `thinking … ${Math.round(100 * share)} %`);
+    const told = (share) => (this.told.textContent = `computing … ${Math.round(100 * share)} %`);
     try {
       for (const panel of panels) if (!(await panel.think(this.problem.value, told, () => ticket !== this.ticket))) return;
     } catch (error) {
