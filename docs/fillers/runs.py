@@ -8,10 +8,11 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-from fillers.rows import ROOT
+from fillers.rows import ROOT, unfitted
 
 from lengthwise.base.score_rows import Row, latest, share_text, size_text, uniform_in, worst_rows
 from lengthwise.experiment.recipe import Recipe
+from lengthwise.report.card import card_cells
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
 
@@ -102,3 +103,31 @@ def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str
         return said
     (low,) = lowest
     return f"{said}" + (" ✓" if low["exact"] == 1 else f", {low['problems']} {share_text(low['exact'])}")
+
+
+def time(folder: str) -> str:
+    """Write the cost of a folder's runs, from runs.json."""
+    runs = json.loads((ROOT / folder / "runs.json").read_text())
+    by_name = defaultdict(list)
+    for run in runs:
+        by_name[run["recipe_name"]].append(run)
+    lines = ["| recipe | parameters | steps | processor time, median | commit |\n|---|---:|---:|---:|---|\n"]
+    for name, group in by_name.items():
+        seconds = statistics.median(run["cpu_s"] for run in group)
+        commits = ", ".join(sorted({run["commit"] for run in group}))
+        first = group[0]
+        lines.append(f"| `{name}` | {first['parameters']:,} | {first['steps']:,} | {seconds:.0f} s | {commits} |\n")
+    return "".join(lines)
+
+
+def card(*folders: str) -> str:
+    """Return the score cards of several folders as one table."""
+    lines = ["| recipe | trained to | chosen on | longest, per seed | longest, uniform | worst family "]
+    lines[0] += "| seeds beyond | parameters | operations | CPU min |\n"
+    lines.append("|---|---:|---:|---:|---:|---|---:|---:|---:|---:|\n")
+    for folder in folders:
+        unfit = unfitted(folder)
+        for row in json.loads((ROOT / folder / "card.json").read_text()):
+            _, *cells = card_cells(row)
+            lines.append(f"| `{row['recipe']}`{unfit.get(row['recipe'], '')} | {' | '.join(cells)} |\n")
+    return "".join(lines)
