@@ -18,7 +18,7 @@ from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
 from lengthwise.base.signals import on_stop_signals
 from lengthwise.base.types import UsageError
 
-TRIES = 6  # per prompt and call
+TRIES = 6  # requests per prompt and call, at most
 LONGEST = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
 PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends and can be repeated later
 

@@ -19,7 +19,7 @@ from lengthwise.runs.folder import InquiryFolder, runs_folder
 
 TOKENS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
 AROUND = 4  # tokens that a chat template adds to a message
-MAX_TOKENS = 10**9  # per reply; a larger count is an error of the endpoint
+MAX_TOKENS = 10**9  # tokens per reply; a larger count is an error of the endpoint
 
 
 class InquiryRun(InquiryFolder):

@@ -41,7 +41,7 @@ class Inquiry(fields.Config):
     bottom: Size = 1
     source: Source = FRESH
     temperature: NotNegative | None = 0.0  # None: the endpoint's default
-    max_tokens: Count | None = None  # per reply; None: the endpoint's default
+    max_tokens: Count | None = None  # maximum tokens per reply; None: the endpoint's default
     examples: tuple[tuple[str, str], ...] = ()  # prompts with their answers, shown before each question
     top: Size | None = None  # natural problems of larger sizes start beyond it, as for models trained up to it
 

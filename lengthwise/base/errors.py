@@ -62,6 +62,6 @@ def quote_value(value: object, *, quoted: bool = True, longest: int = 80) -> str
         text = repr(value) if quoted or not isinstance(value, str) else value
     except ValueError:  # Python refuses to print integers of thousands of digits
         return "a number of thousands of digits"
-    except Exception:  # from the `__repr__` of a user's own class
+    except Exception:  # raised by the `__repr__` of a user's own class
         return f"a {type(value).__name__}"
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

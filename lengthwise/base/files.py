@@ -29,7 +29,7 @@ from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, message_of, quote_value, remove_controls
 from lengthwise.base.quantities import DAY, bytes_text
 
-MAX_TEXT_BYTES = 2**28  # of a JSON or JSON Lines file: about a hundred thousand rows
+MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
 TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned, on any machine
 # A temporary file's name: the final name, the machine (`_process_scope`), the process and a random number.
 _TEMPORARY = re.compile(

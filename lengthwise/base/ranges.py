@@ -73,9 +73,9 @@ class TupleLength:
 
 Count = Annotated[int, Range(1, 10**9)]
 Whole = Annotated[int, Range(0, 10**9)]
-Size = Annotated[int, Range(1, 10**6)]  # of a problem or of a tensor's axis, or a number of loops
-Extra = Annotated[int, Range(0, 10**6)]  # to add to a size
-Change = Annotated[int, Range(-(10**6), 10**6)]  # of a size
+Size = Annotated[int, Range(1, 10**6)]  # a size of a problem or of a tensor's axis, or a number of loops
+Extra = Annotated[int, Range(0, 10**6)]  # a number to add to a size
+Change = Annotated[int, Range(-(10**6), 10**6)]  # a change of a size
 Seeds = Annotated[int, Range(1, 1000)]  # replicates in one call
 Threads = Annotated[int, Range(1, 1024)]
 Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]
@@ -85,7 +85,7 @@ NotNegative = Annotated[float, Range(0, 1e38)]
 Growth = Annotated[float, Range(1, 1e6)]  # a factor of at least 1
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, "half-open")]  # a factor or probability below 1
-Sizes = Annotated[tuple[Size, ...], TupleLength(1, 2)]  # on each of a task's axes
+Sizes = Annotated[tuple[Size, ...], TupleLength(1, 2)]  # a size on each of a task's axes
 OneLine = Annotated[str, Printable()]
 Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "letters, digits and dashes, at most 100")]
 

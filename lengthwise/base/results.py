@@ -159,7 +159,7 @@ class Claim:
 
     who: str
     size: int
-    figure: str  # as published, in numbers or words
+    figure: str  # the result as published, in numbers or words
     standing: str  # its source, and how reliable that is
     exact: float | None = None  # the figure as exact match, if it can be plotted
 

@@ -21,7 +21,7 @@ from lengthwise.base.ranges import (
     Whole,
 )
 
-SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as in tables
+SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as tables show it
 
 
 class MetricsRow(TypedDict):
@@ -30,7 +30,7 @@ class MetricsRow(TypedDict):
     step: Whole
     loss: NotRequired[Real | None]  # nats
     exact: NotRequired[dict[SizeText, Fraction]]  # exact match, by size
-    perplexity: NotRequired[dict[str, NotNegative | None]]  # by prompt
+    perplexity: NotRequired[dict[str, NotNegative | None]]  # of the right answer, by prompt
     validation_loss: NotRequired[Real | None]
     rate: NotRequired[Real]
     wall_s: NotRequired[NotNegative]
@@ -92,7 +92,7 @@ class DepthRow(TypedDict):
     seed: NotRequired[Seed]
     train_seed: NotRequired[Seed]  # in results: the seed of the measured run
     planned: Size
-    exact: tuple[Fraction, ...]  # after each loop
+    exact: tuple[Fraction, ...]  # exact match after each loop
     confidence: tuple[Real, ...]
     chosen: ChosenLoopsByRule
 

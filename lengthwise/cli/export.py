@@ -26,7 +26,7 @@ class Options(OutputOptions, ProgressOptions):
     changes: Words = ()  # name=value: with --lm-eval: the task's fields, e.g. base=2
     onnx: str | None = None  # FILE: write this ONNX file
     program: str | None = None  # FILE: write this file of torch.export (.pt2)
-    dtype: DType | None = None  # of weights and logits; float64 keeps rounding below 1e-5 (default: the weights' own)
+    dtype: DType | None = None  # number type of the graph; float64 keeps rounding below 1e-5 (default: the weights')
     lm_eval: str | None = None  # TASK: write this task, e.g. addition, for lm-evaluation-harness
     lengths: str | None = None  # SIZES: with --lm-eval: sizes, e.g. 4,8,16
     count: Size = 500  # N: with --lm-eval: problems of each size (default: 500)

@@ -28,7 +28,7 @@ from lengthwise.runs.run import Run
 from lengthwise.training.cost import cost, gpu_step_seconds, known_cost
 
 NO_GPU = "unknown here, where there is none; `make gpu` measures one"
-SOURCES = {  # of the estimates
+SOURCES = {  # what the sources of estimates mean
     "measured": "steps were run here just now; within a factor of two beside like work",
     "stored": "steps were run on another machine when this version was made; --measure runs some here",
     "estimated": "from the sizes of model and rows, to within a few times",

@@ -19,7 +19,7 @@ VERBS = (
     "demo", "list", "show", "sample", "train", "evaluate", "attack", "depth", "verify", "check", "solve", "push",
     "export", "track", "ask", "rasp", "reproduce", "sweep", "records", "report",
 )  # fmt: skip
-COUNTS = {"Argument": None, "Arguments": "+", "Words": "*"}  # of words in front of the options, as argparse has it
+COUNTS = {"Argument": None, "Arguments": "+", "Words": "*"}  # number of words before the options, for argparse
 ALIASES = {"methods": ["--mixer"]}
 EXAMPLES = {
     "demo": "train two models on short sums, test them on long ones",

@@ -48,8 +48,8 @@ class Options(OutputOptions, ProgressOptions):
 
     runs: Arguments  # RUN: run folders, and those of `ask`; or folders of results, to draw again
     out: str | None = None  # FOLDER: where tables and figures go
-    width: Literal["column", "page"] | None = None  # of figures: a column, or a page (default)
-    formats: str | None = None  # A,B: of figures: png (default), svg, pdf, or several: png,svg
+    width: Literal["column", "page"] | None = None  # width of figures: a column, or a page (default)
+    formats: str | None = None  # A,B: formats of figures: png (default), svg, pdf, or several: png,svg
     table: Literal["latex"] | None = None  # print one table of all recipes, seeds pooled, as LaTeX
     html: str | None = None  # FILE: write one HTML page instead, with all results and models that run in it
     matrix: bool = False  # draw architectures × tasks instead, for runs and published results

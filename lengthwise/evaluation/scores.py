@@ -51,7 +51,7 @@ class RowResults(Rows):
     """A model's results on rows of problems, by one rule."""
 
     counts: Int[Tensor, "b 8"]  # the columns of ``row_counts``
-    symbols: Int[Tensor, "b a"]  # in the row's answer slots
+    symbols: Int[Tensor, "b a"]  # predicted in the row's answer slots
     slots: Int[Tensor, " b"]  # number of answer slots
     confidence: Float[Tensor, " b"]  # mean log probability of the answer's symbols, in nats
 

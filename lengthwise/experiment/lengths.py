@@ -80,7 +80,7 @@ class Uniform(SampledLengths):
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest
     longest: Fraction = 0.0  # fraction of the rows that have the largest size
-    step: Size = 1  # between one size and the next
+    step: Size = 1  # difference between one size and the next
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -56,7 +56,7 @@ class AdamW(Optimizer):
     rate: NotNegative = 1e-3  # the peak of the learning rate
     betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
     eps: Positive = 1e-8  # added to the root of the mean square
-    weight_decay: NotNegative = 0.01  # per step, this times the learning rate is the fraction taken off the weights
+    weight_decay: NotNegative = 0.01  # decay of the weights per step, as a fraction, times the learning rate
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return strip_compiler_wrappers(torch.optim.AdamW)(

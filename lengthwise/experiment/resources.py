@@ -36,7 +36,7 @@ class ResourceEstimate:
     """An estimate of memory and time."""
 
     memory: float  # bytes
-    seconds: float  # of one thread
+    seconds: float  # of one CPU thread
 
     def check(self, what: str) -> None:
         """Raise UsageError if this machine lacks the memory, or the work would take more than a century."""

@@ -33,7 +33,7 @@ class Fresh(Source):
 
 
 FRESH = Fresh()
-SHARES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12), "test": range(12, 13)}  # of 13
+SHARES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12), "test": range(12, 13)}  # mod 13
 
 
 @dataclass(frozen=True)

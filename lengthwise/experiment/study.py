@@ -49,7 +49,7 @@ class Panel:
     also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
     claims: tuple[Claim, ...] = ()  # published results, shown beside ours
     strong: str = ""  # the main recipe, drawn stronger
-    name: str = ""  # of its folder of results; by default from the title, and none for a study's only panel
+    name: str = ""  # name of its folder of results; by default from the title, and none for a study's only panel
 
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
         """Return the stopping rules by which a recipe is measured, its own first."""

@@ -29,9 +29,9 @@ PATIENCE = 60.0  # seconds that cancelled trainings have to write their checkpoi
 class Ray(Launcher):
     """Tasks of a Ray cluster."""
 
-    address: OneLine = ""  # of a cluster; empty: RAY_ADDRESS, a cluster on this machine, or a new one for this command
-    cpus: Size = 1  # per training
-    gpus: NotNegative = 0.0  # per training; 0.25 lets four share one
+    address: OneLine = ""  # a cluster; empty: RAY_ADDRESS, a cluster on this machine, or a new one for this command
+    cpus: Size = 1  # CPUs per training
+    gpus: NotNegative = 0.0  # GPUs per training; 0.25 lets four share one
     retries: Extra = 3  # number of retries of a lost training
 
     def check(self) -> None:

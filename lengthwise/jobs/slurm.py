@@ -33,11 +33,11 @@ MAX_RESUBMITS = 3  # maximum number of times a job may be lost, e.g. out of memo
 class Slurm(Launcher):
     """Jobs of a Slurm cluster, as one array."""
 
-    partition: OneLine = ""  # empty: the cluster's default
+    partition: OneLine = ""  # name of a partition; empty: the cluster's default
     minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; a longer training resumes in the next
-    gpus: Extra = 0  # per training
-    cpus: Size = 1  # per training
-    memory: OneLine = ""  # per training, e.g. 4GB; empty: the cluster's default
+    gpus: Extra = 0  # GPUs per training
+    cpus: Size = 1  # CPUs per training
+    memory: OneLine = ""  # memory per training, e.g. 4GB; empty: the cluster's default
     at_a_time: Size = 100  # maximum number of running trainings per array
     leave: bool = False  # keep jobs running when this command stops; otherwise they are cancelled
 

@@ -17,7 +17,7 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 
 Context = Any  # tensors with a first axis of rows, or of 1 if all rows share them; non-tensors; or tuples of these
-State = Any  # as Context
+State = Any  # of the same form as Context
 
 
 class Model(nn.Module, ABC):

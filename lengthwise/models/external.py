@@ -41,7 +41,7 @@ class ExternalModule(ModelSpec):
 
     recorded_name: ClassVar[str] = "Given"
 
-    name: str  # of its class
+    name: str  # name of its class
     digest: str  # hash of its weights, which are frozen, and all other attributes of its modules
     form: str = field(default="", metadata={"identity": False})  # ``digest`` without the weights' numbers
     # The configuration of a model of transformers and the type of its weights, in JSON; empty for other modules.

@@ -38,9 +38,9 @@ class ReTran(ModelSpec):
     width: Size = 16  # numbers per position
     hidden: Size = 64  # numbers of a cell's long state
     layers: Size = 3  # layers, one above the other
-    heads: Size = 8  # of the attention; width must be a multiple
+    heads: Size = 8  # attention heads; width must be a multiple
     dropout: Decay = 0.1  # probability of dropping a value in training
-    base: Positive = 10_000.0  # of the rotary encoding
+    base: Positive = 10_000.0  # base of the rotary encoding
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -71,19 +71,19 @@ class Transformer(ModelSpec):
     # From symbol to vector: a table, or a linear layer on the symbol's digits as real numbers (for Pairs).
     read_in: Literal["table", "numbers"] = "table"
     embedding_norm: bool = False  # normalise the embedded input
-    eps: Positive = 1e-5  # of the norms
-    biases: bool = True  # of the linear layers
+    eps: Positive = 1e-5  # ε of the norms
+    biases: bool = True  # linear layers have biases
     # From state to logits: a linear layer, an MLP and two of them, or logits / √width.
     readout: Literal["linear", "mlp", "scaled"] = "linear"
     positions: tuple[Position, ...] = (NoPE(),)  # positional encodings; see `lengthwise list positions`
     mixer: MixerSpec = Attention()  # how a block combines positions
-    mixers: tuple[MixerSpec, ...] = ()  # of the layers in turn, repeated; none: ``mixer`` in all
+    mixers: tuple[MixerSpec, ...] = ()  # mixers of the layers in turn, repeated; none: ``mixer`` in all
     injection: Injection = "add"  # how the embedded input enters the state in every loop; once: not at all
     noise: NotNegative = 0.0  # standard deviation of the first state in training
     dropout: Decay = 0.0  # probability of dropping a value in training
-    init_std: NotNegative = 0.02  # of the blocks' initial weights; small widths learn faster with more
+    init_std: NotNegative = 0.02  # std of the blocks' initial weights; small widths learn faster with more
     init: Literal["all", "attention"] = "all"  # which output layers start smaller by √(2 · layers)
-    embedding_std: NotNegative = 1.0  # of the initial embedding
+    embedding_std: NotNegative = 1.0  # std of the initial embedding
 
     def __post_init__(self) -> None:
         super().__post_init__()

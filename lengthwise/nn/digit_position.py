@@ -30,7 +30,7 @@ class _ByDigitPosition(Position):
     offset: Size = 100  # in training, a random number below this is added to digit positions
     each_row: bool = False  # draw the offset for each row, not for the batch
     at: Literal["input", "attention"] = "input"  # add the vectors to the input, or to queries and keys of every layer
-    std: NotNegative = 0.02  # of the vectors at the start
+    std: NotNegative = 0.02  # standard deviation of the initial vectors
     start: Literal["random", "sines"] = "random"  # the vectors at the start: random, or sines of the digit position
 
     @property

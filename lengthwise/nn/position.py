@@ -125,7 +125,7 @@ class Mark(Position):
     """A learned vector added to the first position of a row. In a run of equal symbols, a window that averages its
     neighbours gives the first position the same state as the next, for any weights; the mark distinguishes them."""
 
-    std: NotNegative = 0.3  # of the vector at the start
+    std: NotNegative = 0.3  # standard deviation of the initial vector
 
     def build(self, width: int, heads: int) -> Encoding:
         return _Mark(self.std, width)

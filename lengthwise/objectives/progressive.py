@@ -25,7 +25,7 @@ class Progressive(Objective):
     fewer loops stops after its own number.
     """
 
-    weight: Fraction = 0.5  # of the loss after fewer loops
+    weight: Fraction = 0.5  # weight of the loss after fewer loops
     truncated: bool = False  # the published form: gradients through the last loops only
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:

@@ -67,7 +67,7 @@ class Setting:
     """
 
     task: Task
-    layers: int  # of the block
+    layers: int  # layers of the block
     heads: int
     every: int  # steps until the curriculum's next length; 0: until the model masters it
     constant: int  # steps until the rate falls

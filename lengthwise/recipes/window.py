@@ -33,7 +33,7 @@ from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 
 SMALL = Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3)
-COLUMNS = (LocalHeads(count=2), CoupledHeads(count=2))  # of four heads
+COLUMNS = (LocalHeads(count=2), CoupledHeads(count=2))  # windows of the four heads
 AHEAD = (LocalHeads(count=2), CoupledHeads(count=2, ahead=1))  # centred on the symbol to be predicted
 
 

@@ -94,7 +94,7 @@ def length_figure(
 
     A band spans the worst to the best seed, or the 95 % interval of a single seed; the axis label says which. With two
     axes, sizes are those equal on both; an axis with a smaller training limit stays at it. Many curves are split over
-    several panels (see ``plots``). Raises UsageError if no curve has such sizes.
+    several panels (see ``split_panels``). Raises UsageError if no curve has such sizes.
     """
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:

@@ -26,7 +26,7 @@ from lengthwise.runs.folder import RunFolder
 
 NEAR = 1.1  # maximum factor between a measured size and the wanted one
 HEIGHT = 0.5  # inches per row of cells
-FOOT = 0.2  # of a cell's height, for the published score and the seconds
+FOOT = 0.2  # fraction of a cell's height for the published score and the seconds
 CAPTION = (
     "in each cell, above: uniform problems, below: the worst family; hatched: not fitted; at the foot: the published\n"
     "score (†: scaled so that guessing is 0, *: second-hand) and a training's processor seconds"

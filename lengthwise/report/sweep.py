@@ -14,7 +14,7 @@ from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import COLOURS, FAINT, Drawing, fix_layout, new_figure, style
 
 SHOWN = 12  # trials in the table
-BINS = 3  # per searched range
+BINS = 3  # bins per searched range
 
 
 def rank_trials(trials: Sequence[Row]) -> list[Row]:

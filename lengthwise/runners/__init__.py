@@ -21,10 +21,10 @@ LoopLogits = Iterator[tuple[int, Int[Tensor, " r"], Logits]]  # after each loop:
 class Step(NamedTuple):
     """The result of one loop, for the rows that ran it."""
 
-    loop: int  # from 1
+    loop: int  # its number, from 1
     rows: Int[Tensor, " r"]  # their indices in the batch, on the CPU
     logits: Float[Tensor, "n v"]  # at the selected positions, in the order of ``rows``
-    movement: Float[Tensor, "r t p"] | None  # of each position's state (see ``movement``); None unless requested
+    movement: Float[Tensor, "r t p"] | None  # of each state (see ``movement``); None unless requested
 
 
 Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # rows that a step ran → those that continue; None: all

@@ -76,7 +76,7 @@ class Graphs(Runner):
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.gradients: dict[int, Tensor] = {}  # by the number of the weight
         self.recordings: dict[Shape, Recording] = {}  # those used last are last
-        self.pools: list[Any] = []  # of memory, by the number of the call
+        self.pools: list[Any] = []  # memory pools, by the number of the call
         self.calls = 0
         self.by_waves, self.buffers = waves.claims(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and nothing is dropped in it.

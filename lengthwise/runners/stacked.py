@@ -34,7 +34,7 @@ class Query:
     loops: Int[Tensor, " b"]
     at: Bool[Tensor, "b t"]
     no_grad_loops: int = 0
-    each: bool = False  # after every loop, not after the last
+    each: bool = False  # read logits after every loop, not after the last
     depths: tuple[int, ...] = ()  # maximum numbers of loops, with an answer for each
 
     def equals(self, other: Query) -> bool:
@@ -207,7 +207,7 @@ class _Plan:
         self.loops = torch.stack([one.loops for one in asked])
         self.order = self.loops.argsort(dim=1, descending=True, stable=True)
         running = self.loops.gather(1, self.order)[..., None] > torch.arange(int(self.loops.max()))  # s b k
-        counts = running.sum(1)  # of running rows, s k
+        counts = running.sum(1)  # number of running rows, s k
         self.counts, self.most = counts.T.tolist(), counts.amax(0).tolist()
         # Rows are read from this one on: those that end in this loop in some model, or all that run.
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)

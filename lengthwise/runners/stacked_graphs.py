@@ -33,7 +33,7 @@ class StackedGraphs(Graphs):
     def __init__(self, models: Sequence[Model], *, bf16: bool = False) -> None:
         super().__init__(Plain(models[0]), bf16=bf16)
         self.models = models
-        self.views: dict[int, list[Tensor]] = {}  # of the gradients, by model
+        self.views: dict[int, list[Tensor]] = {}  # views of the gradients, by model
         self.weights, self.parameters = list[Tensor](), list[list[Tensor]]()
         self.compiles, self.by_waves = self.compiles and not self.by_waves, False
         self.stacked = self._stack()

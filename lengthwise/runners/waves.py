@@ -25,14 +25,14 @@ from lengthwise.runners.cpu.cell import gate_matrix
 from lengthwise.runners.cpu.recurrent import rotate, stack_linear, stack_maps, stack_norms, weights_of
 
 Step = Callable[..., Any]
-Parts = tuple[Tensor, ...]  # of States or Memory
+Parts = tuple[Tensor, ...]  # fields of States or Memory
 Pair = tuple[Tensor, Tensor]  # weights and biases: of linear layers "l i o" and "l 1 o", of norms "l 1 d" each
 
 
 class States(NamedTuple):
     """The states of all cells after a wave."""
 
-    outputs: Float[Tensor, "l r d"]  # of the layers
+    outputs: Float[Tensor, "l r d"]  # outputs of the layers
     short: Float[Tensor, "l r d"]
     long: Float[Tensor, "l r h"]
 
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
     seen: Bool[Tensor, "l s 1 1"]  # slots that a layer attends to
     written: Bool[Tensor, "l s 1 1"]
-    cos: Float[Tensor, "l 1 d"]  # of the angles of keys and queries
+    cos: Float[Tensor, "l 1 d"]  # cosines of the angles of keys and queries
     sin: Float[Tensor, "l 1 d"]
 
 

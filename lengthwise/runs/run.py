@@ -46,7 +46,7 @@ from lengthwise.runs.hub import PREFIX, fetch, place
 
 FINAL = "final.pt"  # the final training state, from which another run can start
 CODE = "code.json"  # digests of the user's own classes that a run was trained with
-MAX_NUMBERS_BYTES = 2**34  # of weights or a checkpoint; about a hundred times the largest shipped recipe's
+MAX_NUMBERS_BYTES = 2**34  # size of weights or a checkpoint; about a hundred times the largest shipped recipe's
 # Files that training writes.
 WRITTEN = ("config.json", "metrics.jsonl", "state.pt", FINAL, "model.safetensors", "about.json", "failed.json", CODE)
 

@@ -21,7 +21,7 @@ from lengthwise.base.score_rows import Row, size_text
 from lengthwise.runs.folder import RunFolder
 
 PROJECT = "lengthwise"
-KINDS = ("metrics", "scores")  # of rows, in chronological order
+KINDS = ("metrics", "scores")  # kinds of rows, in chronological order
 
 
 class Sink(ABC):

@@ -17,7 +17,7 @@ from lengthwise.recipes.abacus import (
 from lengthwise.recipes.abacus import tasks as other_tasks
 
 SECOND_HAND = "paper, quoted second-hand"
-LOOPS = (1, 2, 8, 16, 32)  # of the blog's maps
+LOOPS = (1, 2, 8, 16, 32)  # loops in the blog's maps
 FAR, FARTHEST = (100, 100), 160  # the paper's map, and the end of its diagonal
 
 CLAIMS = (

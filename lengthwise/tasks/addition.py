@@ -25,7 +25,7 @@ class Addition(ArithmeticTask):
     may be drawn) and the answer has no leading zeros. The harder set is rich in long carries.
     """
 
-    base: Base = 10  # of the numbers, 2 to 10
+    base: Base = 10  # base of the numbers, 2 to 10
     order: Order = "most"  # which digit is written first: the least or the most significant
     equal_lengths: bool = False  # both operands have the same number of digits
     leading_zeros: bool = False  # every digit is uniform, and the answer has one digit more than the longer operand

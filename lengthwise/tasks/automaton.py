@@ -39,7 +39,7 @@ class Automaton(SequenceTask):
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         next_state, outputs = _tables_of(self)
-        index = torch.zeros(len(self.symbols), dtype=torch.long)  # of each symbol among those that the task reads
+        index = torch.zeros(len(self.symbols), dtype=torch.long)  # index of each symbol among those that the task reads
         index[self.vocab.encode(self.reads or self.symbols).long()] = torch.arange(next_state.shape[1])
         state, states = torch.zeros(len(row), dtype=torch.long), []
         for symbol in index[row.long()].T:
@@ -74,7 +74,7 @@ class EvenPairs(Automaton):
     """Bits → 1 if neighbours differ an even number of times, else 0 (Delétang et al. 2023): the same as whether the
     first and the last bit are equal."""
 
-    each: bool = False  # after every bit; false: after the last one
+    each: bool = False  # answer after every bit; false: after the last one
 
     symbols = ("0", "1")
 
@@ -97,8 +97,8 @@ class CycleNavigation(Automaton):
     """Moves on a cycle → the place where they end (Delétang et al. 2023). A walk starts at place 0; ``+`` and ``-`` go
     one place on and back, ``.`` stays."""
 
-    places: Annotated[int, Range(2, 10)] = 5  # of the cycle
-    each: bool = False  # after every move; false: after the last one
+    places: Annotated[int, Range(2, 10)] = 5  # number of places on the cycle
+    each: bool = False  # answer after every move; false: after the last one
 
     reads = (".", "+", "-")
 
@@ -141,7 +141,7 @@ class GroupWords(Automaton):
     """
 
     group: Literal["S3", "S4", "A5", "S5", "Z2", "Z60"] = "S3"  # symmetric (S), alternating (A) or cyclic (Z)
-    each: bool = True  # the product after every element; false: after the last one
+    each: bool = True  # answer after every element; false: after the last one
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -206,7 +206,7 @@ class Expression(Task):
         rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
         values, left = torch.zeros_like(lengths), torch.arange(len(lengths))
         while len(left):
-            tries = 1 + CHEAP // len(left)  # of each row; the first short value is taken
+            tries = 1 + CHEAP // len(left)  # draws of each row; the first short value is taken
             drawn, results = draw(lengths[left].repeat(tries), generator)
             short = self._is_short(results).view(tries, -1)
             done = short.any(0).nonzero().flatten()
@@ -334,7 +334,7 @@ def _check(text: str) -> None:
         return UsageError(f"expression: {reason}, in {text}")
 
     opened: list[int] = []
-    operators = [0]  # on each level
+    operators = [0]  # number of operators on each level
     before = "("  # the symbol before: 0 for a digit, ~ for the minus sign of a number
     for position, symbol in enumerate(text, 1):
         if before == "~" and not symbol.isdigit():

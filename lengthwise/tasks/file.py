@@ -32,9 +32,9 @@ class File(Task):
     not.
     """
 
-    path: OneLine = field(metadata={"identity": False})  # of the file, or of a folder that save_to_disk wrote
-    digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # of its content; empty: computed
-    shares: tuple[Size, Size, Size] = (10, 2, 1)  # of training, validation and test, without a column ``split``
+    path: OneLine = field(metadata={"identity": False})  # a file, or a folder that save_to_disk wrote
+    digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # content hash; empty: computed
+    shares: tuple[Size, Size, Size] = (10, 2, 1)  # parts for training, validation, test, without a column ``split``
     words: bool = False  # symbols are words, separated by spaces, not characters
     final_after: OneLine = ""  # the symbol after whose last place an answer's final part begins
 

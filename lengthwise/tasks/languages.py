@@ -32,7 +32,7 @@ class CountedBlocks(Task):
     four, the right counts in any order.
     """
 
-    letters: Annotated[int, Range(2, 5)] = 3  # blocks of a word
+    letters: Annotated[int, Range(2, 5)] = 3  # number of letters, one per block of a word
 
     axes = ("count",)
     writes = ("0", "1")
@@ -156,7 +156,7 @@ class Dyck(SequenceTask):
     In uniform problems each bracket opens or closes with probability 1/2, where both are possible. T(n) = n.
     """
 
-    kinds: Annotated[int, Range(1, 4)] = 2  # of brackets
+    kinds: Annotated[int, Range(1, 4)] = 2  # number of kinds of brackets
 
     answers_each_symbol = True
 

@@ -75,7 +75,7 @@ class MultiOperandAddition(NumberTask):
     """m numbers of n digits each → their sum, without leading zeros (Cho et al. 2025). Every digit is uniform, so a
     number may start with zeros. T = m · n."""
 
-    base: Base = 10  # of the numbers, 2 to 10
+    base: Base = 10  # base of the numbers, 2 to 10
     order: Order = "least"  # which digit is written first: the least or the most significant
 
     axes = ("operands", "digits")

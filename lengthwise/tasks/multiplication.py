@@ -28,7 +28,7 @@ class Multiplication(ArithmeticTask):
     digits (in binary: ones), so that many columns carry.
     """
 
-    base: Base = 2  # of the numbers, 2 to 10
+    base: Base = 2  # base of the numbers, 2 to 10
     order: Order = "most"  # which digit of an operand is written first
     product: Order = "least"  # which digit of the product is written first
     leading_zeros: bool = True  # every digit is uniform, and the product has n1 + n2 digits

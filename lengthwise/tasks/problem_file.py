@@ -56,7 +56,7 @@ class Collection:
     size: Int[Tensor, " n"]
     rounds: Int[Tensor, " n"]
     part: Int[Tensor, " n"]  # index in ``PARTS``
-    row: Mapping[str, int]  # by prompt
+    row: Mapping[str, int]  # row numbers by prompt
 
     def problems(self, rows: Int[Tensor, " b"]) -> Problems:
         """Return the problems with these row numbers, in this order."""

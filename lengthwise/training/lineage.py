@@ -17,7 +17,7 @@ from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
 
-STATE_PARTS = ("step", "passed", "model", "average", "optimizer")  # of a final state
+STATE_PARTS = ("step", "passed", "model", "average", "optimizer")  # fields of a final state
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:

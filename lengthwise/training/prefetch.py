@@ -27,7 +27,7 @@ class Prefetcher:
 
     def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
         self.recipe, self.worker = recipe, worker
-        self.next: dict[tuple[int, int], Future[DrawnBatch]] = {}  # by step and exams passed; at most one
+        self.next: dict[tuple[int, int], Future[DrawnBatch]] = {}  # the next batch, by step and exams passed
 
     def __call__(self, step: int, passed: int) -> DrawnBatch:
         """Return the batch of a step after ``passed`` exams. One that was drawn before an exam was passed is discarded.

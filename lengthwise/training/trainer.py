@@ -40,7 +40,7 @@ from lengthwise.training.validation import Validator, finite
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
 LOG_EVERY = 10  # steps
-REHEARSAL_ROWS = 2  # of each batch
+REHEARSAL_ROWS = 2  # rows of each batch in a rehearsal
 
 
 class Trainer:
@@ -76,8 +76,8 @@ class Trainer:
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = recipe.start
         self.passed = 0  # exams passed, with Mastery
-        self.parts = recipe.accumulate  # of a batch; doubled when memory runs out
-        self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
+        self.parts = recipe.accumulate  # parts of a batch; doubled when memory runs out
+        self.sums: dict[str, Tensor] = {}  # sums of logged values since the last report
         self.last = (0, math.nan)  # step and loss of the last report
         self.diverged = 0  # the step at which divergence was found; 0: none
         self.resumed: list[dict[str, Any]] = []  # steps of resuming, with what had changed

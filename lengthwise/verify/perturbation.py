@@ -23,7 +23,7 @@ from lengthwise.runs.run import Weights
 Perturbation = Callable[[Tensor, Generator], Tensor]
 MOVED = 1e-6  # smaller changes of a logit, relative to the largest logit, are rounding
 TINY = 1e-6  # relative to a tensor's root mean square; genuine answers tolerate this change
-DRAWS = 3  # per perturbation
+DRAWS = 3  # draws per perturbation
 TIMES = 3  # number of times problems are answered, to test for determinism
 
 

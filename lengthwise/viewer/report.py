@@ -21,7 +21,7 @@ from lengthwise.viewer.viewer import model_data
 
 MOST = 3_000_000  # bytes per page; models that do not fit are left out
 LIBRARIES = "vega", "vega-lite", "vega-embed"
-TRIES = 300  # per model, in the attack
+TRIES = 300  # tries per model, in the attack
 
 
 def report_page(
