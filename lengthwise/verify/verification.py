@@ -182,16 +182,16 @@ def _check_weights(
     weights: Weights, claims: Claims, asked: Sequence[tuple[int, ...]], parameters: int
 ) -> Iterator[Check]:
     wrong = list(find_contradictions(claims, weights, parameters))
-    yield Check("claims about it", "exposed" if wrong else "passed", "; ".join(wrong) or "as its files say")
+    yield Check("stated facts", "exposed" if wrong else "passed", "; ".join(wrong) or "as stated in its files")
     buffers = sum(value.numel() for value in weights.model.buffers())
-    numbers = f"{parameters:,} counted" + (f", and {buffers:,} numbers that are no parameters" if buffers else "")
+    numbers = f"{parameters:,} counted" + (f", and {buffers:,} numbers in buffers" if buffers else "")
     yield Check("parameters", "exposed" if buffers > parameters else "passed", numbers)
     count = operations(weights, least := min(asked, key=max))
     done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
-    yield Check("operations", "passed" if count else "exposed", done if count else "there is no matrix product in it")
+    yield Check("operations", "passed" if count else "exposed", done if count else "no matrix products")
     kinds = {type(part) for part in (*parts_in(weights.recipe), *weights.model.modules())}
     own = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind))
-    finding = f"code of its own: {', '.join(own)}" if own else "a recipe of the package's parts, no code"
+    finding = f"code outside the package: {', '.join(own)}" if own else "a recipe of the package's parts, no code"
     yield Check("recipe track", "exposed" if own else "passed", finding)
     yield _check_training(weights.recipe, asked, claims)
 
@@ -218,7 +218,7 @@ def _check_training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Cl
     if not trained_on(most, tops):
         return Check("training lengths", "exposed", finding)
     if all(trained_on(at, tops) for at in [*asked, *(row["sizes"] for row in claims.rows)]):
-        return Check("training lengths", "exposed", f"{finding}; nothing beyond was asked or claimed")
+        return Check("training lengths", "exposed", f"{finding}; no longer size was measured or claimed")
     return Check("training lengths", "passed", finding)
 
 
@@ -229,17 +229,17 @@ def _check_determinism(weights: Weights, problems: Problems) -> Check:
     again, apart = count_unsteady(weights, problems)
     count = len(problems)
     if again:
-        return Check("always the same", "exposed", f"{again} of {count} answers differ when asked again")
-    finding = f"{count} answers, three times" + (f"; {apart} differ in another order" if apart else "")
-    return Check("always the same", "exposed" if apart > 0.05 * count else "passed", finding)
+        return Check("deterministic", "exposed", f"{again} of {count} answers differ when asked again")
+    finding = f"{count} answers, asked three times" + (f"; {apart} differ in another order" if apart else "")
+    return Check("deterministic", "exposed" if apart > 0.05 * count else "passed", finding)
 
 
 def _check_context(weights: Weights) -> Check:
     try:
         check_sight(weights.model, weights.recipe)
     except UsageError as error:
-        return Check("sees what it may", "exposed", str(error))
-    return Check("sees what it may", "passed", "neither padding nor, where that is forbidden, what follows")
+        return Check("no leaks", "exposed", str(error))
+    return Check("no leaks", "passed", "reads neither padding nor, where forbidden, later tokens")
 
 
 def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
@@ -254,15 +254,15 @@ def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterato
     else:
         verdict = "passed" if worst.loss >= WORSE * whole.loss else "open"
         finding = f"loss {whole.loss:.2f}, {worst.loss:.2f} {how}; few answers are right"
-    yield Check("answers by its weights", verdict, finding)
+    yield Check("depends on its weights", verdict, finding)
     near = found["jittered"]
     same = abs(near.exact - whole.exact) <= 0.05 and near.loss <= whole.loss + 0.05
     finding = f"exact match {share_text(near.exact)} and loss {near.loss:.3f} with weights changed by a millionth"
-    yield Check("tolerates rounding", "passed" if same else "exposed", finding)
+    yield Check("robust to rounding", "passed" if same else "exposed", finding)
     counts = {name: value.numel() for name, value in weights.model.named_parameters()}
     idle = find_unused_parameters(weights, problems.take(slice(PERTURBED // 4)), seed)
     unused, total = sum(counts[name] for name in idle), sum(counts.values())
-    finding = f"{unused:,} of {total:,} change no answer" + (f": {', '.join(idle)}" if idle else "")
+    finding = f"{unused:,} of {total:,} parameters change no answer" + (f": {', '.join(idle)}" if idle else "")
     bad = unused > UNUSED * total or not counts
     yield Check("uses its parameters", "exposed" if bad else "passed", finding if counts else "it has none")
 
@@ -314,16 +314,16 @@ def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
 def _check_claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
     wrong, count = find_refuted(claims, rows, weights, seed)
     if not count:
-        finding = f"of {len(claims.rows)} claims none could be looked at" if claims.rows else "none are claimed"
+        finding = f"none of {len(claims.rows)} claims could be tested" if claims.rows else "no scores are claimed"
         return Check("claimed scores", "open", finding)
-    finding = f"{len(wrong)} of {count} claims looked at are refuted" if wrong else f"{count} looked at hold"
-    summary = f"{finding}, of {len(claims.rows)}"
+    finding = f"{len(wrong)} of {count} tested claims are refuted" if wrong else f"{count} tested claims hold"
+    summary = f"{finding}; {len(claims.rows)} in all"
     return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))
 
 
 def _check_attack(found: Row, refused: str) -> Check:
     if not found:
-        return Check("attack", "open", f"none: {refused}")
+        return Check("attack", "open", f"not run: {refused}")
     if not found["failed"]:
         return Check("attack", "passed", f"no failure in {found['tries']:,} problems")
     shortest = found["shortest"][0]
@@ -340,19 +340,19 @@ def compare_retrained(
     """Train the recipe of these weights and compare. The check passes if the weights are the same, or no score on
     uniform problems in ``rows`` is refuted by the retrained ones: another processor or version of torch may change the
     last bits. ``how`` are further arguments of ``train``, such as ``threads``."""
-    name = "trained again"
+    name = "retraining"
     with tempfile.TemporaryDirectory() as folder:
         try:
             run = train(weights.recipe, Path(folder) / "run", progress=progress, **how)
             again = run.weights(weights.device)
         except Diverged as error:
-            return Check(name, "exposed", f"its recipe gives no weights: {error}")
+            return Check(name, "exposed", f"training its recipe failed: {error}")
     if digest(again.model.state_dict()) == digest(weights.model.state_dict()):
-        return Check(name, "passed", "its recipe gives these weights, to the bit")
+        return Check(name, "passed", "its recipe reproduces these weights, bit for bit")
     uniform = [row for row in rows if row["problems"] == "uniform"]
     again = replace(again, name=weights.name)
     sizes = [tuple(row["sizes"]) for row in uniform]
     measured = [score.row() for score in evaluate(again, sizes, samples=RETRAINED, seed=seed)]
     wrong, count = find_refuted(Claims(uniform), measured, again, seed)
-    summary = f"other weights; {len(wrong)} of {count} sizes are solved worse by what its recipe gives"
+    summary = f"different weights; retrained ones score worse at {len(wrong)} of {count} sizes"
     return Check(name, "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))

@@ -176,23 +176,23 @@ class LookUp(Honest):
 
 def test_an_answer_from_code_is_exposed():
     found = exposed(spoof(HandCoded()))
-    assert found >= {"answers by its weights", "recipe track"}
+    assert found >= {"depends on its weights", "recipe track"}
 
 
 def test_code_that_watches_its_weights_is_exposed():
     module = Watchful()
-    assert exposed(spoof(module)) >= {"tolerates rounding", "recipe track"}
+    assert exposed(spoof(module)) >= {"robust to rounding", "recipe track"}
 
 
 def test_answers_that_waver_are_exposed():
-    assert "always the same" in exposed(spoof(Wavering()))
+    assert "deterministic" in exposed(spoof(Wavering()))
 
 
 def test_a_table_is_exposed_where_it_ends():
     found = verdicts(spoof(LookUp()), Claims([claim(6), claim(30)]), [30], samples=200)
     assert found["operations"]["verdict"] == found["claimed scores"]["verdict"] == "exposed"
     assert "uniform at 30: 1.000 is claimed, 0." in found["claimed scores"]["told"]
-    assert exposed(spoof(LookUp(hidden=True))) >= {"parameters", "answers by its weights"}
+    assert exposed(spoof(LookUp(hidden=True))) >= {"parameters", "depends on its weights"}
 
 
 def test_parameters_without_an_effect_are_exposed():
@@ -209,12 +209,12 @@ def test_training_at_the_length_that_is_tested_is_exposed():
     assert "training lengths" in exposed(weights, Claims([claim(12)]), [12])
     assert "training lengths" not in exposed(weights, Claims([claim(12)]), [13])
     told = Claims([claim(12)], outline=replace(outline(long), top=3, tops=(3,)))
-    assert "claims about it" in exposed(weights, told, [13])
+    assert "stated facts" in exposed(weights, told, [13])
 
 
 def test_scores_of_other_weights_are_exposed():
     weights = Weights("new", SPOKEN, SPOKEN.build())
-    assert exposed(weights, Claims([claim(6, sealed="0123456789")])) >= {"claims about it"}
+    assert exposed(weights, Claims([claim(6, sealed="0123456789")])) >= {"stated facts"}
     assert exposed(weights, Claims([claim(6)]), samples=200) == {"claimed scores"}
     assert "claimed scores" in exposed(weights, Claims([claim(8)]), samples=200), "nobody measured it before"
     assert not exposed(weights, Claims([claim(6, exact=0.0)]), samples=200)
@@ -273,7 +273,7 @@ def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, m
     out = tmp_path / "record.json"
     done = command("verify", trained.folder, *QUICK, "--seed", "5", "--retrain", "--out", out)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "its recipe gives these weights, to the bit" in " ".join(done.stdout.split())
+    assert "its recipe reproduces these weights, bit for bit" in " ".join(done.stdout.split())
     record = json.loads(out.read_text())
     assert record == sign(record) and record["about"]["seed"] == 5
     assert len(record["about"]["files"]["model.safetensors"]) == 64
@@ -305,7 +305,7 @@ def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_p
     monkeypatch.setattr(verbs_verify, "computation_settings", lambda threads: nullcontext(asked.update(of=threads)))
     out = tmp_path / "record.json"
     done = command("verify", trained.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
-    assert done.returncode == 1 and "its recipe gives no weights" in " ".join(done.stdout.split())
+    assert done.returncode == 1 and "training its recipe failed" in " ".join(done.stdout.split())
     assert (asked["device"], asked["threads"], asked["of"]) == ("cpu", 2, 2)
     assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
     monkeypatch.setattr(verification, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
