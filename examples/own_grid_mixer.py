@@ -14,7 +14,7 @@ class NeighbourMaximum(lw.MixerSpec):
     """A linear layer of a cell and of the maximum over its neighbours, coordinate by coordinate."""
 
     sees_neighbours_only = True
-    checked_on = lw.find("looped-maze").task, lw.Grid()  # what `lengthwise check` tries it on
+    checked_on = lw.find("looped-maze").task, lw.Grid()  # what `lengthwise check` tests it on
 
     def build(self, width, heads, *, biases):
         return Neighbours(width, biases)

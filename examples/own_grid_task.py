@@ -11,7 +11,7 @@ import lengthwise as lw
 class Flood(lw.SquareGridTask):  # an answer has a symbol for each symbol of its prompt: lw.Grid writes it
     """Mark with o all cells that water from S reaches, S included; # is a wall, . is free, and / ends a line."""
 
-    symbols = ("#", ".", "S", "o")  # an id is an index here
+    symbols = ("#", ".", "S", "o")  # an id is an index
     reads, writes = symbols[:3], ("#", ".", "o")
 
     def side(self, size):  # lines and columns of a grid of this size
@@ -34,13 +34,13 @@ class Flood(lw.SquareGridTask):  # an answer has a symbol for each symbol of its
         answer, length = torch.where(wet, 3, grid).flatten(1), torch.full_like(rounds, grid[0].numel())
         return lw.Problems(length[:, None] // grid.shape[1], grid.flatten(1), length, answer, length, rounds)
 
-    def parse(self, text):  # one problem, from what a person types
+    def parse(self, text):  # one problem, from typed text
         lines = text.replace("/", " ").split()
         if {*map(len, lines)} != {len(lines)} or {*"".join(lines)} - {*self.reads} or text.count("S") != 1:
             raise lw.UsageError(f"{self.name}: a square of # and . with one S is expected, / between its lines")
         return self.from_grids(self.vocab.encode("".join(lines)).long().view(1, len(lines), -1))
 
-    def reference(self, prompt):  # the plainest algorithm, on text; `lengthwise check` holds `sample` to it
+    def reference(self, prompt):  # the plainest algorithm, on text; `lengthwise check` compares `sample` with it
         side = round(len(prompt) ** 0.5)
         lines = [prompt[i : i + side].replace("S", "o") for i in range(0, len(prompt), side)]
         for _ in 2 * prompt:  # water spreads in each line; then lines become columns

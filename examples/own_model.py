@@ -34,7 +34,7 @@ class Recurrent(lw.ModelSpec):
 
 
 def gru_parity() -> lw.Recipe:
-    """Parity by a recurrent network, which it is made for."""
+    """Parity by a recurrent network, which only has to keep one bit."""
     return lw.find("looped-parity", "name=gru-parity", "loops=Constant").change(model=Recurrent())
 
 

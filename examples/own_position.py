@@ -10,9 +10,9 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class Octaves(lw.Position):
-    """Distances 0, 1, 2–3, 4–7, … each have a learned score per head, on either side; beyond ``count`` octaves, one."""
+    """A learned score per head, side and octave of the distance (0, 1, 2–3, 4–7, …); beyond ``count`` octaves, one."""
 
-    indexed = True  # it says where in the row a token stands
+    indexed = True  # it depends on a token's position in the row
 
     count: int = 8
 

@@ -11,14 +11,14 @@ import lengthwise as lw
 class Larger(lw.Task):
     """Write the larger of two numbers of n digits each, zeros in front included."""
 
-    symbols = (*"0123456789", ",")  # what prompts and answers are written in; an id is an index here
-    signs = (",",)  # those that stand between numbers
+    symbols = (*"0123456789", ",")  # the symbols of prompts and answers; an id is an index
+    signs = (",",)  # separators of numbers
 
     def sample(self, sizes, generator):  # one problem for each row of sizes, without a Python loop over rows
         shape = len(sizes), 2, int(sizes.max())
         return self.from_rows(sizes, torch.randint(10, shape, generator=generator))
 
-    def parse(self, text):  # one problem, from what a person types
+    def parse(self, text):  # one problem, from typed text
         first, sign, second = text.partition(",")
         if not (sign and first and len(first) == len(second) and {*first, *second} <= {*"0123456789"}):
             raise lw.UsageError(f"{self.name}: {text!r} is not two numbers of as many digits, such as 17,08")
@@ -38,7 +38,7 @@ class Larger(lw.Task):
         answer = digits[torch.arange(len(digits)), bigger]
         return lw.Problems(sizes, prompt, 2 * length + 1, answer, length, rounds=length)
 
-    def reference(self, prompt):  # the plainest algorithm, on text; `lengthwise check` holds `sample` to it
+    def reference(self, prompt):  # the plainest algorithm, on text; `lengthwise check` compares `sample` with it
         return max(prompt.split(","))
 
     def answer_slots(self, sizes):  # how many symbols an answer may take at these sizes

@@ -1,4 +1,4 @@
-"""A custom stopping rule: stop as soon as the model is sure."""
+"""A custom stopping rule: stop as soon as the model is confident."""
 
 import math
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ class Confident(lw.Stopping):
     """The first loop whose answer has a mean probability of ``least`` per token; if there is none, the last one run."""
 
     least: Annotated[float, lw.Range(0, 1, "open")] = 0.99
-    extra: Annotated[int, lw.Range(0)] = 20  # loops beyond the planned ones that may be run
+    extra: Annotated[int, lw.Range(0)] = 20  # loops allowed beyond the planned ones
 
-    def limit(self, planned):  # (rows) → (rows): how many loops are run at most
+    def limit(self, planned):  # (rows) → (rows): the largest number of loops
         return planned + self.extra
 
     def done(self, trace, planned):  # → (rows): True where the row stops after the last loop of the trace

@@ -32,13 +32,13 @@ from mirror import ROOT, Mirror
 import notebooks
 
 TABLES = {  # of a folder of results, with the file that each needs
-    "Every cell": ("matrix.csv", fill.matrix),
+    "All cells of the matrix": ("matrix.csv", fill.matrix),
     "Exact match on uniform problems": (
         "runs.json",
         lambda folder: "" if _mapped(folder) else fill.table(folder, "uniform"),
     ),
     "Score card": ("card.json", runs.card),
-    "What training took": ("runs.json", runs.time),
+    "Cost of training": ("runs.json", runs.time),
 }
 MOST_SIZES = 40  # columns of a table
 OWN = ("docs/site/site.css", "docs/site/sort.js")
@@ -77,9 +77,9 @@ def navigation() -> Navigation:
     return [
         {"Start": "README.md"},
         {"How to": [*(f"docs/how-to/{name}.md" for name in HOW_TO), "docs/what-now.md"]},
-        {"The papers": [f"docs/{name}.md" for name in PAPERS]},
+        {"Papers": [f"docs/{name}.md" for name in PAPERS]},
         {"Python interface": [reference.INDEX, *map(reference.path_of, reference.TITLES)]},
-        {"Reasons": [*(f"docs/{name}.md" for name in REASONS), *INSIDE]},
+        {"Design": [*(f"docs/{name}.md" for name in REASONS), *INSIDE]},
         {"Notebooks": [notebooks.INDEX, *(f"notebooks/{path.stem}.md" for path in notebooks.sources())]},
         {"Gallery": [gallery.INDEX, "results/README.md", *map(gallery.page_of, gallery.folders())]},
     ]

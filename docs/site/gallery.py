@@ -102,7 +102,7 @@ def _index(models: dict[str, str]) -> str:
         picture = _figures(ROOT / folder)[0].name
         page = f"../{page_of(folder)}"
         lines.append(f"[![](../{folder}/{picture})<br>{title(folder)}]({page})")
-    told = "These pages hold a shipped model each, which runs in the browser. Type a problem, and see what every loop"
-    lines += ["</div>", "## Models that think", f"{told} makes of it."]
+    about = "Each page runs a shipped model in the browser. Type a problem to see the answer after every loop."
+    lines += ["</div>", "## Models in the browser", about]
     lines.append(" · ".join(f"[{name}](models/{name}.page.html)" for name in models))
     return "\n\n".join(lines) + "\n"

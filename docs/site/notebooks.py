@@ -40,7 +40,7 @@ def _run(path: Path, kept: Path) -> list[dict[str, Any]]:
     book = kept / f"{path.stem}-{digest}.ipynb"
     if not book.exists():
         kept.mkdir(parents=True, exist_ok=True)
-        print(f"{path.name}: run, as it has not been before; training takes minutes", flush=True)
+        print(f"{path.name}: running it for the first time; training takes minutes", flush=True)
         new = book.with_suffix(".new")
         command = [sys.executable, "-m", "marimo", "-q", "export", "ipynb", str(path), "--include-outputs", "-f"]
         environment = {**os.environ, "LENGTHWISE_RUNS": str(kept / "runs")}

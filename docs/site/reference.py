@@ -105,7 +105,7 @@ def _fields(found: type, source: Path) -> Iterator[str]:
         sources.add(source)
     declared = sources.find(found.__name__)
     if declared and declared.fields:
-        yield "| field | type | default | |\n| --- | --- | --- | --- |"
+        yield "| field | type | default | meaning |\n| --- | --- | --- | --- |"
         for one in declared.fields:
             cells = [f"`{one.name}`", f"`{one.type}`", f"`{one.default}`" if one.default else "", one.about]
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
