@@ -173,7 +173,7 @@ STILL = 5e-4  # mean relative movement below which a state counts as standing st
 SLOW = 0.05  # below which it counts as slow: between standing still and moving
 HOLDS = 0.99  # exact match from which an answer counts as right
 RULE = (
-    f"settles: the last loop moves the state by less than {STILL:g} of its length (mean over positions and problems), "
+    f"settles: the last loop moves the state by less than {STILL:g} of its norm (mean over positions and problems), "
     f"right if exact match is then {HOLDS} or more; marginal: by less than {SLOW:g}; cycles: by more, but by less than "
     f"{STILL:g} over two loops; drifts: by more"
 )

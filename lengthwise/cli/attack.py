@@ -39,20 +39,20 @@ def run(args: Options) -> int:
     weights = load(args.weights, choose_device(args.device))
     rule = only_rule(args.stopping)
     sizes = parse_sizes(args.lengths) if args.lengths else None
-    with computation_settings(args.threads), show_elapsed(f"{weights.name}: looking for what it gets wrong"):
+    with computation_settings(args.threads), show_elapsed(f"{weights.name}: searching for wrong answers"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
     summary = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
     if not found["failed"]:
-        return print_result(args, found, f"{summary}: nothing found, which proves nothing; a longer search may")
-    columns = ("prompt", "answer", "right", "sure", "from")
-    shortest = FittedTable(*columns, left_aligned={*columns} - {"sure"}, title="the shortest failures")
+        return print_result(args, found, f"{summary}: nothing found (not a proof; a longer search may find some)")
+    columns = ("prompt", "answer", "right answer", "confidence", "from")
+    shortest = FittedTable(*columns, left_aligned={*columns} - {"confidence"}, title="the shortest failures")
     for row in found["shortest"]:
         texts = (row[name] for name in ("prompt", "answer", "right"))
         cells = (Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…") for text in texts)
         shortest.add_row(*cells, share_text(row["confidence"], 3), row["origin"])
-    origins = FittedTable("from", "tries", "fail", left_aligned=("from",), title="where they come from")
+    origins = FittedTable("from", "tries", "fail", left_aligned=("from",), title="failures by origin")
     for row in found["origins"][:ORIGINS]:
         origins.add_row(row["origin"], str(row["tries"]), share_text(row["share"], 3))
     if len(found["origins"]) > ORIGINS:
-        origins.caption = f"{len(found['origins']) - ORIGINS} more fail as often or less"
+        origins.caption = f"{len(found['origins']) - ORIGINS} further origins fail at most as often"
     return print_result(args, found, shortest, "", origins, "", summary)

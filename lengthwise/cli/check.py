@@ -36,7 +36,7 @@ def run(args: Options) -> int:
         return _check_files(args, files)
     if args.words:
         raise UsageError("--words is for files of problems")
-    with show_elapsed(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
+    with show_elapsed(f"{', '.join(names)}: testing the laws", quiet=args.quiet):
         for name in names:
             found += check(sys.modules[name])
     table = FittedTable("part", "laws")

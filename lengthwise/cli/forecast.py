@@ -27,11 +27,11 @@ from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import Run
 from lengthwise.training.cost import cost, gpu_step_seconds, known_cost
 
-NO_GPU = "unknown here, where there is none; `make gpu` measures one"
+NO_GPU = "none here, so times are unknown; `make gpu` measures one"
 SOURCES = {  # what the sources of estimates mean
-    "measured": "steps were run here just now; within a factor of two beside like work",
-    "stored": "steps were run on another machine when this version was made; --measure runs some here",
-    "estimated": "from the sizes of model and rows, to within a few times",
+    "measured": "steps were timed on this machine just now; right within a factor of two under a similar load",
+    "stored": "steps were timed on another machine for this version; --measure times some here",
+    "estimated": "from the sizes of model and rows; right within a small factor",
 }
 
 
@@ -57,7 +57,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
     )
     found = []
     with Progress(quiet=args.quiet or not args.measure) as progress:
-        line = progress.line("what each would cost", len(plan))
+        line = progress.line("estimating costs", len(plan))
         for number, seeds in enumerate(plan):
             recipe = seeds[0]
             line.show(number, recipe.name)
@@ -81,12 +81,12 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
     engines = _time_by_launcher(args, found)
     notes = [*map(_describe_engine, engines)]
     if not gpu:
-        where = "its times: with --measure" if torch.cuda.is_available() else NO_GPU
+        where = "--measure adds its times" if torch.cuda.is_available() else NO_GPU
         notes.append(f"GPU: {where}")
     for source, meaning in SOURCES.items():
         if count := sum(row["source"] == source for row in found):
             notes.append(f"{source}{f' ({count} of {len(found)})' * (count < len(found))}: {meaning}")
-    notes.append("evaluation is not counted")
+    notes.append("without evaluation")
     return print_result(args, {"recipes": found, "engines": engines}, table, "\n".join(notes))
 
 
@@ -114,7 +114,7 @@ def _time_by_launcher(args: TrainingOptions, found: Sequence[Row]) -> list[dict[
 
 def _describe_engine(row: dict[str, Any]) -> str:
     if row["minutes"] is None:
-        return f"--on {row['engine']}: not at hand"
+        return f"--on {row['engine']}: not available"
     marks = [name for name in ("cheapest", "fastest") if row[name]]
     most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
     text = f"--on {row['engine']}: about {duration(row['minutes'] * 60)}, {row['at_once']} at a time{most}"

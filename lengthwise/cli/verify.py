@@ -71,13 +71,13 @@ def run(args: Options) -> int:
 def _print_record(args: Options, record: dict[str, Any], where: str) -> int:
     about = record["about"]
     title = f"{about['name']}: {about['task']}, trained to {about['trained_to']}"
-    table = FittedTable("check", "verdict", "found", title=title)
+    table = FittedTable("check", "verdict", "finding", title=title)
     for check in record["checks"]:
         table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
     scores = worst_table(record["scores"], tuple(map(int, about["trained_to"].split("x"))))
     uniform = record["longest_uniform"] or "none"
-    longest = f"longest: {record['longest'] or 'none'}; of uniform problems alone: {uniform}"
+    longest = f"longest solved: {record['longest'] or 'none'}; on uniform problems alone: {uniform}"
     if record["left_out"]:
-        longest += f"; for want of time not measured: {', '.join(record['left_out'])} (--minutes)"
+        longest += f"; not measured for lack of time: {', '.join(record['left_out'])} (--minutes)"
     print_result(args, record, table, "", scores, "", Text(longest), Text(where, "dim"))
     return 0 if has_passed(record) else 1

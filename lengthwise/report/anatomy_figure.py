@@ -14,7 +14,7 @@ from lengthwise.base.score_rows import Row, group_by, share_text, size_text
 from lengthwise.report.lines import legend, line_style
 from lengthwise.report.style import COLOURS, Drawing, Width, fix_layout, new_figure, style
 
-ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}
+ENDS = {"early": "end early", "late": "end late", "right": "have a wrong symbol"}
 SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of sizes in a figure; the largest are taken
 
 
@@ -40,7 +40,7 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
                 below.plot(middles, shares, zorder=3, clip_on=False, **looks[row.get("train_seed", 0)].line())
             below.set(ylim=(-0.02, 1.02), xlabel=trait)
             below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    grid[0, 0].set_ylabel("answers first wrong there")
+    grid[0, 0].set_ylabel("answers first wrong here")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
     if traits and len(looks) > 1:

@@ -216,7 +216,7 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
 
 def anatomy_table(rows: Sequence[Row]) -> Table:
     """Return an error analysis: a line per size, then one per group of problems in order of difficulty."""
-    headings = ("size", "exact match", "wrong", "end early", "end late", "a wrong symbol", "first wrong at")
+    headings = ("size", "exact match", "wrong", "end early", "end late", "wrong symbol", "first wrong at")
     table = FittedTable(*headings, left_aligned=("size", "first wrong at"), no_wrap=("size",))
     for row in rows:
         wrong, positions = sum(row["ends"].values()), row["first_wrong"]

@@ -167,7 +167,7 @@ SAYS = [
      ["looped-parity: exact match", "looped-parity: families", "looped-parity: how answers go wrong"]),
     (["show", "looped-parity", "model.width=8", "batch=4", "--measure"],
      ["looped-parity: some steps, to see what they cost"]),
-    (["attack", "looped-parity", "--tries", "4"], ["looped-parity: looking for what it gets wrong"]),
+    (["attack", "looped-parity", "--tries", "4"], ["looped-parity: searching for wrong answers"]),
     (["rasp", "parity", "101"], ["parity: rounds"]),
     (["sample", "parity", "3"], ["parity: problems"]),
 ]  # fmt: skip
