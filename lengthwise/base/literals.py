@@ -15,7 +15,7 @@ NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # n
 NUMBERED = rf"(?<!\.)(?!(?:{NUMBER})(?![\w-]))\d+[^\W\d_][\w-]*"  # a word that begins with a number, such as 8GB
 # A path without spaces: with a slash in it, or an ending such as .jsonl.
 PATH = r"[~\w.-]*/[\w./~-]+|(?!\d+\.[eE])\w[\w-]*(?:\.[\w-]+)*\.[^\W\d]\w*"
-# Matches in a text: quoted strings (group 1), paths (group 2) and words.
+# Matches quoted strings (group 1), paths (group 2) and words in a text.
 WORDS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w.-])({PATH})|(?<![\w-])(?:{WORD}|{NUMBERED})""")
 PLAIN = ("True", "False", "None")  # Python keywords that keep their meaning
 

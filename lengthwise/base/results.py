@@ -47,7 +47,7 @@ class Score:
     token_accuracy: float  # fraction of answer symbols that are correct
     loops: float  # loops used, mean over problems
     precision: float | None = None  # half the interval's width at which sampling stopped early; None: it did not
-    family: str | None = None  # "alone": a family measured without the others; None: all families, or none
+    family: str | None = None  # "alone": a family measured without the others; None: with all families, or no family
     together: int | None = None  # batch size of a rule that chooses one loop per batch; None: one loop per problem
     distinct: int | None = None  # number of different problems among ``count``; None: all differ, or unknown
     fixed_set: bool | None = None  # True: drawn with repetition from the test part of a fixed set

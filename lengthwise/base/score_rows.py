@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 SOLVED = 0.99  # exact match from which a size counts as solved
 DRAWN = ("uniform", "natural")  # kinds of problems outside families
-ALONE = (*DRAWN, "hard")  # kinds of problems with a curve of their own; a family has one only if measured alone
+ALONE = (*DRAWN, "hard")  # kinds of problems that get their own curve; a family gets one only if measured alone
 
 
 def size_text(sizes: Iterable[int]) -> str:

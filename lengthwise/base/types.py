@@ -195,7 +195,7 @@ class Loss:
 
     @staticmethod
     def mean(losses: Sequence[Loss]) -> Loss:
-        """Return the mean of losses with equal logs."""
+        """Return the mean of losses that log the same names."""
         logs = {name: torch.stack([loss.logs[name] for loss in losses]).mean() for name in losses[0].logs}
         return Loss(torch.stack([loss.value for loss in losses]).mean(), logs)
 

@@ -143,11 +143,11 @@ class _Pace:
 
     def __init__(self, recipe: Recipe, until: float) -> None:
         self.recipe, self.until = recipe, until
-        self.work = 0.0  # until the next check, in units of ``curves.work``
+        self.work = 0.0  # work until the next check, in units of ``curves.work``
 
     def parts(self, problems: Problems) -> Iterator[Problems]:
-        """Yield all problems, or those for which there is time. Without a limit, all at once, so that results
-        repeat."""
+        """Yield parts of the problems while there is time; without a time limit all at once, so that results are
+        repeatable."""
         if self.until == math.inf:
             yield problems
             return
@@ -202,7 +202,7 @@ def _candidates(
 
 
 def _mutations(task: Task, search: Attempts, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
-    """Yield new problems, above ``largest`` on no axis: mutations, as typed text, of problems with the lowest
+    """Yield new problems, at most ``largest`` on each axis: mutations, as typed text, of problems with the lowest
     confidence or of the shortest failures, which may give shorter ones."""
     parents = [problem.prompt for problem in [*search.unsure, *search.shortest, *search.shortest]]
     mutated: set[str] = set()

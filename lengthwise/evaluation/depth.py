@@ -27,8 +27,8 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
 
     The row has the fraction correct (``exact``) and the mean confidence (mean log probability) after each loop up to
     the limits of all rules, and the loops that they choose: the oracle, ``MaxConfidence`` for all problems as one batch
-    (as published, of 512) and per problem, and the recipe's ``own`` rule, if it is another. Raises UsageError for a
-    layout that decodes, or if problems of this size take different numbers of loops.
+    (as published, of 512) and per problem, and the recipe's ``own`` rule, if it differs. Raises UsageError for a layout
+    that decodes, or if problems of this size take different numbers of loops.
     """
     recipe = weights.recipe
     if recipe.layout.decodes:

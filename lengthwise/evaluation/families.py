@@ -41,9 +41,9 @@ def evaluate_families(
     rows: bool = False,
 ) -> Iterator[Score]:
     """Yield one Score per size, family and stopping rule: exact match on fresh problems of each of the task's families
-    (or those named) that the size is large enough for. A size with few problems is measured on all of them, as the
-    family ``every``. ``watch`` is called after each batch; with ``rows``, scores have ``answers``. Raises
-    UsageError for an unknown family."""
+    (or of ``names``) for which the size is large enough. A size with few problems is measured on all of them, as the
+    family ``every``. ``watch`` is called after each batch; with ``rows``, scores have ``answers``. Raises UsageError
+    for an unknown family."""
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping)
     families = choose_families(recipe.task.families, names, recipe.task.name)
     for size in sizes:

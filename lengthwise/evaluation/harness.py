@@ -16,7 +16,8 @@ from lengthwise.tasks import Task, texts_of
 def write_harness_task(
     folder: Path, task: Task, sizes: Sequence[tuple[int, ...]], samples: int, *, seed: int = 0
 ) -> list[Path]:
-    """Write a task of the harness for each size, its problems beside it, and a group of all; return the paths.
+    """Write a task of the harness and a file of problems for each size, and a group of all these tasks; return the
+    paths.
 
     The problems of a size are those of ``evaluate`` with this ``seed``, as people write them. A score is the harness's
     ``exact_match`` of the text up to the first line's end; it equals ours for equal answers. Raises UsageError if the

@@ -138,8 +138,8 @@ def check_precision(precision: float | None) -> None:
 
 
 def first_count(precision: float) -> int:
-    """Return the smallest number of problems for which the interval can be this narrow, with all answers right or
-    none."""
+    """Return the smallest number of problems for which the interval can be this narrow, with all answers right or none
+    right."""
     return math.ceil(NORMAL**2 * (0.5 / precision - 1))
 
 

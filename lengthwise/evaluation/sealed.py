@@ -44,8 +44,8 @@ def seal(
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
     """Measure a run at the sizes that were not measured yet, on ``samples`` problems of each kind and ``structured``
-    problems of each family. Its scores gain rows that name the weights as ``sealed``. Measurements are final: another
-    call adds sizes and kinds, and never repeats one."""
+    problems of each family. Its scores gain rows whose field ``sealed`` names the weights. Measurements are final:
+    another call adds sizes and kinds, and never repeats one."""
     weights, recipe = run.weights(device), run.recipe
     name, seed = digest(weights.model.state_dict()), sealed_seed(weights)
     old = [row for row in run.rows("scores") if row.get("sealed") == name]

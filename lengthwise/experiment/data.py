@@ -207,8 +207,8 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
 
 
 def check_training(recipe: Recipe) -> None:
-    """Draw the problems that a later training step needs: those of the watched sizes, those beside a fixed set, and
-    positions of the longest. Raises UsageError if there are none."""
+    """Draw the problems that later steps need: the fixed set, those for validation, and the longest, with its
+    positions. Raises UsageError if there are none."""
     watch, seed = recipe.watch, recipe.data_seed
     if isinstance(recipe.source, Finite):
         fixed_set(recipe.task, recipe.lengths, recipe.source)

@@ -47,7 +47,7 @@ class Layout(Config):
         """Write one row per problem. Raises UsageError if the task is not accepted."""
 
     def write_training(self, problems: Problems, task: Task) -> Batch:
-        """Like ``write``, for a training batch, whose rows may depend on each other."""
+        """Write rows as ``write`` does, but for a training batch, in which rows may depend on each other."""
         return self.write(problems, task)
 
     @abstractmethod
@@ -314,7 +314,8 @@ class Tagged(_Classes):
 
 @dataclass(frozen=True)
 class Grid(Tagged):
-    """``Tagged`` for prompts that are grids (``Task.shape``): a token knows its line; its position is its column."""
+    """``Tagged`` for prompts that are grids (``Task.shape``): a token also has its line, and its position is its
+    column."""
 
     causal: bool = False  # a position sees only itself and earlier positions; false: the whole grid
 

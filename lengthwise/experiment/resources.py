@@ -27,7 +27,7 @@ from lengthwise.experiment.stopping import Stopping, limit_of
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
 TRAINED_NUMBERS = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
-SMALL_LIMIT = 10**7  # any machine holds a model whose numbers, the largest one squared, have a smaller product
+SMALL_LIMIT = 10**7  # any machine holds a model if the product of its fields, the largest squared, is smaller
 LARGE = 64  # estimates for larger sizes are extrapolated
 
 
@@ -70,12 +70,12 @@ def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
 
 
 def estimate_model(recipe: Recipe, numbers: int = 1) -> ResourceEstimate:
-    """Estimate a model's weights, with ``numbers`` numbers per parameter."""
+    """Estimate the cost of a model's weights, with ``numbers`` numbers per parameter."""
     return ResourceEstimate(0.0 if is_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
 
 
 def estimate_training(recipe: Recipe) -> ResourceEstimate:
-    """Estimate training: weights, gradients and optimizer state, and the activations of a batch."""
+    """Estimate the cost of training: weights, gradients and optimizer state, and the activations of a batch."""
     positions, rounds = _row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, parameters(recipe)
@@ -87,7 +87,7 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
 def estimate_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]
 ) -> ResourceEstimate:
-    """Estimate exact match on ``samples`` problems per size: memory of the largest, time of all."""
+    """Estimate the cost of exact match on ``samples`` problems per size: memory of the largest, time of all."""
     shown = sizes[:: max(1, len(sizes) // 32)]  # a sample of many sizes
     each = [_measuring(recipe, recipe.sizes(size), samples, rules) for size in shown]
     seconds = sum(one.seconds for one in each) * len(sizes) / len(shown)

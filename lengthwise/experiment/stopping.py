@@ -37,7 +37,7 @@ class Stopping(fields.Config):
     """Runs ``limit`` loops at most and chooses one of them, counted from 1: the last one, unless a subclass defines
     ``done`` or ``choose``. Subclasses are frozen dataclasses.
 
-    A rule with ``done`` stops a row at the first loop after which that is True. One with ``choose`` sees all loops.
+    A rule with ``done`` stops a row at the first loop after which it is True. One with ``choose`` sees all loops.
     """
 
     needs_end: bool = False  # True if answers must end with a symbol of their own, and so can be empty
@@ -54,7 +54,7 @@ class Stopping(fields.Config):
 
     @property
     def stops(self) -> bool:
-        """True if it has a ``done``, so that a row may end before its limit."""
+        """True if it defines ``done``, so that a row may end before its limit."""
         return type(self).done is not Stopping.done
 
     @property
@@ -180,9 +180,9 @@ class Settled(Stopping):
     """The first loop that moves the state by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, with p the
     ``period``. Does not use T(n); a row that never settles is answered after ``most`` loops.
 
-    An answer may stay the same for some loops before it is right; a state that no longer moves stays. A state may also
-    alternate between two: then it does not move over two loops (``period=2``). For a model with a clock (``Timed``),
-    only the part that answers counts.
+    An answer may stay the same for some loops before it is right; a state that no longer moves stays the same. A state
+    may also alternate between two: then it does not move over two loops (``period=2``). For a model with a clock
+    (``Timed``), only the part that answers counts.
     """
 
     below: Positive = 0.1  # relative movement of the state, at every position

@@ -35,7 +35,7 @@ from lengthwise.training.trainer import Trainer
 
 MAX_STEP_SECONDS = 60.0  # a slower step is estimated, not measured
 STORED = Path(__file__).parent / "costs.json"  # written by `make costs`
-GPU_SPEEDUP = 50  # of a GPU over one CPU thread in large steps: an assumption
+GPU_SPEEDUP = 50  # assumed speed-up of a GPU over one CPU thread in large steps
 
 
 @dataclass(frozen=True)

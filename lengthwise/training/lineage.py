@@ -45,7 +45,7 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
 
 
 def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
-    """Return the state that the parent run kept, or its weights alone, and the parent's recipe. Raises UsageError if
+    """Return the state that the parent run kept, or only its weights, and the parent's recipe. Raises UsageError if
     they have changed."""
     folder = weights_folder(parent.run)
     own = read_recipe(folder)

@@ -1,4 +1,4 @@
-"""Draws each batch while the previous step is computed.
+"""Draw each batch while the previous step is computed.
 
 A batch is a function of the recipe, the step and the exams passed, so prefetching changes nothing. On a CPU it saves no
 time.
@@ -30,8 +30,8 @@ class Prefetcher:
         self.next: dict[tuple[int, int], Future[DrawnBatch]] = {}  # the next batch, by step and exams passed
 
     def __call__(self, step: int, passed: int) -> DrawnBatch:
-        """Return the batch of a step after ``passed`` exams. One that was drawn before an exam was passed is discarded.
-        Raises errors of drawing."""
+        """Return the batch of a step after ``passed`` exams. A batch that was drawn before an exam was passed is
+        discarded. Raises errors of drawing."""
         future = self.next.pop((step, passed), None)
         found = future.result() if future else data.batch(self.recipe, step, passed=passed)
         self.next = {}

@@ -1,8 +1,8 @@
 """Several processes that train one model (torchrun), each on some rows of the same batch.
 
 Process r of n runs the rows r, r + n, r + 2 n, …, and all exchange their logits, so each computes the loss of the whole
-batch, for any objective. Its gradient reaches a process through its own rows alone; the sum over processes is the
-gradient of a single process.
+batch, for any objective. A process gets the gradient only through its own rows; the sum over processes is the gradient
+of a single process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lengthwise.runs.run import from_torchrun
 
 
 class Processes:
-    """The processes of a training, seen by number ``rank`` of ``count``."""
+    """The processes of a training, as seen by process ``rank`` of ``count``."""
 
     def __init__(self, rank: int, count: int) -> None:
         self.rank, self.count = rank, count
@@ -71,7 +71,8 @@ class Processes:
         return torch.stack(self.gather(torch.tensor(flags))).any(0).tolist()
 
     def add_gradients(self, model: nn.Module) -> None:
-        """Give each parameter the sum of its gradients over processes. One that no process has used keeps none."""
+        """Give each parameter the sum of its gradients over processes. A parameter that no process has used keeps no
+        gradient."""
         parameters = list(model.parameters())
         used = self.any_process(*(parameter.grad is not None for parameter in parameters))
         shared = [parameter for parameter, is_used in zip(parameters, used, strict=True) if is_used]

@@ -65,13 +65,13 @@ def train_stacked(
     graphs: bool = True,
     track: Sequence[str] = (),
 ) -> list[Run]:
-    """Train recipes that differ in their seeds alone, in one process, and return their runs. Each result equals that of
+    """Train recipes that differ only in their seeds, in one process, and return their runs. Each result equals that of
     ``train``, up to the order of sums; arguments and files are the same. Finished runs are not changed. On CUDA, steps
     are replayed as CUDA ``graphs``; a note says why not.
 
     A seed that diverges is recorded in its folder and reported, and the others continue: its run is not ``done``. If
     checkpoints are of different steps, the earlier ones catch up first. A resumed stack of the same seeds equals an
-    uninterrupted one to the bit on a CPU; with ``Mastery``, only if it was not killed between two checkpoints.
+    uninterrupted one bit for bit on a CPU; with ``Mastery``, only if it was not killed between two checkpoints.
 
     Raises Interrupted as ``train`` does, and UsageError also for recipes with other differences, and for a model that
     cannot be stacked: one that draws random numbers in training, branches on its inputs, or changes its buffers.
@@ -181,7 +181,7 @@ class Member:
 
 
 class Stack:
-    """Seeds that train together. One that diverges is recorded in its folder and removed."""
+    """Seeds that train together. A seed that diverges is recorded in its folder and removed."""
 
     def __init__(self, seeds: Sequence[Member], shown: Progress, *, graphs: bool = False) -> None:
         self.seeds, self.shown, self.graphs = [*seeds], shown, graphs
