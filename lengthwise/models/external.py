@@ -42,7 +42,7 @@ class ExternalModule(ModelSpec):
     recorded_name: ClassVar[str] = "Given"
 
     name: str  # name of its class
-    digest: str  # hash of its weights, which are frozen, and all other attributes of its modules
+    digest: str  # hash of its weights, of which ones are frozen, and of all other attributes of its modules
     form: str = field(default="", metadata={"identity": False})  # ``digest`` without the weights' numbers
     # The configuration of a model of transformers and the type of its weights, in JSON; empty for other modules.
     config: str = field(default="", metadata={"identity": False, "shown": False})
@@ -122,8 +122,8 @@ def _from_config(name: str, text: str) -> nn.Module:
 
 
 def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
-    """Return a digest of a module's structure, of its weights (or only their names, types and shapes), and of which are
-    frozen."""
+    """Return a digest of a module's structure, of its weights (or only their names, types and shapes), and of which
+    weights are frozen."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
@@ -138,8 +138,8 @@ def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
 
 
 def _list_contents(value: Any) -> dict[str, Any]:
-    """Return an object's attributes, sorted. Private ones are numbers and words only, and none of torch's own modules:
-    others may be caches, as cached properties are."""
+    """Return an object's attributes, sorted. Of the private ones, only numbers and words are listed, and none of
+    torch's own modules: others may be caches."""
     if dataclasses.is_dataclass(value):
         held = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     else:

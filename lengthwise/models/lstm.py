@@ -18,8 +18,7 @@ from lengthwise.nn.lstm import Cell
 
 @dataclass(frozen=True)
 class LSTM(ModelSpec):
-    """LSTM cells, ``layers`` of them, with short (hidden) states of ``width`` and long (cell) states of ``hidden``
-    numbers.
+    """``layers`` LSTM cells, with short (hidden) states of ``width`` and long (cell) states of ``hidden`` numbers.
 
     In a second loop the input is the output of the first. The model reads from left to right, so ``build`` raises
     UsageError for a layout that is not causal.

@@ -52,7 +52,7 @@ class ReTran(ModelSpec):
         return ReTranModel(self, len(reads), len(writes))
 
 
-Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]  # factors of a coordinate, and of the other of its pair
+Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]  # factors of a coordinate, and of its pair's other one
 
 
 class Layer(nn.Module):
@@ -130,6 +130,7 @@ class ReTranModel(SequenceModel):
 
 
 def _rotate(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
-    """``nn.position.rotate`` in half as many operations: cosines and sines are prepared for whole heads."""
+    """Rotate as ``nn.position.rotate`` does, in half as many operations: cosines and sines are prepared for whole
+    heads."""
     own, other = turn
     return x * own + x.roll(x.shape[-1] // 2, -1) * other

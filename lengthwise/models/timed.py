@@ -60,7 +60,7 @@ class Timed(ModelSpec):
 
 
 def _blind_symbols(reads: Vocab) -> Int[Tensor, " v"]:
-    """Return the id that a blind clock reads for each symbol: for every letter and digit that of the first one."""
+    """Return the id that a blind clock reads for each symbol: every letter and digit gets the id of the first one."""
     merged = [symbol.isalnum() for symbol in reads.symbols]
     return torch.tensor([merged.index(True) if is_merged else number for number, is_merged in enumerate(merged)])
 

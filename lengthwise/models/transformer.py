@@ -104,7 +104,7 @@ class Transformer(ModelSpec):
 
 
 class TransformerContext(NamedTuple):
-    """The parts that are the same in every loop."""
+    """The parts of a context, which stay the same from loop to loop."""
 
     embedded: Float[Tensor, "b t d"]
     attention: AttentionContext

@@ -82,8 +82,8 @@ def build_mixer(
 class PlainMixer(Mixer):
     """Wraps a module with ``forward(x)``, states "b t d" to states "b t d", that reads from left to right.
 
-    If ``forward`` has a parameter ``padding_mask``, it gets the mask "b t", True for a real token. Raises UsageError in
-    a layout that is not causal unless it does, and if the output has another shape.
+    If ``forward`` has a parameter ``padding_mask``, it gets the mask "b t", True for a real token. Raises UsageError if
+    it has none and the layout is not causal, and if the output has another shape.
     """
 
     def __init__(self, module: nn.Module, *, causal: bool) -> None:

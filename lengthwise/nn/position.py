@@ -42,8 +42,8 @@ class Encoding(nn.Module):
         return None
 
     def blank(self) -> Float[Tensor, " h"] | None:
-        """Return the attention bias, per head, of a blank key of zeros, with a value of zeros: a head may see only
-        it."""
+        """Return the attention bias, per head, of a blank key of zeros, with a value of zeros: a head may see nothing
+        else."""
         return None
 
     def tied_heads(self) -> Bool[Tensor, " h"] | None:

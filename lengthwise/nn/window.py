@@ -201,8 +201,8 @@ class Blank(Position):
     """A blank key for every head: a key of zeros with a value of zeros (a softmax with 1 added to its sum, Miller
     2023). No parameters.
 
-    With it a head can count: without, an average of equal values does not depend on their number, so a head may return
-    the same for two columns of a sum that hold 9 as for one.
+    With it a head can count: without it, an average of equal values does not depend on their number, so a head may
+    return the same for two columns of a sum that hold 9 as for one.
     """
 
     def build(self, width: int, heads: int) -> Encoding:

@@ -23,7 +23,7 @@ class Objective(Config):
     @abstractmethod
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         """Compute the loss. All arguments are on the CPU, logits on the model's device. The loss and logs stay there:
-        the host does not wait for it."""
+        the host does not wait for them."""
 
     def steps(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Iterator[Loss]:
         """Yield a loss for each optimizer step on a batch, by default one. A step is taken before the next loss is

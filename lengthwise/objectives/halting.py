@@ -27,7 +27,7 @@ class Halting(Objective):
     cross-entropy of the tokens of all other rows.
     """
 
-    more: Change = 0  # loops beyond T(n) before which a row cannot be done
+    more: Change = 0  # a row is not done before T(n) + this many loops
     needs_end = True
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:

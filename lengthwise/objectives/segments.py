@@ -1,4 +1,4 @@
-"""Deep supervision in segments: the state is carried from one to the next without its gradient, with an optimizer step
+"""Deep supervision in segments: the state is carried to the next segment without its gradient, with an optimizer step
 after each (Wang et al. 2025, section 2; Jolicoeur-Martineau 2025)."""
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ def record() -> Iterator[list[Call]]:
 
 
 def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Arguments, Result]:
-    """Decorate a function that returns its result and the facts of its ``Call``: it returns the result, and ``record``
-    records it."""
+    """Decorate a function that returns its result and the facts of its ``Call``: the decorated one returns the result
+    alone, and ``record`` records the call."""
 
     @functools.wraps(function)
     def recorded(*given: Arguments.args, **options: Arguments.kwargs) -> Result:

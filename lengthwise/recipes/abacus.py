@@ -87,7 +87,7 @@ def _published_recipe(name: str) -> Recipe:
 
 def blog_abacus_addition() -> Recipe:
     """The published reproduction: one layer, 16 loops, the input read in every layer, and digit positions added to
-    queries and keys; 27 hours of one GPU. Expect a mean of 0.61 over 40 × 40 (its text)."""
+    queries and keys; 27 hours of one GPU. Expect a mean of 0.61 over 40 × 40 (according to its text)."""
     model = Transformer(
         width=1024,
         layers=1,
@@ -120,11 +120,11 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 def abacus_addition() -> Recipe:
     """Ours: two layers, two loops, width 128, and heads that see only neighbouring digit positions, or nothing; half of
-    them only the position of the next digit. Half of the sums are structured: chains of carries, few different columns,
-    runs, doubles, or rich in one digit. Half of the numbers have at most three digits. About 25 minutes of one CPU
-    thread; weights are shipped: see docs/abacus.md."""
+    the heads see only the position of the next digit. Half of the sums are structured: chains of carries, few different
+    columns, runs, doubles, or rich in one digit. Half of the numbers have at most three digits. About 25 minutes of one
+    CPU thread; weights are shipped: see docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
-    # A head that finds the next column among its neighbours also averages in part of their content.
+    # A head that finds the next column among its neighbours also mixes in part of their content.
     windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)
     return replace(
         abacus_addition_full(),
@@ -239,7 +239,7 @@ def local_sorting() -> Recipe:
     """Our form of sorting: half of the heads see only the left neighbour, and gather a number at its end; the others
     see all positions, and digit positions but not positions in the row. Up to four numbers of four digits, four loops;
     three fifths of the rows have similar numbers. Expect .99 or more of every family of three numbers of three digits,
-    .9 of four of four, and little of five. An hour of one CPU thread; weights are shipped."""
+    .9 with four numbers of four digits, and little with five. An hour of one CPU thread; weights are shipped."""
     similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")
     return replace(
         tasks()["abacus-sorting"],

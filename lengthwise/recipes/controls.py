@@ -30,7 +30,7 @@ def controls() -> dict[str, Recipe]:
     looped, standard = looped_pairs(), standard_pairs()  # which has neither loop nor window
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)
-    # Pairs have learned positions of columns or, with a window, a mark at the first.
+    # Pairs have learned positions of columns or, with a window, a mark at the first column.
     window = replace(standard.model, positions=(Local(reach=1), Mark()))
     whole = replace(looped.model, positions=(Learned(size=512),))
     pairs = (

@@ -1,4 +1,4 @@
-"""Sums of stacked digits: a looped encoder beside a standard one."""
+"""Sums of stacked digits: a looped encoder and a standard one."""
 
 from __future__ import annotations
 

@@ -180,10 +180,10 @@ def halting_binary_sum() -> Recipe:
     """``looped-binary-sum`` that stops by itself, without T(n): a clock stands beside the three layers that count, one
     small layer that sees the left neighbour and the mark of the first bit. A tenth of the rows stop too early, which
     trains only the clock: a model that both counts and detects the last bit does not count beyond the training lengths.
-    The clock does not see bits: one that does stops early at long rows (docs/lab). Training starts with up to ten bits,
-    so that the model learns one rule for all positions of the answer. A seed takes 17 minutes of one CPU thread. Of two
-    seeds, the shipped one has .99 or more of every family at twice the training length; the other miscounts 32 ones
-    (.38 of rows of 40 bits)."""
+    The clock does not see bits: a clock that sees them stops early at long rows (docs/lab). Training starts with up to
+    ten bits, so that the model learns one rule for all positions of the answer. A seed takes 17 minutes of one CPU
+    thread. Of two seeds, the shipped one has .99 or more of every family at twice the training length; the other
+    miscounts 32 ones (.38 of rows of 40 bits)."""
     sums = looped_binary_sum()
     return replace(
         sums,
@@ -206,8 +206,8 @@ def looped_multiplication() -> Recipe:
     problems are structured: rich in ones and carries, powers, runs, palindromes, one odd bit. In training, rows take up
     to twenty loops more, so that finished digits stay. It stops by itself: as in ``halting_binary_sum`` a clock decides
     when it is done, with two layers, since one operand determines how fast its mark moves along the other. Beyond the
-    training lengths it may be early by some loops, so the answer is taken four loops later. A seed takes 20 minutes of
-    one CPU thread; expect every family right at the training length."""
+    training lengths the clock may be some loops early, so the answer is taken four loops later. A seed takes 20 minutes
+    of one CPU thread; expect every family right at the training length."""
     return replace(
         LONG,
         name="looped-multiplication",

@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def side_stream() -> Iterator[None]:
-    """Run a ``with`` block on another stream, as runs before a capture must; both streams wait for each other."""
+    """Run a ``with`` block on another stream, as is required before a capture; both streams wait for each other."""
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     try:

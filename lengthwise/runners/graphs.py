@@ -13,7 +13,7 @@ The forward and the backward pass are one graph each. The objective, which may b
 a few operations, launched while the GPU computes. Random numbers come from torch's generators, which are seeded before
 each step; at other shapes than the plain runner's, dropout and noise draw other numbers.
 
-On a CPU the same steps run without a capture, on the same buffers, and tests hold them to the plain runner.
+On a CPU the same steps run without a capture, on the same buffers, and tests compare them with the plain runner.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Shape(NamedTuple):
 
 
 class Graphs(Runner):
-    """Runs training passes from recordings. ``plain`` takes over for good if a recording fails: ``reason`` says why.
+    """Runs training passes from recordings. ``plain`` takes over permanently if a recording fails: ``reason`` says why.
 
     Call ``begin`` before each step. A step's gradients are in ``parameter.grad`` after ``backward``, in buffers that
     are the same in every step.
@@ -79,7 +79,7 @@ class Graphs(Runner):
         self.pools: list[Any] = []  # memory pools, by the number of the call
         self.calls = 0
         self.by_waves, self.buffers = waves.claims(self.model), [*self.model.buffers()]
-        # One loop or wave is compiled if the compiled runner knows all its parts, and nothing is dropped in it.
+        # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
         known = cpu.claims.why_declined(self.model, Compiled.parts, ("cuda",)) is None and not drops(self.model)
         self.compiles = self.device.type == "cuda" and (known or self.by_waves)
         kinds = {type(part).__module__ for part in self.model.modules()}
@@ -256,7 +256,7 @@ class Recording:
             buffer.copy_(value.pin_memory() if buffer.is_cuda else value, non_blocking=True)
 
     def _try(self, times: int) -> None:
-        """Run both passes. Raises ValueError for what a replay would not repeat."""
+        """Run both passes. Raises ValueError for operations that a replay would not repeat."""
         buffers, drawn = self.owner.buffers, random.getstate()
         versions = [buffer._version for buffer in buffers]
         with side_stream() if self.owner.device.type == "cuda" else nullcontext():
@@ -286,7 +286,7 @@ class Recording:
 
 
 class _Replay(torch.autograd.Function):
-    """A recording as an operation. Its first argument only makes torch ask for gradients."""
+    """A recording as an operation. Its first argument only makes torch compute gradients."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, recording: Recording) -> Tensor:

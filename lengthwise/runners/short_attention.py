@@ -1,8 +1,8 @@
 """Attention by two batched products where rows are short, by torch's fused kernel elsewhere.
 
 The fused kernel works on tiles of 128 positions, most of which a short row leaves empty: at 22 positions two products
-took a quarter of its time on an H200. Up to which width they are faster is measured once for each GPU, type of numbers
-and width of a head, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
+took a quarter of its time on an H200. The width up to which they are faster is measured once for each GPU, type of
+numbers and width of a head, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
 """
 
 from __future__ import annotations

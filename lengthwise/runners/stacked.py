@@ -50,8 +50,8 @@ class Query:
 
 
 class Recorder(Runner):
-    """Records the calls of a runner, and returns zeros for each of ``symbols`` logits. With ``supervises``, it records
-    the targets that logits are supervised by too."""
+    """Records the calls of a runner, and returns zeros for each of ``symbols`` logits. With ``supervises``, it also
+    records the targets of the logits."""
 
     def __init__(self, model: Model, symbols: int, *, supervises: bool = False) -> None:
         super().__init__(model)

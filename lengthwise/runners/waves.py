@@ -186,7 +186,7 @@ def _start(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> States:
 
 
 def _start_memory(layers: Sequence[Layer], x: Float[Tensor, "r t d"]) -> Memory:
-    """Return the memory before the first wave, with the learned first vectors alone."""
+    """Return the memory before the first wave, with only the learned first vectors."""
     rows, positions, _ = x.shape
     depth = len(layers)
     own = torch.eye(depth, depth + positions, dtype=torch.bool, device=x.device)[:, :, None, None]

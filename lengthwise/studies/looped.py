@@ -10,7 +10,10 @@ from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.recipes.window import FORMS
 
 TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
-LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is searched up to 30 loops beyond the plan
+LATE = (
+    "multiplication",
+    "unique-set",
+)  # tasks whose most confident loop is searched up to 30 loops beyond the planned ones
 
 OURS = "looped"
 OWN = (OURS, "fop-loop-adaptive")  # the main method of figures: the first that is present
@@ -27,9 +30,9 @@ CLAIMS = {
 
 
 def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu") -> Study:
-    """Looped transformers and their baselines (Fan et al. 2025): a curve per method, a picture per task.
+    """Looped transformers and their baselines (Fan et al. 2025): a curve per method, a figure per task.
 
-    At the cpu scale there is one method more, ``looped``: our own form of the published one.
+    The cpu scale has one more method, ``looped``: our own form of the published one.
     """
     own = [OURS] if scale == "cpu" else []
     chosen = [*METHODS, *own] if methods == "all" else methods.split(",")

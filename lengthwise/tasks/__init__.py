@@ -180,7 +180,7 @@ class Task(Config):
 
     @abstractmethod
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """Return the largest number of symbols of an answer at these sizes, whatever the true answer's length."""
+        """Return the largest number of symbols of an answer at these sizes, independent of the true answer's length."""
 
     def shape(self, size: Sequence[int]) -> tuple[int, int] | None:
         """Return the lines and columns of prompts of this size, if they are grids written line after line; else
@@ -188,7 +188,8 @@ class Task(Config):
         return None
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return what may make problems of one size hard, by name: a number per problem. By default, nothing."""
+        """Return properties that may make problems of one size hard, by name: a number per problem. By default,
+        none."""
         return {}
 
     @property

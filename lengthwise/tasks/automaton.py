@@ -95,7 +95,7 @@ class EvenPairs(Automaton):
 @dataclass(frozen=True)
 class CycleNavigation(Automaton):
     """Moves on a cycle → the place where they end (Delétang et al. 2023). A walk starts at place 0; ``+`` and ``-`` go
-    one place on and back, ``.`` stays."""
+    one place forward and back, ``.`` stays."""
 
     places: Annotated[int, Range(2, 10)] = 5  # number of places on the cycle
     each: bool = False  # answer after every move; false: after the last one
@@ -136,8 +136,8 @@ class GroupWords(Automaton):
     """Elements of a group → their product from left to right, after every element or after the last.
 
     S3, S4, S5: all permutations of 3, 4, 5 things; A5: the even ones; Z2 and Z60: addition modulo 2 and 60. S3 and S4
-    are solvable; A5 and S5 are not, so their words are complete for NC¹ (Barrington 1989). A5 and Z60 have equally many
-    elements.
+    are solvable; A5 and S5 are not, so their word problems are complete for NC¹ (Barrington 1989). A5 and Z60 have
+    equally many elements.
     """
 
     group: Literal["S3", "S4", "A5", "S5", "Z2", "Z60"] = "S3"  # symmetric (S), alternating (A) or cyclic (Z)

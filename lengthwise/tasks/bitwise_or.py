@@ -45,7 +45,7 @@ def _place_single_one(pair: Pair, position: Int[Tensor, "b 1"]) -> Digits:
 
 @dataclass(frozen=True)
 class BitwiseOr(PairTask):
-    """Two vectors → their bitwise or, as long as the longer. One is all zeros; the shorter (either, if
+    """Two vectors → their bitwise or, as long as the longer. The longer one is all zeros; the shorter one (either, if
     both are equally long) holds a single 1, at a uniform position. T = the longer's length."""
 
     symbols = ("0", "1", "|")

@@ -302,7 +302,7 @@ def alternating_push_pop(letters: Tensor, actions: Tensor, sizes: Tensor) -> Par
 
 
 def deep_at_once(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Pushes up to three quarters, then pops."""
+    """Pushes in the first three quarters, then pops."""
     return torch.ones_like(letters), torch.where(4 * torch.arange(actions.shape[1]) < 3 * sizes, 2 + actions % 2, POP)
 
 
@@ -323,7 +323,7 @@ class StackManipulation(SequenceTask):
     the stack is empty → the letters that are left, from the top, or ``.`` for none: ``abb-A`` → ``aba`` (Delétang et
     al. 2023).
 
-    The size is the number n of letters and actions, of which uniformly many, at least one, are letters. T(n) = n.
+    The size is the number n of letters and actions, of which a uniform number, at least one, are letters. T(n) = n.
     """
 
     symbols = ("a", "b", "A", "B", "-", ".")

@@ -107,8 +107,8 @@ def complement_and_one(pair: Pair) -> Digits:
 
 
 def interrupted_carry(pair: Pair) -> Digits:
-    """As complement-and-one, with one less in some column: 372+618. The carry ends there; if it is the lowest column,
-    there is none."""
+    """As complement-and-one, but one less in some column: 372+618. The carry ends there; in the lowest column, none
+    starts."""
     first, second = complement_and_one(pair).unbind(1)
     chosen = pair.place == pair.position(pair.shorter_length)
     from_first = chosen & (first > 0)
@@ -318,8 +318,8 @@ def arithmetic_question(base: int) -> str:
 
 
 def fit_pattern(pattern: PairPattern, pair: Pair) -> Digits:
-    """Draw a pattern's digits, zero beyond each number's length. Without leading zeros, rows that have one are drawn
-    again; if the pattern needs it, as 999+001 does, it becomes a 1."""
+    """Draw a pattern's digits, zero beyond each number's length. Where leading zeros are not allowed, rows that have
+    one are drawn again; if the pattern needs it, as 999+001 does, it becomes a 1."""
     digits = pattern(pair)
     if not pair.leading_zeros:
         for _ in range(TRIES):

@@ -147,7 +147,7 @@ def _views(plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool
 
 
 def can_run(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
-    """Return whether these blocks can be fused: they must differ in their weights alone, and all norms have one ε."""
+    """Return whether these blocks can be fused: they must differ only in their weights, and all norms have one ε."""
     kinds = {(one.post, one.mlp.gated, type(one.mlp.act), attention_of(one).heads) for one in blocks}
     norms = [*(part for one in blocks for part in (one.norm_mixer, one.norm_mlp)), *([norm] if norm else [])]
     drops = any((one.drop.training and one.drop.p) or dropout_probability(attention_of(one)) for one in blocks)

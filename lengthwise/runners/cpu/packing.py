@@ -1,8 +1,8 @@
 """Rows without padding, so that layers compute real tokens only.
 
 ``Ragged`` stores one row after the other; ``Packing``, for recurrent models, one position after the other, like torch's
-``PackedSequence``. Rows that end or halt first are last, so those that go on are always the first ones, and no data
-move.
+``PackedSequence``. Rows that end or halt first are last, so the rows that continue are always the first ones, and no
+data are moved.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Wave(Sequential):
     def declines(cls, model: Model) -> str | None:
         if (reason := super().declines(model)) is not None:
             return reason
-        # The formulas compute layers together, which may differ in their weights alone.
+        # The formulas compute all layers together, so layers may differ only in their weights.
         if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
             return f"a norm's ε is not {EPS:g}"
         layers = [part for part in model.modules() if isinstance(part, Layer)]

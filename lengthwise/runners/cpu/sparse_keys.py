@@ -20,7 +20,7 @@ from lengthwise.runners.cpu.packing import Ragged
 
 REGISTER = 16  # numbers in a vector register; torch handles shorter axes one number at a time
 MOST_KEYS = 8  # with more keys, full matrix products are faster
-MOST_WIDTH = 16  # of a head, without gradients: for wider heads, torch's product of all keys is faster
+MOST_WIDTH = 16  # largest head without gradients: for wider ones, torch's product of all keys is faster
 
 
 def softmax(scores: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:

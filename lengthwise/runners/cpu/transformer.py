@@ -93,13 +93,13 @@ class PackedTransformer(claims.Claiming):
             prepared, stay = _Prepared.of(self.model, inputs.take(ids), loops[ids] - done), None
             ragged = prepared.embedded.ragged
             states = [Packed(ragged.pack(one[prepared.rows]), ragged) for one in padded]
-            # Movement is that of all positions; without it only those are computed that answers depend on.
+            # Movement needs all positions; without it, only those on which answers depend are computed.
             needed = None if movement or torch.is_grad_enabled() else at[ids[prepared.rows]]
             for k, local, state in _run(self.model, prepared, 0, needed, states[0] if states else None):
                 rows, moved = ids[local], None
                 if movement:
                     states = [one.take(slice(len(rows))) for one in states]
-                    # Packed positions are as rows of one position each.
+                    # Packed positions are treated as rows of one position each.
                     real = torch.ones(len(state.value), 1, dtype=torch.bool)
                     moved = relative_movement(state.value[:, None], [one.value[:, None] for one in states], real)
                     moved = state.ragged.unpack(moved[:, 0])
