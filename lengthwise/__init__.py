@@ -1,4 +1,4 @@
-"""Lengthwise: trained on short problems, do small sequence models solve longer ones?
+"""Lengthwise: do small sequence models that are trained on short problems also solve longer ones?
 
     import lengthwise as lw
 

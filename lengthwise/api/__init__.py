@@ -1,4 +1,4 @@
-"""The Python interface: what ``import lengthwise as lw`` offers, by the names in its ``__all__``.
+"""The Python interface: the names in ``__all__``, which ``import lengthwise as lw`` offers.
 
 Its functions accept names, folders and objects, and report errors in one line.
 """
@@ -149,27 +149,27 @@ def train(
     parent: Run | str | Path | None = None,
     keep_state: bool = False,
 ) -> Run | list[Run]:
-    """Train a model to its end and return its run; continue where an earlier call was stopped.
+    """Train a model and return its run; continue where an earlier call was stopped.
 
     ``recipe`` is a Recipe, the name of one (see ``list_recipes``), the configuration of a model such as
     ``Transformer(width=32)``, or a torch module that maps tokens "b t" to logits "b t v", with v the symbols of
     ``layout``. With the last two, ``task`` has to be given; a module holds the trained weights afterwards.
     ``changes`` are texts as on the command line: ``"model.width=32"``.
 
-    The next arguments replace fields of the recipe. ``task``: a Task or its name (see ``list_tasks``); ``model``: the
-    configuration of another model; ``layout``: how problems are written as rows (for a model of your own
-    ``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20); ``loops``: how often a
-    row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
-    (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of
-    weights and problems; ``seeds``: how many to train, each with new weights (a module too); the result is then a list.
+    The next arguments replace fields of the recipe; for a model without one, defaults are in parentheses. ``task``: a
+    Task or its name (see ``list_tasks``); ``model``: another model's configuration; ``layout``: how problems are
+    written as rows (``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20);
+    ``loops``: how often a row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``);
+    ``optimizer`` (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` (2,500); ``batch``: rows per step (64);
+    ``seed``: of weights and problems; ``seeds``: how many to train and return, each with new weights (a module too).
 
-    ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
-    is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` compiles a transformer's
-    loops, for GPUs; ``graphs``: record CUDA graphs of the steps; ``track`` names trackers: "tensorboard", "trackio",
-    "wandb", or several; ``threads`` are those of the CPU; ``save_every`` is in seconds; ``quiet`` shows no progress;
-    ``wait`` waits for another process that trains this run (else an error). ``parent`` is a run, or weights, whose
-    training continues, up to ``steps`` in all, by its recipe unless another is given; ``keep_state`` stores the
-    optimizer's state for that.
+    ``folder`` of the run (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul`` is the
+    precision of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops
+    (GPUs); ``graphs``: record steps as CUDA graphs; ``track`` names trackers: "tensorboard", "trackio", "wandb", or
+    several; ``threads`` of the CPU; ``save_every``: seconds between checkpoints; ``quiet`` shows no progress; ``wait``
+    waits for another process that trains this run (else an error). ``parent`` is a run, or weights, whose training
+    continues up to ``steps``, by its recipe unless another is given; ``keep_state`` stores the optimizer's state for
+    that.
 
     Raises UsageError for a wrong argument, in one line, and Interrupted at Ctrl-C, after saving.
     """
@@ -255,7 +255,8 @@ def evaluate(
 
     For a module alone: ``task``, a Task or its name; ``layout``, how problems are written as rows, by default
     ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
-    ``trained_to``, its training length, which pictures shade and the default lengths start from (20 unless given).
+    ``trained_to``, its training length, which figures shade and from which the default lengths follow (20 unless
+    given).
 
     ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon
     as its 95 % interval is within ± 0.01, or after 10,000 problems (``samples``, if given).
@@ -327,8 +328,9 @@ def compare(
     ``to_latex()``, ``frame()`` and ``rows()``.
 
     Given two or more scores, runs or folders, show them side by side at the sizes and on the problems that all were
-    measured on, with the difference of the last and ``first`` and its 95 % interval: of pairs if ``evaluate`` returned
-    both, on the same problems. Other seeds of training are another source of spread. ``others`` are one or more.
+    measured on, with the difference between the last and ``first`` and its 95 % interval, which is paired if
+    ``evaluate`` returned both for the same problems. It does not cover the spread between training seeds. ``others``
+    are one or more.
 
     Raises UsageError if they share no size, are of different tasks, or were not measured.
     """
@@ -344,9 +346,8 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
         with lw.style("column"):
             figure, axes = pyplot.subplots()
 
-    ``width`` is that of new figures without a size: of a column (3.25 inches) or a page (6.75) of a paper. Lines take
-    colours that differ for any colour vision, then dashes: 35 lines before one looks like another. Raises UsageError
-    for another width.
+    ``width`` is the default width of figures: a paper's column (3.25 inches) or page (6.75). Lines get colours that
+    differ for any colour vision, and dashes: up to 35 lines look different. Raises UsageError for another width.
     """
     from lengthwise.report import style as module  # late: it imports matplotlib
 
@@ -390,5 +391,5 @@ def families(task: Task | str, *changes: str) -> dict[str, str]:
 @fields.validate_arguments
 def find(name: str, *changes: str) -> Recipe:
     """Return the recipe of this ``name``, with ``changes`` as on the command line:
-    ``find("looped-parity", "model.width=32")``. Raises UsageError, with the closest right name, for a wrong one."""
+    ``find("looped-parity", "model.width=32")``. Raises UsageError, which suggests the closest name, for a wrong one."""
     return catalog.recipe(name, changes)

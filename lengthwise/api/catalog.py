@@ -155,7 +155,7 @@ def describe_own() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def members() -> dict[str, dict[str, list[str]]]:
-    """Return the names of all families' recipes, by file and function, which the sources alone do not contain."""
+    """Return the names of all families' recipes, by file and function, which the sources do not contain."""
     found: dict[str, dict[str, list[str]]] = {}
     for module in import_folder("recipes"):
         families = {function.__name__: function() for function in _find_functions([module], dict[str, Recipe]).values()}
@@ -168,7 +168,7 @@ def summary_of(function: Callable[..., Any]) -> str:
     return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
 
 
-FEW = 40  # names that an error message lists at most
+FEW = 40  # maximum number of names in an error message
 
 
 def _find_by_name(what: str, name: str, known: dict[str, Any]) -> Any:

@@ -22,8 +22,9 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
     """Test your own parts, recipes and studies against the laws of their kinds: a task's answers are its reference's, a
     model reads no padding, and so on. ``lengthwise check MODULE`` does the same.
 
-    ``things`` are parts, recipes or studies, classes of parts, or modules with all that these define. The result prints
-    as a table; its ``broken`` are the laws that do not hold. Raises UsageError for any other thing::
+    ``things`` are parts, recipes or studies, classes of parts, or modules, whose parts, recipes and studies are all
+    tested. The result prints as a table; its ``broken`` are the laws that do not hold. Raises UsageError for any other
+    thing::
 
         def test_my_task():
             assert not lw.check(MyTask()).broken

@@ -30,7 +30,7 @@ class Fates(PrintedTable, list[Fate]):
         return [row for fate in self for row in fate.rows()]
 
     def plot(self, title: str | None = None) -> Drawing:
-        """Draw exact match and movement against loops, counted from T(n); of up to three weights also a map and a
+        """Draw exact match and movement against loops, counted from T(n); for up to three weights also a map and a
         path."""
         from lengthwise.report.depth_figure import fate_figure  # late: it imports matplotlib
 
@@ -55,7 +55,7 @@ class Fates(PrintedTable, list[Fate]):
 
 
 def _span(values: Sequence[float | None], write: Callable[[float], str]) -> str:
-    """Return the smallest and largest number of several seeds, or the one that all have."""
+    """Return the smallest and largest number of several seeds, or the one that all share."""
     known = [value for value in values if value is not None]
     ends = [write(min(known)), write(max(known))] if known else ["–"]
     return " to ".join(dict.fromkeys(ends))

@@ -22,7 +22,7 @@ from lengthwise.runners.exported import NAMES, export_program
 from lengthwise.runs.run import Weights
 
 DType = Literal["float32", "float64"]
-ROWS, BEYOND = 5, 4  # rows that are traced; their size beyond the smallest
+ROWS, BEYOND = 5, 4  # number of traced rows; their size minus the smallest
 
 
 def export(

@@ -42,7 +42,7 @@ class Key:
         name = variable or "OPENAI_API_KEY"
         value = os.environ.get(name, "").strip()
         if variable and not value:
-            # The name is not repeated unless it is surely one: it may be the key itself.
+            # Repeat the name only if it certainly is one: it may be the key itself.
             called = name if NAME.fullmatch(name) else "variable of that name"
             raise UsageError(
                 f"--key-variable: the environment has no {called}, or it is empty; "

@@ -30,7 +30,7 @@ LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
 
 @dataclass(kw_only=True)
 class Options(KindOptions, OutputOptions, ProgressOptions):
-    """Exact match of a large language model, behind any OpenAI-compatible endpoint, length by length."""
+    """Measure exact match of a large language model, behind any OpenAI-compatible endpoint, length by length."""
 
     task: Argument  # TASK: e.g. addition
     changes: Words = ()  # name=value: the task's fields, e.g. base=2

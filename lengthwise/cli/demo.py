@@ -52,7 +52,7 @@ class Options(OutputOptions, ProgressOptions):
     """Train a looped and a standard model on sums of up to 8 digits; show how long the sums are that each solves."""
 
     seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
-    jobs: Size | None = None  # J: processes at a time (default: the cores, at most 2)
+    jobs: Size | None = None  # J: processes at a time (default: number of cores, at most 2)
     steps: Count | None = None  # N: train for N steps instead of the recipe's
     out: str | None = None  # FOLDER: where tables and figures go
     samples: Size = 400  # N: fresh problems per length (default: 400)

@@ -55,7 +55,7 @@ def _describe_unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields
     from lengthwise.base.fields import suggest
     from lengthwise.registry import sources
 
-    # If an option is unknown, the words beside it are not the problem.
+    # If an option is unknown, the words after it are not the problem.
     wrong = [word for word in rest if word.startswith("-")] or rest
     rest = rest[rest.index(wrong[0]) :]
     message = f"unrecognized arguments: {' '.join(wrong)}"

@@ -37,11 +37,11 @@ from lengthwise.training.arithmetic import computation_settings
 
 @dataclass(kw_only=True)
 class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions):
-    """Exact match on fresh problems, length by length."""
+    """Measure exact match on fresh problems, length by length."""
 
     weights: Argument  # RUN: a run's folder, any folder of weights, shipped weights by name, or hf:user/name
     seed: Seed | None = None  # N: seed of the problems (default: 0)
-    grid: str | None = None  # NxM: every pair of sizes, for a task of two
+    grid: str | None = None  # NxM: every pair of sizes, for a task of two sizes
     samples: Size | None = None  # N: fresh problems per length (default: 1000)
     loops: str | None = None  # N,N: loops after which to measure: --loops 1,8 is short for After(loops=…)
     restarts: Size | None = None  # N: answer from N first states, all but one random, and keep the best answer
@@ -99,7 +99,7 @@ def _measure(
     """Measure, save the scores in the run's folder, if there is one, and print them; ``most`` is the maximum number of
     uniform problems per size."""
     recipe, tops, kind, seed = weights.recipe, weights.recipe.tops, kind_of(args), args.seed or 0
-    samples = args.samples or SAMPLES  # of families and error analyses, which have no precision
+    samples = args.samples or SAMPLES  # problems for families and error analyses, which have no precision
     options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
     answers: list[Row] = []
 

@@ -32,7 +32,7 @@ Sections = dict[str, dict[str, str]]
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """Recipes, studies, shipped weights, parts and runs."""
+    """List recipes, studies, shipped weights, parts and runs."""
 
     words: Words = ()  # WORD: list only entries that contain every WORD, each with a sentence
 

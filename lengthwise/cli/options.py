@@ -50,7 +50,7 @@ def parse_sizes(text: str) -> list[AnySize]:
 
 
 def task_sizes(task: Task, text: str) -> list[tuple[int, ...]]:
-    """Parse sizes for a task: a bare number is taken on all of its axes."""
+    """Parse sizes for a task: a bare number applies to all of its axes."""
     return [size if isinstance(size, tuple) else (size,) * len(task.axes) for size in parse_sizes(text)]
 
 
@@ -223,9 +223,9 @@ def parse_launcher(args: TrainingOptions) -> Launcher:
 
 
 def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
-    """Return the device and the arithmetic for a trial in this process: those requested; but the CPU if other machines
-    train, since they may have a GPU that this one lacks. Raises UsageError if the device is invalid, or is missing on
-    this machine."""
+    """Return the device and the precision of matrix products for a trial in this process: those requested; but the CPU
+    if other machines train, since they may have a GPU that this one lacks. Raises UsageError if the device is invalid,
+    or is missing on this machine."""
     if isinstance(parse_launcher(args), Local):
         return choose_device(args.device), args.matmul
     try:

@@ -21,7 +21,7 @@ from lengthwise.rasp.programs import PUBLISHED, program
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """An n-RASP-L program at work: the state after each round, which a looped model has to learn."""
+    """Run an n-RASP-L program: show the state after each round, which a looped model has to learn."""
 
     task: Argument | None = None  # TASK: e.g. parity; left out: list all programs
     prompt: Argument | None = None  # PROMPT: e.g. 10110

@@ -21,7 +21,7 @@ RECORDS = Path(__file__).with_name("records.json")
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """The best published length generalization of each task, and ours beside it."""
+    """Print the best published length generalization of each task, and ours."""
 
     group: Argument | None = None  # GROUP: e.g. parity; left out, all groups of tasks
 

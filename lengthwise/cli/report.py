@@ -44,9 +44,9 @@ SAMPLES = 512  # problems per length, with --stopping
 
 @dataclass(kw_only=True)
 class Options(OutputOptions, ProgressOptions):
-    """Tables, figures and CSV of runs."""
+    """Write tables, figures and CSV of runs."""
 
-    runs: Arguments  # RUN: run folders, and those of `ask`; or folders of results, to draw again
+    runs: Arguments  # RUN: run folders, and those of `ask`; or folders of results, whose figures are drawn again
     out: str | None = None  # FOLDER: where tables and figures go
     width: Literal["column", "page"] | None = None  # width of figures: a column, or a page (default)
     formats: str | None = None  # A,B: formats of figures: png (default), svg, pdf, or several: png,svg

@@ -45,17 +45,17 @@ DEPTH_SAMPLES = 512  # problems for measuring every loop; the batch size of the 
 
 @dataclass(kw_only=True)
 class Options(TrainingOptions):
-    """Train and evaluate all of a study, then write its table and figures."""
+    """Train and evaluate a study, then write its table and figures."""
 
     study: Argument  # STUDY: e.g. pairs, or looped
     seed: Seed = 0  # N: first seed (default: 0); published runs of other seeds and recipes stay in the results
     stack: bool = False  # train a recipe's seeds together in one process, their weights stacked
     curve_samples: Size = 128  # N: problems per length of a curve (default: 128)
     out: str | None = None  # FOLDER: where tables and figures go
-    tasks: str | None = None  # A,B: of the study's tasks only these, or all
-    methods: str | None = None  # A,B: of the study's methods only these, or mixers by class
-    sizes: str | None = None  # A,B: of the study's sizes of models only these, or all
-    scale: str | None = None  # SCALE: cpu (default), half (of the range), paper, or long (of formal)
+    tasks: str | None = None  # A,B: only these of the study's tasks, or all
+    methods: str | None = None  # A,B: only these of the study's methods, or mixers by class
+    sizes: str | None = None  # A,B: only these of the study's model sizes, or all
+    scale: str | None = None  # SCALE: cpu (default), half (of the range), paper, or long (formal only)
     samples: Size | None = None  # N: fresh problems per length (default: the study's)
     publish: bool = False  # final tables, on problems of a seed that nothing else uses
 
@@ -184,7 +184,7 @@ def _other_columns(folder: Path, study: Study) -> list[RunFolder]:
 
 def _add_published_runs(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
     """Return these runs and those that stay in a folder of results: other recipes, and other seeds of these recipes
-    unless they have changed since. In the order of recipes there, new ones last; by seed."""
+    unless they have changed since. They have the order of the folder's recipes, new ones last, then of seeds."""
     seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed
     recipes = {run.outline.name: run.outline.seedless_id for run in runs}
     before = read_published(place) if is_published(place) else []

@@ -26,7 +26,7 @@ CHUNK = 1000  # problems written at a time
 
 @dataclass(kw_only=True)
 class Options(KindOptions, OutputOptions):
-    """Problems of a task."""
+    """Print problems of a task."""
 
     task: Argument  # TASK: e.g. addition
     size: Argument | None = None  # SIZE: e.g. 5, or 5x3 for a task of two sizes
@@ -34,7 +34,7 @@ class Options(KindOptions, OutputOptions):
     seed: Seed | None = None  # N: seed of the problems (default: 0)
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
     count: Size | None = None  # N: number of problems (default: 5)
-    lengths: str | None = None  # SIZES: several sizes, each problem of a uniform one: 1-20
+    lengths: str | None = None  # SIZES: several sizes, of which each problem gets a random one: 1-20
     split: Literal["train", "validation", "test"] | None = None  # only problems of this part; parts share no prompts
     jsonl: bool = False  # a line of JSON per problem, as File(path=…) reads it
 

@@ -85,12 +85,12 @@ class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
     """The options of verbs that run several trainings."""
 
     seeds: Seeds = 1  # K: train K seeds (default: 1)
-    jobs: Size | None = None  # J: processes at a time (default: the cores, at most 2)
+    jobs: Size | None = None  # J: processes at a time (default: number of cores, at most 2)
     # ENGINE: where to train: local (default), slurm, ray, or Slurm(partition=main, minutes=60, gpus=1)
     on: str = "local"
     dry_run: bool = False  # print the cost on each available engine, and stop
     measure: bool = False  # with --dry-run: run some steps of each recipe here (minutes)
-    # arithmetic of matrix products in training; all else stays in 32 bits (default: fp32)
+    # precision of matrix products in training; all else stays in 32 bits (default: fp32)
     matmul: Literal["fp32", "tf32", "bf16"] = "fp32"
     # let torch compile the model's loops, 5 to 50 s for each shape: for GPUs; transformers only
     compile: bool = False

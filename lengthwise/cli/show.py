@@ -25,7 +25,7 @@ EACH = "on 1,000 problems of each default length"
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """A recipe with its parameters, operations and an estimate of time; or a part, or a field."""
+    """Show a recipe with its parameters, operations and an estimate of time; or a part, or a field."""
 
     # RECIPE: a recipe's name, a recipe in a JSON file, or a run's folder; or a part (Transformer), or a field
     # (model.positions); with --html, weights

@@ -211,7 +211,7 @@ def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
 
 
 def _uses_stack(args: Options, recipes: Sequence[Recipe], on: Launcher) -> bool:
-    """Return whether seeds train as a stack: on request, or if they do better so. Raises UsageError for options that
+    """Return whether seeds train as a stack: on request, or if that is faster. Raises UsageError for options that
     --stack does not support."""
     in_processes = args.jobs is not None or not isinstance(on, Local)
     if args.stack and args.keep_state:

@@ -24,7 +24,7 @@ from lengthwise.cli.shared import TrainingOptions
 
 
 def load(args: argparse.Namespace) -> Callable[[], int]:
-    """Return the verb as a function without arguments that returns the exit status, with its imports done. Raises
+    """Import what the verb needs; return it as a function without arguments that returns the exit status. Raises
     UsageError if an option is invalid."""
     _, declared = read_options(args.verb)
     for name, field in declared.items():

@@ -83,7 +83,7 @@ class _Slurm(Executor):
         self.queue = _Queue()
 
     def free_slots(self, running: int) -> int:
-        return MOST if running < self.engine.at_a_time else 0  # the next array, once this one has fewer jobs left
+        return MOST if running < self.engine.at_a_time else 0  # start the next array once this one has fewer jobs left
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         trainings = [Training([*COMMAND, *words, "--wait"]) for words in commands]

@@ -71,7 +71,7 @@ def _mark_rules(axes: Axes, row: Row) -> None:
 
 @style()
 def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
-    """Draw exact match and movement of the state against loops, a panel per recipe with a line for each seed; of up to
+    """Draw exact match and movement of the state against loops, a panel per recipe with a line for each seed; for up to
     three panels also a map and a path of one problem of the first seed. Raises UsageError without weights."""
     if not fates:
         raise UsageError("there is nothing to draw: no weights were measured")

@@ -58,7 +58,7 @@ def score_figure(
     """Draw the scores of runs and of the language models in ``asked``: exact match against length, with uniform
     problems and the worst family as separate lines. If no sizes lie on a line, draw a heat map of a single recipe
     instead. ``title`` is by default the task; ``strong`` is the recipe to highlight; ``width`` is that of a "column" or
-    a "page" of a paper. Raises UsageError without scores, or for several recipes whose sizes lie on no line."""
+    a "page" of a paper. Raises UsageError without scores, or for several recipes whose sizes do not lie on a line."""
     title = title or default_title([one.outline for one in [*runs, *asked]])
     lines, rows = all_curves(runs, asked) if asked else curves(runs), label_scores(runs)
     if rows and not any(curve.diagonal() for curve in lines):
@@ -170,7 +170,7 @@ def _draw_panels(
 
 
 def _draw_plot(axes: Axes, part: Plot, longest: int | None = None) -> None:
-    """Draw a panel's curves, up to ``longest`` or the largest size of theirs, and describe their bands."""
+    """Draw a panel's curves, up to ``longest`` or their largest size, and describe their bands."""
     length_axes(axes, part.curves, longest or max(curve.diagonal()[-1].length for curve in part.curves))
     few = len(part.curves) <= len(COLOURS)
     for look, curve in zip(part.looks, part.curves, strict=True):

@@ -67,7 +67,7 @@ def loss_figure(
     loss.set_title(wrap_title(title or "Training", width))
     if width == "page" and parts and len(parts[0]) > 1:
         marks, heights = [_size_style(number, size) for number, size in enumerate(sizes)], []
-        for size in sizes:  # which marker and dash stand for which size
+        for size in sizes:  # a legend of the marker and dash of each size
             last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
             heights.append((0.0, statistics.fmean(share for _, share in last)))
         name_lines(below[0], marks, heights, "page")

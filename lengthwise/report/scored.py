@@ -44,7 +44,8 @@ class Scores(PrintedTable, list[Score]):
 
     @property
     def answers(self) -> list[Row]:
-        """Return a row per problem, in the order of the scores, from ``evaluate`` with ``rows``; otherwise none."""
+        """Return a row per problem, in the order of the scores, if ``evaluate`` was called with ``rows``; otherwise
+        nothing."""
         return [row for score in self for row in score.answers]
 
     def rows(self) -> list[Row]:

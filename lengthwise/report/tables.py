@@ -28,7 +28,7 @@ from lengthwise.base.score_rows import (
 from lengthwise.report import TRAINED, WORST, Curve, Point, fits_of, names, training_warnings
 from lengthwise.report.sheet import FittedTable
 
-ROUNDING = 1e-9  # tolerance for floating-point error in a share such as 0.07
+ROUNDING = 1e-9  # tolerance for floating-point error in a fraction such as 0.07
 BAR = 10  # characters per bar
 NAMED = 2  # number of families to name; others are only counted
 BLOCKS = 8  # maximum per side of a map, to fit 80 characters
@@ -129,8 +129,8 @@ def _split_blocks(side: Sequence[int]) -> dict[str, Sequence[int]]:
 
 
 def language_model_table(rows: Iterable[Row]) -> Table:
-    """Return a language model's scores, a row per size; if replies are missing, ``count`` says how many were asked
-    for."""
+    """Return a language model's scores, a row per size; if replies are missing, ``count`` says how many were
+    requested."""
     rows = list(rows)
     headings = ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count")
     caption = (

@@ -103,7 +103,9 @@ class Folder:
         self._read: dict[
             str, tuple[_State, list[dict[str, Any]]]
         ] = {}  # cached rows, and the file's state when they were read
-        self._known: dict[str, tuple[_State | None, set[str]]] = {}  # rows that ``keep`` has seen, with the state
+        self._known: dict[
+            str, tuple[_State | None, set[str]]
+        ] = {}  # rows that ``keep`` has seen, with the file's state
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
@@ -144,7 +146,7 @@ class Folder:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the complete rows of ``<name>.jsonl``; empty without a file. Raises UsageError for a row that does not
-        fit its schema, or that has not one size per axis of the task."""
+        fit its schema, or that does not have one size per axis of the task."""
         path = check_regular(self.folder / f"{name}.jsonl")
         try:
             now = _file_state(path)
@@ -240,7 +242,7 @@ def _file_state(path: Path) -> _State | None:
 
 
 def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[str]], where: str) -> None:
-    """Raise UsageError, which begins with ``where``, if a row has not one size for each axis of the task."""
+    """Raise UsageError, which begins with ``where``, if a row does not have one size for each axis of the task."""
     sized = [(number, row["sizes"]) for number, row in enumerate(rows, 1) if "sizes" in row]
     names = axes() if sized else ()
     for number, sizes in sized if names else ():
@@ -277,7 +279,7 @@ class RunFolder(Folder):
 
     @property
     def is_run(self) -> bool:
-        """True if the folder is a run, in which scores are saved; a folder of weights alone, as shipped, is left
+        """True if the folder is a run, in which scores are saved; a folder with only weights, as shipped, is left
         unchanged."""
         return (self.folder / "metrics.jsonl").exists()
 

@@ -106,8 +106,8 @@ def weights_folder(weights: str | Path) -> Path:
 
 
 def name_of(weights: str | Path, folder: Path) -> str:
-    """Return the name of weights: the repository's for the Hub, whose folders are named after commits, else the
-    folder's."""
+    """Return the name of weights: the repository's if they come from the Hub, whose folders are named after commits,
+    else the folder's."""
     return place(str(weights)).repository if str(weights).startswith(PREFIX) else remove_controls(folder.resolve().name)
 
 

@@ -182,7 +182,8 @@ def _named_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _named_scores(row: Row, run: RunFolder) -> dict[str, float]:
-    """Return exact match under the kind of problems, the rule if it is not the recipe's, and sizes that differ."""
+    """Return exact match, named by the kind of problems, by the rule if it is not the recipe's, and by sizes if axes
+    differ."""
     name = "exact match/" + row["problems"]
     if row["stopping"] != run.outline.stopping:
         name += f" {row['stopping']}"

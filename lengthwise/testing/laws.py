@@ -2,8 +2,8 @@
 package's.
 
 A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of that
-argument determines the kind; a law of runners is one of the models that they run. The docstring states the property. A
-law raises ``Broken`` if the property fails.
+argument determines the kind; a law of runners is checked on models, which they run. The docstring states the property.
+A law raises ``Broken`` if the property fails.
 """
 
 from __future__ import annotations

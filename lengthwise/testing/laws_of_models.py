@@ -44,7 +44,7 @@ SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # difference of logits that 
 
 # Checked first, since a random model also breaks most other laws.
 def at_test_nothing_is_random(runner: Runner) -> None:
-    """In evaluation the same row gets the same logits again."""
+    """In evaluation, computing a row twice gives the same logits."""
     inputs = _rows_of(runner)
     if not torch.equal(logits_of(runner, inputs), logits_of(runner, inputs)):
         raise Broken("the same rows got other logits in evaluation: use random numbers in training only")

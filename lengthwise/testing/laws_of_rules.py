@@ -219,7 +219,8 @@ def a_problem_s_purpose_is_its_own(source: Source) -> None:
 
 
 def its_rate_is_the_peak(optimizer: Optimizer) -> None:
-    """It starts at its ``rate``, which a schedule scales; a step at rate 0 moves no weight, and at its own some."""
+    """It starts at its ``rate``, which a schedule scales; a step at rate 0 moves no weight, and one at its own rate
+    moves some."""
     weights = _weights()
     built = optimizer.build(weights)
     rates = [group["lr"] for group in built.param_groups]

@@ -544,7 +544,7 @@ def test_of_a_model_that_is_random_this_is_said_first():
     first, second, *_ = laws.check_laws(_Spec("Noisy"), "", laws_of(lw.ModelSpec)).broken[
         1:
     ]  # of its name was said before
-    assert first.law == "In evaluation the same row gets the same logits again."
+    assert first.law == "In evaluation, computing a row twice gives the same logits."
     assert second.told == "a row of 5 tokens gets other logits beside longer rows than alone"
 
 
