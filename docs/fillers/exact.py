@@ -144,7 +144,7 @@ def grid(*folders: str) -> str:
                 f"{share_text(statistics.fmean(shares), 3)}{' †' * (name in unfit)}{seeds}" if shares else "–"
             )
             count += bool(shares)
-    note = f"{count} of {len(METHODS) * len(TESTED)} are measured.{UNFITTED}"
+    note = f"{count} of {len(METHODS) * len(TESTED)} cells are measured.{UNFITTED}"
     return f"{table_of(zip(*columns, strict=True))}\n{note}\n"
 
 

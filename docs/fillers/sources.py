@@ -37,9 +37,9 @@ def claims(name: str) -> str:
 
 
 def headline(name: str, system: str) -> str:
-    """Write the main results of a paper: what it claims, what was measured here, what that costs, what to type."""
+    """Write the main results of a paper: its claims, our measurements, their costs and commands."""
     told = tomllib.loads((ROOT / name).read_text())["claim"]
-    lines = [("the source says", "here", "seeds", "CPU min", "type"), ("---", "---", "---:", "---:", "---")]
+    lines = [("claim", "here", "seeds", "CPU min", "command"), ("---", "---", "---:", "---:", "---")]
     for claim in (one for one in told if one.get("headline") == system):
         runs = json.loads((ROOT / claim["folder"] / "runs.json").read_text())
         minutes = statistics.median(run["cpu_s"] for run in runs if run["recipe_name"] == claim["recipe"]) / 60
@@ -47,7 +47,7 @@ def headline(name: str, system: str) -> str:
         seeds = str(len(_figures(claim, claim["recipe"])))
         cells = (says, f"{here.split(';')[0].split(' (before')[0]} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
         lines.append((*cells, f"`{claim['command']}`"))
-    return f"{table_of(lines)}\nMeans over seeds (worst family). CPU minutes are of one training.\n"
+    return f"{table_of(lines)}\nMeans over seeds (worst family). CPU minutes are per training.\n"
 
 
 def standings(name: str) -> str:
