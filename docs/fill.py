@@ -1,21 +1,21 @@
-"""Fill what the pages quote — code and figures — from where it stands: `make docs`. Nothing is copied by hand.
+"""Fill quoted code and figures into the pages from their sources: `make docs`. Nothing is copied by hand.
 
 <!-- fill: code examples/own_task.py -->      a file of the repository
-<!-- fill: table results/pairs uniform -->    exact match from a study's scores.csv, on one of its sets of problems
-<!-- fill: table results/… uniform 10 20 -->  the same of some of the sizes
-<!-- fill: table results/… uniform 10 RECIPE … -->  and of some of the recipes, in this order
+<!-- fill: table results/pairs uniform -->    exact match from a study's scores, on one of its sets of problems
+<!-- fill: table results/… uniform 10 20 -->  the same for some sizes
+<!-- fill: table results/… uniform 10 RECIPE … -->  and for some recipes, in this order
 <!-- fill: map results/abacus/addition 20 21-40 --> the mean and worst over all pairs of sizes up to 20; from 21 to 40;
                                          of several folders, each followed by its sizes
-<!-- fill: kept results/abacus/splits 6 7-12 --> the mean of such a map after each number of loops that was asked for
-<!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
+<!-- fill: kept results/abacus/splits 6 7-12 --> the mean of such a map after each number of loops
+<!-- fill: loops results/…/stopping-….json --> exact match after loops around the planned one, and by each rule
 <!-- fill: costs results -->               processor hours of the published trainings
-<!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
-<!-- fill: shipped lengthwise/weights -->     what shipped weights score, families too, and what attacks found
-<!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
-<!-- fill: headline docs/claims.toml looped --> a paper's main results, ours, their cost, what to type
+<!-- fill: chosen lengthwise/weights -->      sizes that the recipes of shipped weights were chosen on
+<!-- fill: shipped lengthwise/weights -->     scores of shipped weights, families included, and results of attacks
+<!-- fill: claims docs/claims.toml -->        the sources' claims, with our measurements
+<!-- fill: headline docs/claims.toml looped --> a paper's main results, ours, their costs and commands
 <!-- fill: standings docs/claims.toml -->    which claims were reproduced, which contradicted, which are open
-<!-- fill: tally docs/records.toml -->        how many published records there are, and how ours stand beside them
-<!-- fill: records docs/records.toml parity --> the published records of a group, ours beside them
+<!-- fill: tally docs/records.toml -->        the number of published records, and how ours compare
+<!-- fill: records docs/records.toml parity --> the published records of a group, with ours
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 <!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
 <!-- fill: matrix results/formal -->     every cell of a matrix of architectures and tasks, from its matrix.csv
@@ -65,7 +65,7 @@ FILLERS = {
 
 
 def filled(text: str) -> str:
-    """A page with every spot filled anew."""
+    """Return a page with every spot filled again."""
     return SPOT.sub(lambda spot: spot[1] + FILLERS[spot[2]](*spot[3].split()) + spot[4], text)
 
 
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def members() -> str:
-    """The names of all families' recipes, for `lengthwise list`, which cannot wait for the recipes to be built."""
+    """Return the names of all families' recipes, for `lengthwise list`, since building the recipes takes too long."""
     return json.dumps({"files": sources.fingerprints(), "families": catalog.members()}, indent=1) + "\n"
 
 

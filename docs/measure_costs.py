@@ -17,7 +17,7 @@ BUDGET = 1.0  # seconds of a step that are spent, about: of larger batches only 
 
 
 def recipes() -> dict[str, Recipe]:
-    """Every recipe of every study with all its tasks and sizes at every scale, by its id without seeds."""
+    """Return all recipes of all studies, with all tasks and sizes at every scale, by id without seeds."""
     found: dict[str, Recipe] = {}
     for name, study in catalog.studies().items():
         known = inspect.signature(study).parameters
@@ -33,7 +33,7 @@ def recipes() -> dict[str, Recipe]:
 
 
 def main() -> None:
-    """Measure what is missing; what was measured is written at once, so that it can be stopped."""
+    """Measure missing costs; each is written at once, so that the command can be stopped."""
     wanted = recipes()
     stored = {key: row for key, row in stored_costs().items() if key in wanted}
     missing = [recipe for key, recipe in wanted.items() if key not in stored]

@@ -1,4 +1,4 @@
-"""Tables of exact match: by length, beside what was published, over maps, over methods and controls."""
+"""Fill in tables of exact match: by length, over maps, over methods and controls."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ UNFITTED = " † not fitted: below .99 at its training length."
 
 
 def table(folder: str, problems: str, *only: str) -> str:
-    """Median over seeds of what a recipe's own rule has, worst and best beside it. A size on two axes alike
-    is named by its number. ``folder``: one, or several with + between. ``problems``: a set of problems, or several with
-    commas between. ``only``: sizes, which are numbers, and names of recipes."""
+    """Write exact match by each recipe's own rule: the median over seeds (worst–best). Equal sizes on two axes are
+    written as one number. ``folder``: one, or several joined by +. ``problems``: a set of problems, or several joined
+    by commas. ``only``: sizes (numbers) and names of recipes."""
     names = [word for word in only if not word[0].isdigit()]
     wanted = set(only) - set(names)
     folders, kinds = folder.split("+"), problems.split(",")
@@ -61,9 +61,9 @@ def table(folder: str, problems: str, *only: str) -> str:
 
 
 def squares(*words: str) -> str:
-    """Maps in numbers: the mean over all pairs of sizes up to each of these (40) or between them (21-40), and the worst
-    cell. Diagonals that were measured beyond the map stand for themselves. ``words``: folders, each followed by its
-    sizes. A folder's maps are all of one stopping rule."""
+    """Summarize maps: the mean over all pairs of sizes up to a size (40) or in a range (21-40), and the worst cell. A
+    diagonal cell measured beyond the map gets its own row. ``words``: folders, each followed by its sizes. All maps of
+    a folder have one stopping rule."""
     ranges: dict[str, list[str]] = {}
     for word in words:
         if word[0].isdigit():
@@ -95,9 +95,9 @@ def _bounds(word: str) -> tuple[int, int]:
 
 
 def kept(folder: str, *words: str) -> str:
-    """How much of a map is kept when loops stop elsewhere: its mean over all pairs of sizes up to each of these (40) or
-    between them (21-40), after the planned number of loops and after each other that was measured, or those of
-    ``loops=1,32``."""
+    """Write how a map changes with the number of loops: its mean over all pairs of sizes up to a size (40) or in a
+    range (21-40), after the planned number of loops and after each other measured one, or only those of ``loops=1,32``.
+    """
     ranges = [_bounds(word) for word in words if word[0].isdigit()]
     wanted = {count for word in words if not word[0].isdigit() for count in word.removeprefix("loops=").split(",")}
     maps = maps_of(folder)
@@ -126,9 +126,9 @@ def kept(folder: str, *words: str) -> str:
 
 
 def grid(*folders: str) -> str:
-    """Every method on every task (Fan et al. 2025) at the length that the task is tested at: the mean over seeds. The
-    folders are those of ``TESTED``, in its order, ``+`` between several of one task; of ``looped-half``, those on half
-    the range. One that is not there yet is not measured."""
+    """Write the mean over seeds of every method on every task (Fan et al. 2025) at the task's test length. ``folders``:
+    one for each task of ``TESTED``, in its order, several of one task joined by ``+``; those in ``looped-half`` are on
+    half the range. A missing folder counts as not measured."""
     scale: Scale = "half" if "looped-half" in folders[0] else "cpu"
     columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
     count = 0
@@ -149,8 +149,8 @@ def grid(*folders: str) -> str:
 
 
 def arms(*folders: str) -> str:
-    """Loop, window, both or neither at the training length and at twice that: uniform problems, and each seed's worst
-    family. The folders are named as their tasks."""
+    """Compare loop, window, both and neither at the training length and at twice that, on uniform problems and each
+    seed's worst family. Each folder has the name of its task."""
     names = ("both", "window", "loops", "neither")
     lines = [["", "problems", *names], ["---", "---", *("---:" for _ in names)]]
     seeds = set()
@@ -172,7 +172,8 @@ def arms(*folders: str) -> str:
 
 
 def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """By recipe and size, exact match of each seed by its own rule: uniform problems, and the lowest family."""
+    """Return exact match of each seed by the recipe's own rule, on uniform problems and on the lowest family, by recipe
+    and size."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for row, _ in own_scores(folder, None):
         found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
@@ -185,8 +186,8 @@ def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
 
 
 def matrix(folder: str) -> str:
-    """Every cell of a matrix: exact match on uniform problems and on the worst family at each multiple of the training
-    length, the family that is lowest at the largest, what a training took, and what a paper reports."""
+    """Write every cell of a matrix: exact match on uniform problems and on the worst family at each multiple of the
+    training length, the lowest family at the largest one, the cost of a training, and the published score."""
     cells: dict[tuple[str, str], dict[float, Row]] = defaultdict(dict)
     for row in read_csv(ROOT / folder / "matrix.csv"):
         cells[row["architecture"], row["task"]][float(row["times"])] = row

@@ -1,4 +1,4 @@
-"""The best published length generalization, and ours beside it."""
+"""Fill in the best published length generalization, with ours beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEAR_PERFECT = 0.95  # of a published score that is said in words
 
 @dataclass(frozen=True)
 class Ours:
-    """What our runs of one recipe score at one size: exact match of each seed, and what they took."""
+    """Scores of our runs of one recipe at one size: exact match of each seed, and the cost."""
 
     seeds: list[float]
     trained_to: tuple[int, ...]
@@ -43,7 +43,7 @@ class Ours:
 
 @cache
 def load_records(name: str) -> list[dict]:
-    """Return the records of a file; one that lacks a key, or has a verdict that its rows do not allow, is refused."""
+    """Return the records of a file; exit if one lacks a key or has a verdict that our rows do not support."""
     records = tomllib.loads((ROOT / name).read_text())["record"]
     for record in records:
         validate_record(record)
@@ -53,7 +53,7 @@ def load_records(name: str) -> list[dict]:
 
 
 def validate_record(record: dict) -> None:
-    """Refuse a record that lacks something, or that says what no table has a place for."""
+    """Exit if a record lacks a key or has an invalid value."""
     title = f"{record.get('group')}: {record.get('system')}"
     missing = (REQUIRED - record.keys()) | (OURS - record["ours"].keys() if "ours" in record else set())
     if missing:
@@ -65,7 +65,7 @@ def validate_record(record: dict) -> None:
 
 
 def validate_verdict(record: dict, ours: Ours) -> None:
-    """Refuse a verdict that our rows do not allow."""
+    """Exit if our rows do not support the verdict."""
     verdict, sizes = record["ours"]["verdict"], record["ours"]["sizes"]
     title = f"{record['group']}: {record['ours']['recipe']}: {verdict}"
     if verdict not in VERDICTS:
@@ -80,7 +80,7 @@ def validate_verdict(record: dict, ours: Ours) -> None:
 
 
 def ours_of(entry: dict[str, str]) -> Ours:
-    """Return what the rows of a folder of results hold of a recipe at a size."""
+    """Return our scores of a recipe at a size, from the rows of a results folder."""
     runs = [run for run in runs_of(entry["folder"]) if run.outline.name == entry["recipe"]]
     seeds = exact_by_seed(entry["folder"], entry["recipe"], entry["sizes"])
     if not runs or not seeds:
@@ -93,7 +93,7 @@ def ours_of(entry: dict[str, str]) -> Ours:
 
 
 def tally(name: str) -> str:
-    """Write how many records there are, and how ours stand beside them."""
+    """Write the number of records, and how ours compare."""
     records = load_records(name)
     verdicts = Counter(record["ours"]["verdict"] for record in records if "ours" in record)
     read = sum(record["standing"] == "read" for record in records)
@@ -106,7 +106,7 @@ def tally(name: str) -> str:
 
 
 def packaged(name: str) -> str:
-    """Write all records with the scores of ours, as JSON: what `lengthwise records` prints."""
+    """Write all records with our scores as JSON, for `lengthwise records`."""
     found = []
     for record in load_records(name):
         entry = {key: value for key, value in record.items() if key != "ours"}

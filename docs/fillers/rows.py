@@ -1,4 +1,4 @@
-"""Reading the rows of a folder of results, and writing cells of tables."""
+"""Read the rows of results folders, and write cells of tables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lengthwise.report.publish import run_columns
 from lengthwise.report.published import PublishedRun, read_published
 
 ROOT = Path(__file__).parents[2]
-WITHIN = 1.3  # times the training length: a recipe may be chosen by looking so far
+WITHIN = 1.3  # a recipe may be chosen on sizes up to this multiple of its training length
 
 
 def unfitted(folder: str) -> dict[str, str]:
-    """Say which recipes have not learned their training length, by their names: on all problems of that length where
-    these were measured, else on a sample."""
+    """Return a note for each recipe that has not learned its training length, by name; judged on all problems of that
+    length if these were measured, else on a sample."""
     runs: dict[tuple[str, str], list[Row]] = defaultdict(list)
     tops = {}
     for row, recipe in own_scores(folder, None):
@@ -37,7 +37,7 @@ def unfitted(folder: str) -> dict[str, str]:
 
 
 def own_scores(folder: str, problems: str | None = "uniform") -> Iterator[tuple[Row, dict]]:
-    """Scores on a set of problems, or on all, where a recipe's own rule stops, each with the recipe."""
+    """Yield scores by each recipe's own rule on a set of problems, or on all sets if None, each with its recipe."""
     recipes = recipes_of(folder)
     for row in scores_of(folder):
         if problems in (None, row["problems"]) and row["stopping"] == row["own_rule"]:
@@ -45,25 +45,25 @@ def own_scores(folder: str, problems: str | None = "uniform") -> Iterator[tuple[
 
 
 def recipes_of(folder: str) -> dict[str, dict]:
-    """The recipes of a folder's runs, as JSON has them, by their names."""
+    """Return the recipes of a folder's runs as JSON objects, by name."""
     return {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
 
 
 @cache
 def outlines_of(folder: str) -> dict[str, RunOutline]:
-    """The outlines of a folder's runs, by the names of their recipes."""
+    """Return the outlines of a folder's runs, by recipe name."""
     return {run.outline.name: run.outline for run in runs_of(folder)}
 
 
 @cache
 def runs_of(folder: str) -> Sequence[PublishedRun]:
-    """The published runs of a folder."""
+    """Return the published runs of a folder."""
     return read_published(ROOT / folder)
 
 
 @cache  # pages ask for the same folders some hundred times
 def scores_of(folder: str) -> Sequence[Row]:
-    """The scores of a folder; of what was measured more than once, the one that counts."""
+    """Return the scores of a folder; of repeated measurements, only the valid one."""
     return [
         run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
         for run in runs_of(folder)
@@ -72,7 +72,7 @@ def scores_of(folder: str) -> Sequence[Row]:
 
 
 def problems_of_seeds(folder: str, count: str) -> str:
-    """Say on how many problems a folder's seeds were measured and, if a recipe has several, whether on the same."""
+    """Describe the problems of a folder's seeds: how many, and whether all seeds share them."""
     seeds: dict[str, set[str]] = defaultdict(set)
     for row in scores_of(folder):
         seeds[row["recipe_name"]].add(row["train_seed"])
@@ -86,7 +86,7 @@ def problems_of_seeds(folder: str, count: str) -> str:
 
 @cache
 def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:
-    """Exact match of uniform problems by their sizes, of each recipe, rule and seed."""
+    """Return exact match on uniform problems by size, for each recipe, rule and seed."""
     found: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
     for row in scores_of(folder):
         if row["problems"] == "uniform":
@@ -96,37 +96,37 @@ def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], flo
 
 
 def exact_by_seed(folder: str, recipe: str, sizes: str) -> list[float]:
-    """Exact match of each seed."""
+    """Return exact match of each seed on uniform problems."""
     rows = [row for row, _ in own_scores(folder) if (row["recipe_name"], row["sizes"]) == (recipe, sizes)]
     return list({row["train_seed"]: float(row["exact"]) for row in rows}.values())
 
 
 def numbers(sizes: str) -> tuple[int, ...]:
-    """Sizes as they are written: 2x15."""
+    """Parse sizes written like 2x15."""
     return tuple(map(int, sizes.split("x")))
 
 
 def trained_to(lengths: dict, sizes: str) -> tuple[int, ...]:
-    """The longest sizes that a recipe with these lengths trains on, on as many axes as ``sizes`` has."""
+    """Return the longest training sizes of a recipe with these lengths, on as many axes as ``sizes`` has."""
     most = lengths.get("most") or [lengths["top"]] * len(sizes.split("x"))
     return tuple(min(lengths["top"], short) for short in most)
 
 
 def alike(sizes: str) -> str:
-    """Sizes, or one number where all are the same: 8x8 is 8."""
+    """Return one number for equal sizes (8x8 → 8), else the sizes."""
     each = set(sizes.split("x"))
     return sizes if len(each) > 1 else each.pop()
 
 
 def median_of(values: list[float]) -> str:
-    """The median over seeds, with the lowest and the highest beside it where they differ."""
+    """Format the median over seeds, with the lowest and the highest if they differ."""
     low, high = min(values), max(values)
     spread = "" if low == high else f" ({share_text(low, 3)}–{share_text(high, 3)})"
     return f"{share_text(statistics.median(values), 3)}{spread}"
 
 
 def span(values: set[int]) -> str:
-    """A whole number, or the lowest and the highest of several."""
+    """Format a whole number, or the lowest and the highest of several."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 

@@ -22,13 +22,13 @@ USUAL = "--lengths 10,20 --seconds 600"  # options of most attacks, which the pa
 
 
 def code(name: str) -> str:
-    """A file, as a block of Python."""
+    """Return a file as a block of Python."""
     return f"```python\n{(ROOT / name).read_text()}```\n"
 
 
 def command(folder: str) -> str:
-    """Write how a folder's figures were made: what results/README.md says of it, or of the folder that it is in; of a
-    long account the first command, and a link."""
+    """Write how a folder's figures were made, from results/README.md; of a long account only the first command, and a
+    link."""
     told = {}
     for names, how in re.findall(
         r"^\| (`[^|]*`) \| (.*) \|$", (ROOT / "results" / "README.md").read_text(), re.MULTILINE
@@ -46,8 +46,8 @@ def command(folder: str) -> str:
 
 
 def costs(folder: str) -> str:
-    """Write how many trainings each study under a folder of results has, and the processor hours that they took; then
-    those of shipped weights that no study has."""
+    """Write the number of trainings and the processor hours of each study in a results folder, then those of shipped
+    weights that belong to no study."""
     found: dict[str, list[float]] = defaultdict(list)
     published = set()
     for page in sorted((ROOT / folder).rglob("runs.json")):
@@ -65,7 +65,7 @@ def costs(folder: str) -> str:
 
 
 def chosen(folder: str) -> str:
-    """By shipped weights, what may have chosen their recipe: scores there are no surprise."""
+    """Write, for each of the shipped weights, the sizes and problem sets that their recipe was chosen on."""
     rows = ["| weights | trained to | lengths looked at | problem sets |", "|---|---:|---|---|"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
         recipe = load(weights).recipe
@@ -75,8 +75,8 @@ def chosen(folder: str) -> str:
 
 
 def shipped(folder: str) -> str:
-    """Shipped weights: uniform problems, and the family that is lowest, at the training length, and at the longest
-    lengths measured up to 1.5 times and up to twice it; and what the longest search for failures found."""
+    """Write scores of shipped weights on uniform problems and the lowest family, at the training length and at the
+    longest measured lengths up to 1.5 times and up to twice it; and the result of the longest attack."""
     searches = json.loads((ROOT / "lengthwise/viewer/failures.json").read_text())
     rows = ["| weights | at the training length | up to 1.5 times | up to twice | wrong in attack |"]
     rows.append("|---|---|---|---|---|")
@@ -92,7 +92,7 @@ def shipped(folder: str) -> str:
 
 
 def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str:
-    """At the longest of the measured lengths within so many times the training length."""
+    """Format scores at the longest measured length between ``below`` and ``up_to`` times the training length."""
     top = recipe.lengths.top
     line = (recipe.sizes(size) for size in range(int(up_to * top), int(below * top), -1))
     uniform = uniform_in(rows)

@@ -1,4 +1,4 @@
-"""What the sources claim, beside what was measured here."""
+"""Fill in the sources' claims, with our measurements beside them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SEEDS = 3  # fewer decide nothing
 
 
 def claims(name: str) -> str:
-    """Write a tally of the verdicts, then a table per source: each claim with its figure here (the mean over seeds, its
-    worst family), what the recipe was chosen on, and what was trained before it."""
+    """Write a tally of the verdicts, then a table per source: each claim with our figure (mean over seeds, worst
+    family), the sizes that the recipe was chosen on, and earlier recipes."""
     told = tomllib.loads((ROOT / name).read_text())
     rows: dict[str, list[list[str]]] = defaultdict(list)
     for claim in told["claim"]:
@@ -51,7 +51,7 @@ def headline(name: str, system: str) -> str:
 
 
 def standings(name: str) -> str:
-    """Write each claim with a verdict, and each main result of a paper without one, under what became of it."""
+    """List claims as reproduced, contradicted or open; of undecided claims only the main results of a paper."""
     told = tomllib.loads((ROOT / name).read_text())["claim"]
     found: dict[str, dict[str, list[str]]] = {
         group: defaultdict(list) for group in ("Reproduced", "Contradicted", "Open")
@@ -75,8 +75,7 @@ def standings(name: str) -> str:
 
 
 def tally(verdicts: Iterable[str], several: int) -> str:
-    """How many claims have each verdict; of the undecided ones, why; how many have ``several`` seeds, ``SEEDS`` or
-    more."""
+    """Count claims by verdict, undecided ones by reason, and those with ``SEEDS`` seeds or more (``several``)."""
     verdicts = list(verdicts)
     counts = Counter(next(kind for kind in VERDICTS if verdict.startswith(kind)) for verdict in verdicts)
     reasons = Counter(filter(None, map(_reason, verdicts)))
@@ -87,7 +86,7 @@ def tally(verdicts: Iterable[str], several: int) -> str:
 
 
 def _reason(verdict: str) -> str:
-    """Why a claim is undecided, without its figures; empty where it is decided."""
+    """Return why a claim is undecided, without figures; an empty text if it is decided."""
     told = re.fullmatch(r"undecided \((.*?)(?:: .*)?\)", verdict)
     if told is None:
         return ""
@@ -95,7 +94,7 @@ def _reason(verdict: str) -> str:
 
 
 def _measured(claim: Row) -> tuple[list[float], dict[str, list[float]]]:
-    """Return exact match of each seed of a claim's recipe, and of those that it is compared with."""
+    """Return exact match of each seed of a claim's recipe, and of the recipes that it is compared with."""
     names = [name for name in claim["agrees"].split()[1:] if name[0].isalpha()]
     return _figures(claim, claim["recipe"]), {name: _figures(claim, name) for name in names}
 
@@ -143,7 +142,7 @@ def _was_chosen_too_far(claim: Row) -> bool:
 
 
 def _cell(claim: Row, recipe: str, shares: list[float]) -> str:
-    """The mean over seeds, and in brackets the worst family there, unless the claim is that the model fails."""
+    """Format the mean over seeds, with the worst family in brackets unless the claim is that the model fails."""
     if not shares:
         return "–"
     low = None if claim["agrees"].startswith("<=") else _worst_family(claim, recipe)
@@ -151,9 +150,9 @@ def _cell(claim: Row, recipe: str, shares: list[float]) -> str:
 
 
 def _worst_family(claim: Row, recipe: str) -> tuple[float, str] | None:
-    """The lowest exact match of a family, and its name, at a claim's sizes by the recipe's own rule, over all seeds;
-    "every" where all problems were measured. Nothing where families were not measured there, or where the claim is
-    about another rule."""
+    """Return the lowest exact match of a family, and its name, at a claim's sizes by the recipe's own rule, over all
+    seeds; "every" where all problems were measured. Nothing where families were not measured there, or where the claim
+    is about another rule."""
     if claim.get("stop"):
         return None
     found = [
@@ -173,7 +172,7 @@ def _within(claim: Row, sizes: str) -> bool:
 
 
 def _figures(claim: Row, recipe: str) -> list[float]:
-    """Exact match of each seed where a claim is about it: at a size, over a map of them; where it is to stop."""
+    """Return exact match of each seed at a claim's size, or over its map, by its stopping rule."""
     folder, sizes, stop = claim["folder"], claim["sizes"], claim.get("stop", "")
     if "-" in sizes:
         rule = re.sub(r"(\d+) loops?", r"After(loops=\1)", stop) or "Oracle"
@@ -192,8 +191,8 @@ def _figures(claim: Row, recipe: str) -> list[float]:
 
 
 def verdict(claim: Mapping[str, str], shares: list[float], unfit: Mapping[str, str]) -> str:
-    """Say what a figure says about a bound. A model that did not learn its training length neither refutes that it
-    succeeds nor confirms that it fails; fewer than ``SEEDS`` seeds decide nothing, nor do seeds on both sides of the
+    """Return the verdict on a claim with a bound. A model that did not learn its training length neither refutes that
+    it succeeds nor confirms that it fails; fewer than ``SEEDS`` seeds decide nothing, nor do seeds on both sides of the
     bound."""
     if not shares:
         return "not measured"
@@ -213,9 +212,9 @@ def verdict(claim: Mapping[str, str], shares: list[float], unfit: Mapping[str, s
 
 
 def compared(recipe: str, shares: list[float], others: Mapping[str, list[float]], unfit: Mapping[str, str]) -> str:
-    """Say whether a recipe is better than others: if its worst seed is better than the best seed of each. That it is
-    better than models which did not learn their training length says nothing; that one which did not is worse, no more.
-    """
+    """Return the verdict on a comparison: better if the worst seed of the recipe beats the best seed of each other one.
+    Beating only models that did not learn their training length decides nothing, nor does losing if the recipe itself
+    did not."""
     if not shares or not all(others.values()):
         return "not measured"
     missing = sum(name in unfit for name in others)

@@ -1,4 +1,4 @@
-"""Tables of where rules stop, and of what it costs not to be told T(n)."""
+"""Fill in tables of stopping rules, and compute the loss of stopping without T(n)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lengthwise.tasks import Task
 
 
 def loops(name: str) -> str:
-    """Where the answer is right, among loops: exact match around T(n), and by each stopping rule."""
+    """Write exact match after loops around T(n), and by each stopping rule."""
     shown = {"T−1": -1, "T": 0, "T+1": 1, "T+5": 5, "T+20": 20}
     heading = ["length", "T(n)", *(f"after {text}" for text in shown), "most confident, per example", "per batch"]
     lines = [heading, ["---:"] * len(heading)]
@@ -34,8 +34,8 @@ def loops(name: str) -> str:
 
 
 def stopped(folder: str) -> dict[tuple[str, str, str], list[Row]]:
-    """Rows of recipes' own rules by recipe, rule and sizes, each with what it loses at most against ``Oracle``, which
-    takes the loops that are planned for T(n)."""
+    """Return rows of recipes' own rules by recipe, rule and sizes, each with ``lost``: the largest possible loss of
+    exact match against ``Oracle``, which takes the loops planned for T(n)."""
     recipes = recipes_of(folder)
     own: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     oracle = {}

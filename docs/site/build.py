@@ -67,13 +67,13 @@ Navigation = list[str | dict[str, Any]]
 
 
 def _mapped(folder: str) -> bool:
-    """Return True for the scores of a map, whose cells are too many for a table."""
+    """Return whether the scores form a map, which has too many cells for a table."""
     sizes = {row["sizes"] for row, _ in own_scores(folder)}
     return len(sizes) > MOST_SIZES
 
 
 def navigation() -> Navigation:
-    """Pages in their order, by their paths; sections are dictionaries of one entry."""
+    """Return the paths of all pages in order; sections are dictionaries of one entry."""
     return [
         {"Start": "README.md"},
         {"How to": [*(f"docs/how-to/{name}.md" for name in HOW_TO), "docs/what-now.md"]},
@@ -86,7 +86,7 @@ def navigation() -> Navigation:
 
 
 def in_navigation(found: Navigation) -> list[str]:
-    """All pages of it."""
+    """Return all pages of a navigation."""
     paths = []
     for one in found:
         for below in one.values() if isinstance(one, dict) else [one]:
@@ -95,7 +95,7 @@ def in_navigation(found: Navigation) -> list[str]:
 
 
 def inline(value: Any) -> str:
-    """Strings, lists and dictionaries as TOML writes them on one line."""
+    """Format strings, lists and dictionaries as TOML on one line."""
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{json.dumps(key)} = {inline(below)}' for key, below in value.items())} }}"
     if isinstance(value, list):
@@ -104,7 +104,7 @@ def inline(value: Any) -> str:
 
 
 def stage(source: Path, kept: Path) -> None:
-    """Put all that the site is made of into the folder ``source``."""
+    """Write all sources of the site into the folder ``source``."""
     shutil.rmtree(source, ignore_errors=True)
     made = gallery.pages(TABLES)
     mirror = Mirror(source / "pages", made | reference.pages() | notebooks.pages(kept))
@@ -119,7 +119,7 @@ def stage(source: Path, kept: Path) -> None:
 
 
 def own(site: Path) -> None:
-    """Put the one script that pages would load from elsewhere beside them. Nobody is sent to the page for errors."""
+    """Store the one script that pages would load from elsewhere beside them, and remove the page for errors."""
     beside = site / "assets" / "javascripts" / "iframe-worker.js"
     shutil.copyfile(HERE / beside.name, beside)
     for path in site.rglob("*.html"):

@@ -1,4 +1,4 @@
-"""Hold a built site to what it promises: no broken link or anchor, and nothing loaded from another address."""
+"""Check a built site: no broken link or anchor, and nothing loaded from another address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALONE = "*.page.html"  # pages that stand alone, whose tests are their own
 
 
 class Page(HTMLParser):
-    """The links of a page, what it loads, and the anchors that it offers."""
+    """Collects a page's links, loaded addresses and anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Page(HTMLParser):
 
 
 def wrong(folder: Path) -> list[str]:
-    """What is wrong with a site, a line each."""
+    """Return the faults of a site, one line each."""
     pages = {path.resolve(): Page(path.read_text()) for path in sorted(folder.rglob("*.html")) if not _alone(path)}
     said = []
     for path, page in pages.items():

@@ -1,5 +1,5 @@
-"""A gallery: a page for every folder of ``results/``, with its figures, its tables and its data, and one for every
-shipped model that thinks in a page. All of it is made from what lies there."""
+"""Build the gallery: a page for every folder of ``results/``, with its figures, tables and data, and one for every
+shipped model that can run in a page."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ KEPT = (".csv", ".gz", ".json")  # data that a page offers
 
 @cache
 def folders() -> tuple[str, ...]:
-    """All folders of results, from the repository's root."""
+    """Return the paths of all results folders, from the repository's root."""
     found = {path.parent for path in RESULTS.rglob("*.png")}
     return tuple(sorted(str(path.relative_to(ROOT)) for path in found))
 
 
 def page_of(folder: str) -> str:
-    """Where the page of a folder stands."""
+    """Return the path of a folder's page."""
     return f"{folder}/README.md"
 
 
 def title(folder: str) -> str:
-    """What a folder's figures are called; else its name."""
+    """Return the title of a folder's figures, or else its name."""
     path = ROOT / folder / "figures.json"
     named = json.loads(path.read_text()) if path.exists() else {}
     return named.get("title", folder.removeprefix("results/"))
 
 
 def pages(tables: Tables) -> dict[str, str | bytes]:
-    """All files of the gallery, by their paths; ``tables``: by heading, the file that a table needs, and what makes it
-    of a folder."""
+    """Return all files of the gallery by path. ``tables``: by heading, the file that a table needs and the function
+    that writes it for a folder."""
     models = thinking()
     texts: dict[str, str | bytes] = {INDEX: _index(models)}
     texts |= {f"docs/models/{name}.page.html": page for name, page in models.items()}
@@ -58,7 +58,7 @@ def pages(tables: Tables) -> dict[str, str | bytes]:
 
 
 def thinking() -> dict[str, str]:
-    """The pages of all shipped models that a page can compute."""
+    """Return the pages of all shipped models that can run in a page."""
     found = {}
     for name in list_shipped():
         try:
@@ -69,7 +69,7 @@ def thinking() -> dict[str, str]:
 
 
 def _page(folder: str, tables: Tables, *, interactive: bool) -> str:
-    """Figures, tables and data of a folder."""
+    """Return a folder's page with figures, tables and data."""
     whole = ROOT / folder
     lines = [f"# {title(folder)}", f"`{folder}` · [the commands behind it]({'../' * folder.count('/')}README.md)"]
     if interactive:
@@ -84,7 +84,7 @@ def _page(folder: str, tables: Tables, *, interactive: bool) -> str:
 
 
 def _figures(whole: Path) -> list[Path]:
-    """The picture of lengths first, maps after it, how it was trained last."""
+    """Return a folder's figures: lengths first, then maps, the loss last."""
     order = ("lengths", "map", "parameters", "stopping", "anatomy", "distribution", "loss")
     return sorted(
         whole.glob("*.png"),

@@ -1,4 +1,4 @@
-"""The site mirrors the repository: a page stands where it stands in a clone, so that a link means the same in both.
+"""Mirror the repository: a page has the same path as in a clone, so that links work in both.
 
 What is no page becomes one when it is linked: a folder by its README, a source by a page with its text.
 """
@@ -18,14 +18,14 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".cff": "yaml", ".js": "javascrip
 
 
 class Mirror:
-    """The sources of the site, in ``folder``; ``made`` holds the texts of files that no clone has, by their paths."""
+    """The sources of the site, in ``folder``; ``made`` holds the texts of generated files, by path."""
 
     def __init__(self, folder: Path, made: Mapping[str, str | bytes]) -> None:
         self.folder, self.made = folder, made
         self.staged: set[str] = set()
 
     def add(self, path: str) -> None:
-        """Stage a page, and all that it links to."""
+        """Stage a page and everything that it links to."""
         if path in self.staged:
             return
         self.staged.add(path)
@@ -33,7 +33,7 @@ class Mirror:
         self.put(path, self.linked(FILLED.sub("\n", text), path))
 
     def linked(self, text: str, page: str) -> str:
-        """The text, with its links as they are in the site; whatever they lead to is staged. Code stays as it is."""
+        """Return a text with its links rewritten for the site, and stage their targets. Code is unchanged."""
         parts = FENCED.split(text)
         parts[::2] = [
             LINK.sub(lambda link: link[1] + self._target(link[2], page) + link[3], part) for part in parts[::2]
@@ -48,7 +48,7 @@ class Mirror:
         return target if found == path else os.path.relpath(found, Path(page).parent)
 
     def _stage(self, path: str) -> str:
-        """Stage what a link leads to; return its path in the site."""
+        """Stage the target of a link; return its path in the site."""
         if (ROOT / path).is_dir():
             path = f"{path}/README.md"
         if path.endswith(".md"):
@@ -61,7 +61,7 @@ class Mirror:
         return path
 
     def _source(self, path: str) -> str:
-        """A page with the text of a source; search need not find it."""
+        """Stage a page that shows a source file, excluded from search."""
         page = f"{path}.md"
         if page not in self.staged:
             self.staged.add(page)

@@ -1,4 +1,4 @@
-"""The notebooks as pages, with what their cells show: marimo runs them. They train, so what is made is kept."""
+"""Build pages of the notebooks with their outputs. marimo runs them; they train models, so results are kept."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ INDEX = "notebooks/README.md"
 
 
 def sources() -> list[Path]:
-    """All notebooks."""
+    """Return all notebooks."""
     return sorted((ROOT / "notebooks").glob("*.py"))
 
 
 def pages(kept: Path) -> dict[str, str | bytes]:
-    """All notebooks as pages with pictures, by their paths; ``kept``: a folder of those that have been run."""
+    """Return all notebooks as pages with pictures, by path. ``kept``: a folder of notebooks that have been run."""
     texts: dict[str, str | bytes] = {}
     lines = ["# Notebooks", "`pip install -e '.[notebooks]'`, then `marimo edit notebooks/train_and_see.py`."]
     for path in sources():
@@ -35,7 +35,7 @@ def pages(kept: Path) -> dict[str, str | bytes]:
 
 
 def _run(path: Path, kept: Path) -> list[dict[str, Any]]:
-    """The cells of a notebook that has been run, as Jupyter writes them; run again only if its text has changed."""
+    """Return the cells of an executed notebook in Jupyter's format; run it only if its text has changed."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     book = kept / f"{path.stem}-{digest}.ipynb"
     if not book.exists():
@@ -50,7 +50,7 @@ def _run(path: Path, kept: Path) -> list[dict[str, Any]]:
 
 
 def rendered(name: str, cells: list[dict[str, Any]]) -> dict[str, str | bytes]:
-    """A page, and the pictures that its cells show."""
+    """Return a page and the pictures of its cells."""
     lines, pictures = [], {}
     for cell in cells:
         source = "".join(cell["source"]).strip()

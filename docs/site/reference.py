@@ -1,4 +1,4 @@
-"""The reference of the Python interface: every name of ``lengthwise.__all__``, from docstrings and comments of fields.
+"""Build the reference of the Python interface: all names of ``lengthwise.__all__``, from docstrings and field comments.
 
 A field's help is the comment beside it, which `lengthwise show` reads from the sources; so does this.
 """
@@ -29,7 +29,7 @@ TITLES = {  # a page each, of the names that stand in these folders and files
 
 
 def plan() -> dict[str, list[str]]:
-    """Public names by the title of their page."""
+    """Return public names by the title of their page."""
     found: dict[str, list[str]] = {title: [] for title in TITLES}
     for name in sorted(lw.__all__, key=str.lower):
         room = getattr(api, name).__module__.split(".")[1]
@@ -38,12 +38,12 @@ def plan() -> dict[str, list[str]]:
 
 
 def path_of(title: str) -> str:
-    """Where a page of the reference stands."""
+    """Return the path of a page of the reference."""
     return f"docs/reference/{title.lower().replace(' ', '-').replace(',', '')}.md"
 
 
 def pages() -> dict[str, str]:
-    """The texts of all pages, by their paths; the first tells what there is."""
+    """Return the texts of all pages by path; the first is the index."""
     planned = plan()
     lines = ["# Python interface\n", "`import lengthwise as lw` offers these names.\n"]
     for title, names in planned.items():
@@ -56,7 +56,7 @@ def pages() -> dict[str, str]:
 
 
 def entry(name: str) -> str:
-    """What a name is: how it is called, what its docstring says, its fields and its methods."""
+    """Describe a name: its signature, docstring, fields and methods."""
     found = getattr(api, name)  # in the package, some names are folders that can be called
     source = Path(inspect.getsourcefile(inspect.unwrap(found)))
     line = inspect.getsourcelines(inspect.unwrap(found))[1] or 1
@@ -69,12 +69,12 @@ def entry(name: str) -> str:
 
 
 def prose(found: Any) -> str:
-    """A docstring as Markdown."""
+    """Return a docstring as Markdown."""
     return re.sub(r"``([^`]+)``", r"`\1`", inspect.getdoc(found) or "")
 
 
 def _signature(name: str, found: Any) -> str:
-    """How it is called. Of a class that is abstract or has no arguments, only its bases."""
+    """Return the signature; for an abstract class or one without arguments, only its bases."""
     if inspect.isclass(found):
         bases = [base.__name__ for base in found.__bases__ if base not in (object, Exception)]
         above = f"({', '.join(bases)})" if bases else ""
@@ -83,7 +83,7 @@ def _signature(name: str, found: Any) -> str:
 
 
 def _call(name: str, found: Any) -> str:
-    """A function with its arguments, one a line if they are many."""
+    """Format a function with its arguments, one per line if there are many."""
     signature = inspect.signature(found)
     if len(shown := _plain(f"{name}{signature}")) <= 88:
         return shown
@@ -95,12 +95,12 @@ def _call(name: str, found: Any) -> str:
 
 
 def _plain(signature: str) -> str:
-    """Without the quotes around annotations."""
+    """Remove the quotes around annotations."""
     return re.sub(r"""(: |-> )(['"])(.*?)\2""", r"\1\3", signature).replace("lengthwise.", "")
 
 
 def _fields(found: type, source: Path) -> Iterator[str]:
-    """A table of the fields of a dataclass, inherited ones first."""
+    """Return a table of the fields of a dataclass, inherited ones first."""
     if not sources.find(found.__name__):
         sources.add(source)
     declared = sources.find(found.__name__)
@@ -113,7 +113,7 @@ def _fields(found: type, source: Path) -> Iterator[str]:
 
 
 def _methods(found: type) -> Iterator[str]:
-    """Its own public methods and properties that have docstrings."""
+    """Return a class's own public methods and properties that have docstrings."""
     for name, value in vars(found).items():
         inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if name.startswith("_") or not (inspect.isfunction(inner) and inner.__doc__):
