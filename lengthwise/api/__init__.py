@@ -354,7 +354,7 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
     return module.style(width)
 
 
-# What there is
+# Catalog
 
 
 def list_recipes(*words: str) -> Listing:

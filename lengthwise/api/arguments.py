@@ -32,7 +32,7 @@ from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.training.lineage import continue_from
 
-LARGEST = 10**6  # a size
+LARGEST = 10**6  # the largest size
 MOST_SIZES = 10_000
 
 

@@ -21,12 +21,12 @@ HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER), "l
 
 
 class Fates(PrintedTable, list[Fate]):
-    """Fates of several weights."""
+    """The fates of several sets of weights."""
 
     title_above = False
 
     def rows(self) -> list[Row]:
-        """Return a row per weights and loop."""
+        """Return a row per set of weights and loop."""
         return [row for fate in self for row in fate.rows()]
 
     def plot(self, title: str | None = None) -> Drawing:

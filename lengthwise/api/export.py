@@ -33,7 +33,7 @@ def export(
     if dtype:
         weights = replace(weights, model=copy.deepcopy(weights.model).to(getattr(torch, dtype)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of its own plans
+        warnings.simplefilter("ignore")  # torch warns about its planned changes
         traced = trace(weights)
         if program:
             buffer = io.BytesIO()

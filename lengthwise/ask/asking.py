@@ -99,7 +99,7 @@ class _Asker:
 
     @property
     def reason(self) -> str:
-        """Why some prompts have no reply."""
+        """The reason why some prompts have no reply."""
         capped = [f"--limit {self.options.limit} is reached"] if self.capped else []
         return "; ".join([*capped, *([f"the last trouble: {self.trouble}"] if self.trouble else [])])
 

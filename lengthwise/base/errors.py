@@ -1,6 +1,6 @@
 """Exceptions for users, and the safe display of foreign text in their messages."""
 
-LONGEST = 2000  # characters of a message
+LONGEST = 2000  # maximum characters of a message
 
 
 class UsageError(ValueError):

@@ -6,7 +6,7 @@ import html
 import textwrap
 from collections.abc import Iterable, Sequence
 
-WIDE = 100  # characters of a line
+WIDE = 100  # maximum characters of a line
 
 
 def as_text(title: str, rows: Iterable[tuple[str, str]]) -> str:

@@ -178,7 +178,7 @@ class ParameterRow(TypedDict):
     """A row of parameters.csv."""
 
     recipe: OneLine
-    id: NotRequired[Name]  # without seeds
+    id: NotRequired[Name]  # the recipe's id without seeds
     seed: Seed
     model: OneLine
     parameters: Count

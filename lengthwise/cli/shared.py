@@ -24,7 +24,7 @@ Several = Sequence[str]  # an option that takes one or more words
 class OutputOptions:
     """Options of every verb."""
 
-    json: bool = False  # the result as JSON on standard output
+    json: bool = False  # print the result as JSON on standard output
     # MODULE: first import your own module: its classes and recipes are then known by name
     import_: Texts = ()
 
@@ -33,7 +33,7 @@ class OutputOptions:
 class ProgressOptions:
     """An option of verbs that show progress."""
 
-    quiet: bool = False  # no progress
+    quiet: bool = False  # show no progress
 
 
 @dataclass(kw_only=True)
@@ -48,8 +48,8 @@ class RecipeOptions:
 class KindOptions:
     """Kinds of problems that are measured in addition, or instead."""
 
-    hard: bool = False  # the task's harder set (sums: long carries)
-    # the task's own distribution over sizes, up to each length (beyond the training length: from there on)
+    hard: bool = False  # use the task's harder set (sums: long carries)
+    # use the task's own distribution over sizes, up to each length (beyond the training length: from there on)
     natural: bool = False
 
 

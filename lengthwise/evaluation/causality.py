@@ -33,7 +33,7 @@ from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # rows and loops of the checked batch
-SPREAD = 6  # range of its lengths
+SPREAD = 6  # range of the rows' lengths
 MOVED_IN_DOUBLE = 2e-5  # smallest relevant change of a logit, relative to the largest logit, in 64 bits
 MOST_COPIED = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
 MOVED = 1e-3  # smallest relevant change of a logit, relative to the largest logit, in 32 bits

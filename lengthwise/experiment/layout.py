@@ -150,7 +150,7 @@ def digit_positions(
 class _Ids(NamedTuple):
     """The ids of a task's symbols that a layout needs."""
 
-    dtype: torch.dtype  # the smallest for all ids
+    dtype: torch.dtype  # the smallest type for all ids
     around: tuple[int, ...]  # the tokens between prompt and answer, then the end
     edges: tuple[int, ...]  # bounds of the ranges of ids that are signs: first, one after last, first, …
     start: int

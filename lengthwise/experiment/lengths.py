@@ -78,7 +78,7 @@ class Uniform(SampledLengths):
     instead."""
 
     top: Size  # the largest training size
-    bottom: Size = 1  # the smallest
+    bottom: Size = 1  # the smallest size
     longest: Fraction = 0.0  # fraction of the rows that have the largest size
     step: Size = 1  # difference between one size and the next
 
@@ -124,7 +124,7 @@ class LogUniform(SampledLengths):
     most 3. With uniform sizes on two axes, only one row in 44 is a short problem, such as people type."""
 
     top: Size  # the largest training size
-    bottom: Size = 1  # the smallest
+    bottom: Size = 1  # the smallest size
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         weights = 1 / torch.arange(self.bottom, self.top + 1)
@@ -218,7 +218,7 @@ class Natural(Lengths):
     """Sizes from ``bottom`` to ``top`` in the task's own distribution (``Task.pool``)."""
 
     top: Size  # the largest training size
-    bottom: Size = 1  # the smallest
+    bottom: Size = 1  # the smallest size
 
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         assert not hard, "Recipe refuses it"

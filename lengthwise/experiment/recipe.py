@@ -42,8 +42,8 @@ class Watch(fields.Config):
     far beyond only to report.
     """
 
-    every: Whole = 0  # steps; 0: never
-    sizes: tuple[Size, ...] = ()  # exact match is measured at these
+    every: Whole = 0  # steps between measurements; 0: never
+    sizes: tuple[Size, ...] = ()  # sizes at which exact match is measured
     count: Size = 200  # fresh problems per size
     probes: tuple[str, ...] = ()  # prompts whose right answer's perplexity is measured
     validation: Extra = 0  # problems of the validation loss; 0: none
@@ -58,8 +58,8 @@ class Watch(fields.Config):
 class ChosenOn(fields.Config):
     """Sizes and sets of problems that were measured while a recipe was chosen."""
 
-    sizes: tuple[Size, ...] = ()  # sizes that were looked at
-    problems: tuple[str, ...] = ("uniform",)  # sets of problems that were looked at
+    sizes: tuple[Size, ...] = ()  # sizes that were measured
+    problems: tuple[str, ...] = ("uniform",)  # sets of problems that were measured
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class Recipe(fields.Config):
     batch: Size = 64  # rows per step
     optimizer: Optimizer = AdamW()  # minimizes the loss
     schedule: Schedule = Schedule()  # the learning rate over the run
-    clip: Positive | None = 1.0  # the gradient's largest norm
+    clip: Positive | None = 1.0  # maximum norm of the gradient; none: no clipping
     ema: Decay = 0.0  # decay of the weights' moving average, which is then evaluated; 0: none
-    ema_start: Whole = 0  # the step from which it averages
+    ema_start: Whole = 0  # the step from which ``ema`` averages
     source: Source = Fresh()  # new problems in every batch, or a fixed set
     hard: Fraction = 0.0  # fraction of every training batch drawn from the task's harder set
     families: Fraction = 0.0  # fraction of every training batch drawn from the task's families of structured problems
@@ -102,8 +102,8 @@ class Recipe(fields.Config):
     patience: Whole = 0  # training ends after this many measurements without improvement; 0: never early
     accumulate: Size = 1  # parts of a batch that are run one after the other, to save memory
     parent: Parent | None = None  # the run that it continues; none: from initial weights
-    seed: Seed = 0  # initial weights, dropout, loops
-    data_seed: Seed = 0  # problems
+    seed: Seed = 0  # seed of initial weights, dropout and loops
+    data_seed: Seed = 0  # seed of the problems
     # What the recipe was chosen on; not part of its id, since it does not change training.
     chosen_on: ChosenOn = field(default=ChosenOn(), metadata={"identity": False})
 

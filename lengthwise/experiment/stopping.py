@@ -209,7 +209,7 @@ class Restarts(Stopping):
     """
 
     rule: Stopping = Settled()  # chooses the loop of each answer
-    count: Size = 8  # first states
+    count: Size = 8  # number of first states
     pick: Literal["confidence", "residual"] = "confidence"  # which answer is kept; the earliest if equal
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 @dataclass(frozen=True)
 class _TorchRecurrent(ModelSpec):
     width: Size = 64  # numbers of an embedded symbol and of a hidden state
-    layers: Size = 2  # one above the other
+    layers: Size = 2  # layers, one above the other
     dropout: Decay = 0.0  # probability of dropping a value between layers in training
 
     kind: ClassVar[type[nn.LSTM] | type[nn.GRU]]

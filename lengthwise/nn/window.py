@@ -48,7 +48,7 @@ class _HeadWindow(Position):
     ``build`` raises UsageError if ``count`` is above the model's number of heads.
     """
 
-    count: Size  # heads that have this window
+    count: Size  # number of heads with this window
 
     def _check_heads(self, heads: int) -> None:
         if self.count > heads:

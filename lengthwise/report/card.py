@@ -156,7 +156,7 @@ def card_cells(row: Row) -> list[str]:
 # On the Hub
 
 
-PAPERS = {  # by the kind of part they introduced
+PAPERS = {  # papers, by the kind of part that they introduced
     "FullOutput": "Fan et al., Looped Transformers for Length Generalization, ICLR 2025, https://arxiv.org/abs/2409.15647",
     "Abacus": "McLeish et al., Transformers Can Do Arithmetic with the Right Embeddings, 2024, https://arxiv.org/abs/2405.17399",
     "ReTran": "Attention Ain't All (ReTran), ACL 2025",

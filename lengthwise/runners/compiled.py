@@ -29,7 +29,7 @@ from lengthwise.runners.cpu.transformer import PARTS
 from lengthwise.runners.plain import pick
 
 BACKEND = "inductor"  # torch's compiler; tests use "eager", which traces but does not compile
-BUCKET = 16  # positions
+BUCKET = 16  # rows are padded to a multiple of this many positions
 SHAPES = 1000  # compiled at most; torch's own limit is 8
 
 

@@ -96,7 +96,7 @@ class Tracker:
     def __init__(self, run: RunFolder, name: str, note: Callable[[str], None]) -> None:
         self.run, self.name, self.note = run, name, note
         self.ledger = run.folder / f"tracked-{name}.json"
-        self.sent: dict[str, int] = {}  # rows, by their kind
+        self.sent: dict[str, int] = {}  # number of rows sent, by kind
         self.seen: dict[str, int] = {}
         self.sink: Sink | None = None
         self.failed = False

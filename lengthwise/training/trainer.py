@@ -39,7 +39,7 @@ from lengthwise.training.validation import Validator, finite
 
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
-LOG_EVERY = 10  # steps
+LOG_EVERY = 10  # steps between rows of the log
 REHEARSAL_ROWS = 2  # rows of each batch in a rehearsal
 
 

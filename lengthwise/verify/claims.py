@@ -24,7 +24,7 @@ from lengthwise.runs.run import Weights
 
 SURE = 3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its interval is above the measured one
 DRAWN = 8  # maximum number of claims on other sizes or problems that are measured too
-PROBLEMS = 200  # problems for each of them
+PROBLEMS = 200  # problems for each of these claims
 LONG = 5.0  # seconds; claims that would take longer are skipped
 # Fields that the recipe determines.
 FOLLOWS = ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping")

@@ -222,7 +222,7 @@ def _check_training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Cl
     return Check("training lengths", "passed", finding)
 
 
-# Checks of its answers
+# Checks that need answers
 
 
 def _check_determinism(weights: Weights, problems: Problems) -> Check:

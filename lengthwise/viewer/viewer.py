@@ -23,7 +23,7 @@ from lengthwise.viewer.models import export_model
 NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "viewer"
 TRIES = 1500  # tries of an attack on a model without known failures; takes some seconds
-MAX_FAILURES = 4  # shown
+MAX_FAILURES = 4  # maximum number of failures shown
 HARD = 3  # number of structured problems shown
 # The longest searches for failures of shipped weights: the options of ``attack``, the counts, and some failing prompts;
 # ``weights`` is the digest of the weights searched.

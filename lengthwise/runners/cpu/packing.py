@@ -59,7 +59,7 @@ class Ragged:
     """Maps packed positions to padded ones, for rows that are padded on the right."""
 
     ends: list[int]  # end of each row among packed positions
-    width: int  # of the padded rows
+    width: int  # width of the padded rows
     at: Int[Tensor, " n"]  # index of each packed position in the flattened padded rows
 
     @staticmethod

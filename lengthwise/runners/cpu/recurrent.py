@@ -35,7 +35,7 @@ from lengthwise.runners.plain import Plain
 
 GROUP_POSITIONS = 32_768  # the fastest size of a group, about, in positions with padding
 NORMS = ("norm_attention", "norm_cell")
-EPS = 1e-5  # of the norms, torch's default
+EPS = 1e-5  # ε of the norms, torch's default
 # Linear layers of cells and of ReTran's layers, and whether they have biases.
 BIASED = dict.fromkeys(("input", "short", "out", "query", "key", "value", "mix"), True) | {"recurrent": False}
 READOUT = (ScaledReadout, nn.Linear)
