@@ -50,7 +50,7 @@ def run(args: Options) -> int:
     if args.lengths:
         sizes = task_sizes(task, args.lengths)
         estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
-        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed)
+        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed, kind=kind_of(args))
     elif args.split or args.size is None:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
     else:  # the problems that models are measured on

@@ -13,8 +13,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Batch, Problems, Purpose, UsageError
-from lengthwise.experiment.data import NoProblemsLeft, check_size, source_of
+from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
+from lengthwise.experiment.data import NoProblemsLeft, check_size, sampler, source_of
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.source import Finite
 from lengthwise.tasks import Task
@@ -72,21 +72,30 @@ class ProblemSet(Sequence[dict[str, Any]]):
 
 
 def draw_problems(
-    task: Task, sizes: Sequence[tuple[int, ...]], count: int, *, split: Purpose | None = None, seed: int = 0
+    task: Task,
+    sizes: Sequence[tuple[int, ...]],
+    count: int,
+    *,
+    split: Purpose | None = None,
+    seed: int = 0,
+    kind: Kind = "uniform",
 ) -> Iterator[Problems]:
-    """Yield ``count`` problems in chunks of at most ``CHUNK``, each of a size drawn uniformly from ``sizes``. With
-    ``split``, only problems whose prompts a hash assigns to that part; parts do not overlap. Raises UsageError if the
-    task has no such size, NoProblemsLeft if a part has no problem of these sizes."""
+    """Yield ``count`` problems of a kind in chunks of at most ``CHUNK``, each of a size drawn uniformly from ``sizes``.
+    With ``split``, only problems whose prompts a hash assigns to that part; parts do not overlap. Raises UsageError if
+    the task has no such size or kind, NoProblemsLeft if a part has no problem of these sizes."""
     task = task if split is None else task.part(split)
+    if kind == "natural":
+        raise UsageError("natural problems follow the task's own distribution over sizes: give one size")
+    sample, address = sampler(task, kind), () if kind == "uniform" else (kind,)
     for size in sizes:
-        check_size(task, size)
+        check_size(task, size, kind)
     if not sizes or count < 1:
         raise UsageError("problems: name one size or more, and a count from 1 up")
     known, given, number, fruitless = torch.tensor([list(size) for size in sizes]), 0, 0, 0
     while given < count:
-        draw = stream(seed, "problems", task.name, split or "all", number)
+        draw = stream(seed, "problems", task.name, *address, split or "all", number)
         # Draw a full chunk always, so that a smaller ``count`` gives the first problems of a larger one.
-        found = task.sample(known[torch.randint(len(known), (CHUNK,), generator=draw)], draw)
+        found = sample(known[torch.randint(len(known), (CHUNK,), generator=draw)], draw)
         if split and source_of(task, SPLIT) is SPLIT:
             found = found.take(SPLIT.of(split, found))
         found = found.take(slice(count - given)).in_smallest_type(len(task.symbols))

@@ -118,11 +118,19 @@ def test_batches_are_those_of_a_layout():
         (["parity"], "give a size"),
         (["parity", "5", "--split", "train"], "--split needs --lengths"),
         (["sorting", "--lengths", "1x1x1"], "names no sizes"),
+        (["parity", "--lengths", "3,4", "--natural"], "give one size"),
+        (["binary-sum", "--lengths", "3,20", "--family", "15-ones"], "start at size 15, not 3"),
     ],
 )
 def test_what_does_not_go_together_is_said(words, told, capsys):
     assert entry._run(entry.parse(["sample", *words])) == 2
     assert told in capsys.readouterr().err
+
+
+def test_families_are_drawn_at_several_lengths_too(capsys):
+    shell = said(capsys, "sample", "binary-sum", "--family", "15-ones", "--lengths", "16-20", "--jsonl")
+    rows = [json.loads(line) for line in shell.out.splitlines()]
+    assert {row["prompt"].count("1") for row in rows} == {15} and len({row["size"] for row in rows}) > 1
 
 
 @pytest.mark.parametrize(("weights", "sizes"), [("looped-parity", "20,40"), ("looped-addition", "4,30")])
