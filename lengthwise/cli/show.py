@@ -17,7 +17,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import check_file
 from lengthwise.base.ranges import describe_type
 from lengthwise.cli.console import format_columns, print_result, save_page, show_elapsed
-from lengthwise.cli.shared import Argument, OutputOptions, Words
+from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
 from lengthwise.registry import sources
 
 EACH = "on 1,000 problems of each default length"
@@ -32,6 +32,7 @@ class Options(OutputOptions):
     recipe: Argument
     changes: Words = ()  # name=value: changed fields, e.g. model.width=32 steps=500
     html: str | None = None  # FILE: write a page that runs these weights, loop by loop, in the browser
+    problem: Texts = ()  # TEXT: with --html, show this problem first; may be given several times
     all: bool = False  # show every field with its meaning, not only those that differ from their defaults
     measure: bool = False  # run some steps of training and evaluation, to time them
 
@@ -40,6 +41,8 @@ def run(args: Options) -> int:
     """Show a recipe and its cost; or a part, or a field; or, with ``--html``, write a page of weights."""
     if args.html:
         return _write_page(args, args.html)
+    if args.problem:
+        raise UsageError("show: --problem needs --html FILE, the page that shows it")
     if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
         return _show_part(args)
     if path := _field_path(args.recipe):
@@ -56,6 +59,7 @@ def run(args: Options) -> int:
 def _write_page(args: Options, html: str) -> int:
     """Write the page that runs weights loop by loop; further weights are shown for comparison."""
     from lengthwise.runs.run import load
+    from lengthwise.training.arithmetic import computation_settings
     from lengthwise.viewer.viewer import viewer_page
 
     if args.all or args.measure:
@@ -65,8 +69,9 @@ def _write_page(args: Options, html: str) -> int:
     names = [args.recipe, *args.changes]
     models = [load(name) for name in names]
     check_file("--html", Path(html))
-    with show_elapsed(f"{', '.join(model.name for model in models)}: examples and an attack"):
-        page = viewer_page(models)
+    told = f"{', '.join(model.name for model in models)}: examples and an attack"
+    with computation_settings(1), show_elapsed(told):
+        page = viewer_page(models, args.problem)
     return save_page(args, html, page, models=names)
 
 

@@ -63,7 +63,7 @@ class Solver:
         """Estimate the resources that an answer needs. Raises UsageError if the task cannot parse the prompt, or memory
         is too small."""
         recipe = self.weights.recipe
-        size = _parse_prompt(recipe.task, prompt.strip())[0].sizes[0].tolist()
+        size = parse_prompt(recipe.task, prompt.strip())[0].sizes[0].tolist()
         estimate = estimate_evaluation(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
         estimate.check(f"{recipe.task.name}: a prompt of size {'x'.join(map(str, size))}")
         return estimate
@@ -77,7 +77,7 @@ class Solver:
                 f"solve takes one prompt as text, not a {type(prompt).__name__}; call it for each of several"
             )
         recipe, model, prompt = self.weights.recipe, self.weights.model, prompt.strip()
-        problems, known = _parse_prompt(recipe.task, prompt)
+        problems, known = parse_prompt(recipe.task, prompt)
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
         predicted = respond(model, recipe, problems, rule)
         model = model if predicted.start is None else with_first_state(model, int(predicted.start))
@@ -98,7 +98,7 @@ class Solver:
         )
 
 
-def _parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
+def parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
     """Return a typed prompt as a problem, and whether its answer is known."""
     try:
         return task.parse(prompt), True

@@ -100,9 +100,14 @@ def export_model(weights: Weights) -> dict[str, Any]:
 
 def check(recipe: Recipe, parameters: int) -> None:
     """Raise UsageError unless a page can compute models of this recipe."""
-    large = f"{parameters:,} parameters are more than {MOST:,}" if parameters > MOST else ""
-    if reason := next(_unknown_parts(recipe), large):
+    if reason := find_obstacle(recipe, parameters):
         raise UsageError(f"{recipe.name}: no page can run this model: {reason}")
+
+
+def find_obstacle(recipe: Recipe, parameters: int) -> str:
+    """Return why a page cannot compute models of this recipe; empty if it can."""
+    large = f"{parameters:,} parameters are more than {MOST:,}" if parameters > MOST else ""
+    return next(_unknown_parts(recipe), large)
 
 
 def _unknown_parts(recipe: Recipe) -> Iterator[str]:

@@ -18,48 +18,76 @@ from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import sampler
 from lengthwise.runs.run import Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts
-from lengthwise.viewer.models import export_model
+from lengthwise.viewer.models import export_model, find_obstacle
+from lengthwise.viewer.recorded import find_recording_obstacle, record_model
 
 NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
-SCRIPTS = *NETWORK, "dom", "draw", "panel", "viewer"
+SCRIPTS = *NETWORK, "dom", "draw", "panel", "recorded", "viewer"
 TRIES = 1500  # tries of an attack on a model without known failures; takes some seconds
+RECORDED_TRIES = 20  # tries of an attack on a model that is recorded: large grids take longer
 MAX_FAILURES = 4  # maximum number of failures shown
 HARD = 3  # number of structured problems shown
+COMPUTED, RECORDED = (1, 2), (1, 2, 5)  # lengths of uniform examples, as multiples of the training length
 # The longest searches for failures of shipped weights: the options of ``attack``, the counts, and some failing prompts;
 # ``weights`` is the digest of the weights searched.
 FAILURES = Path(__file__).with_name("failures.json")
 
 
-def viewer_page(models: Sequence[Weights]) -> str:
-    """Return the viewer page of these models, as HTML. Raises UsageError if ``js`` does not implement one of them, or
-    if two share a name."""
+_TOLD = {  # about models that the page computes, and about those that are recorded
+    False: "The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a "
+    "problem to see the model's answer after every loop, its confidence, its attention, and where it would stop.",
+    True: "This page holds recordings of a model: for each of these problems the answer after every loop, its "
+    "confidence, how far the loop moved the state, and where the model stops.",
+}
+
+
+def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
+    """Return the viewer page of these models, as HTML; ``problems`` are shown first. A model that ``js`` does not
+    implement is recorded. Raises UsageError if it cannot be, if a task cannot parse a problem, or if two models share a
+    name."""
     if len({model.name for model in models}) < len(models):
         raise UsageError("several models have the same name: name each once")
-    data = {"models": [model_data(model) for model in models]}
+    data = [model_data(model, problems=problems) for model in models]
+    told = [text for recorded, text in _TOLD.items() if any(recorded == ("recordings" in model) for model in data)]
     names = " and ".join(model.name for model in models)
+    compressed = ["models"] if any("recordings" in model for model in data) else []
     body = f"""<a class="skip" href="#thinking">to the problem</a>
 <h1>{escape(names)}: loop by loop</h1>
 <main id="thinking" data-viewer="models"></main>
-<p>The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a problem to
-see the model's answer after every loop, its confidence, its attention, and where it would stop.</p>
+{"".join(f"<p>{text}</p>" for text in told)}
 <noscript><p>This page needs JavaScript, which is switched off.</p></noscript>"""
-    return build_document(f"{names}: loop by loop", body, join_scripts(*SCRIPTS), {"models": data})
+    code = join_scripts(*SCRIPTS)
+    return build_document(f"{names}: loop by loop", body, code, {"models": {"models": data}}, compressed=compressed)
 
 
-def model_data(model: Weights, tries: int | None = None) -> dict[str, Any]:
-    """Return the data of one model for the viewer; ``tries`` is the length of the attack."""
-    return export_model(model) | collect_examples(model, tries)
+def model_data(model: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the data of one model for the viewer; ``tries`` is the length of the attack, ``problems`` are shown
+    first."""
+    parameters = sum(part.numel() for part in model.model.parameters())
+    obstacle = find_obstacle(model.recipe, parameters)
+    if not obstacle:
+        return export_model(model) | collect_examples(model, tries, problems)
+    if reason := find_recording_obstacle(model.recipe):
+        raise UsageError(f"{model.recipe.name}: no page can run this model: {obstacle}; or show a recording: {reason}")
+    found = collect_examples(model, min(tries or TRIES, RECORDED_TRIES), problems, times=RECORDED)
+    recorded = record_model(model, [example["prompt"] for example in found["examples"]])
+    kept = {recording["prompt"] for recording in recorded["recordings"]}
+    return recorded | found | {"examples": [example for example in found["examples"] if example["prompt"] in kept]}
 
 
 # Examples
 
 
-def collect_examples(weights: Weights, tries: int | None = None) -> dict[str, Any]:
+def collect_examples(
+    weights: Weights, tries: int | None = None, problems: Sequence[str] = (), *, times: Sequence[int] = COMPUTED
+) -> dict[str, Any]:
     """Return ``examples``, problems with their origin and whether the model solves them, and ``searched``, a summary of
-    the attack. The model answers each problem here, so ``right`` is always measured."""
+    the attack. The model answers each problem here, so ``right`` is always measured. Raises UsageError if the task
+    cannot parse one of ``problems``."""
     failing, searched = _find_failures(weights, tries or TRIES)
-    solver, found = Solver(weights), []
-    for prompt, origin in dict([*_draw_examples(weights), *((prompt, "attack") for prompt in failing)]).items():
+    solver = Solver(weights)
+    found = [{"prompt": prompt, "origin": "given", "right": solver.solve(prompt).correct} for prompt in problems]
+    for prompt, origin in dict([*_draw_examples(weights, times), *((prompt, "attack") for prompt in failing)]).items():
         try:
             answer = solver.solve(prompt)
         except UsageError:  # longer than the model's position table
@@ -68,15 +96,15 @@ def collect_examples(weights: Weights, tries: int | None = None) -> dict[str, An
     return {"examples": found, "searched": searched}
 
 
-def _draw_examples(weights: Weights) -> list[tuple[str, str]]:
-    """Draw one problem of the harder set at twice the training length, if the task has one; uniform problems at the
-    training length and at twice it; and one each of some families."""
+def _draw_examples(weights: Weights, times: Sequence[int]) -> list[tuple[str, str]]:
+    """Draw one problem of the harder set at twice the training length, if the task has one; uniform problems at
+    multiples of the training length; and one each of some families."""
     recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
     top = recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
     structured = [(top, name) for name in names[:: max(1, len(names) // HARD)][:HARD]]
     hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder else []
-    wanted = [*hard, (top, "uniform"), (2 * top, "uniform"), *structured]
+    wanted = [*hard, *((factor * top, "uniform") for factor in times), *structured]
     found = []
     for length, origin in wanted:
         try:

@@ -1,6 +1,7 @@
 """The thinking viewer in Chromium, opened from disk with the network off."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -87,10 +88,10 @@ def test_every_part_is_there_in_any_width(width, scheme, written, opened, tmp_pa
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     panels = page.locator(".panel")
     assert panels.count() == 2
-    for panel in panels.all():
+    for panel, rules in zip(panels.all(), (3, 4), strict=True):  # its own rule, and the usual ones that differ from it
         assert panel.locator("canvas").count() == 5  # the map and four heads
         assert all("head" in label or "loops downwards" in label for label in _labels(panel))
-        assert panel.locator(".stops tbody tr").count() == 4
+        assert panel.locator(".stops tbody tr").count() == rules
         assert panel.locator(".stops").evaluate(FITS)
         assert panel.locator(".positions").count() == 2  # of the model and of the program
     if folder := os.environ.get("LENGTHWISE_SCREENSHOTS"):
@@ -112,6 +113,28 @@ def test_the_map_that_plays_is_seen_without_scrolling(width, height, touch, writ
     assert page.locator(".keys").is_visible() != touch
     assert page.evaluate("document.body.innerText.split('After loop 1 of').length") == 2  # the sentence, once
     page.context.close()
+
+
+@pytest.mark.parametrize("name", ["looped-maze", "looped-prefix-sum"])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])
+def test_a_recording_plays(name, width, scheme, written, opened):
+    page = opened(written(name), width=width, scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator(".panel canvas").count() == 2 and not page.locator("#problem").is_visible()
+    told = lambda: page.locator(".told").text_content()  # noqa: E731
+    assert told().startswith("After loop 1 of")
+    page.keyboard.press("End")
+    assert "less than .001" in told() or name != "looped-maze"
+    count, right = re.search(r": (\d+) of (\d+) symbols right", told()).groups()
+    assert count == right
+    page.keyboard.press("Home")
+    page.locator(".transport .primary").click()
+    until(page, "document.querySelector('.transport output').textContent.startsWith('loop 3 ')")
+    page.locator(".examples li button").nth(1).click()
+    until(page, "document.querySelector('.told').textContent.startsWith('After loop 1 of')")
+    box = page.locator(".panel canvas").first.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert "probability" in page.locator(".panel p.mono").text_content()
 
 
 def test_the_keyboard_alone_suffices(written, opened):
@@ -166,6 +189,7 @@ def test_a_problem_that_is_too_long_is_refused_in_one_line(written, opened):
 
 
 def test_failures_are_offered(written, opened):
-    page = opened(written("abacus-addition"))
-    page.locator(".examples button.wrong", has_text="990+990").click()
-    until(page, "document.querySelector('.told').textContent.includes('980, wrong: 1980 is right')")
+    page = opened(written("local-sorting"))
+    page.locator(".examples button.wrong", has_text="q:2,r:36,s:35").click()
+    page.keyboard.press("End")
+    until(page, "document.querySelector('.told').textContent.includes('wrong: q,s,r is right')")

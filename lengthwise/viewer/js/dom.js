@@ -12,6 +12,15 @@ function el(tag, given = {}, ...children) {
   return made;
 }
 
+/** What an element holds: JSON, or deflated JSON in base64. */
+async function embedded(id) {
+  const { type, textContent } = document.getElementById(id);
+  if (type === "application/json") return JSON.parse(textContent);
+  const packed = Uint8Array.from(atob(textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
 const fixed = (number, digits = 3) => (Number.isFinite(number) ? number.toFixed(digits) : "–");
 /** A fraction, as Python's share_text writes it: never rounded to 0 or 1 what is not. */
 function shareText(number, digits = 3) {

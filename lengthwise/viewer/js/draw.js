@@ -102,3 +102,67 @@ function pointed(event, canvas, grid) {
   const line = Math.floor((event.clientY - box.top - MARGIN.top) / grid.line);
   return line >= 0 && line < grid.lines ? { line, column: clamp(column, 0, grid.columns - 1) } : null;
 }
+
+/** A grid: its own symbols, `#` as walls, and over them what a model changes. cell(slot) → { share, wrong, text }. */
+function drawGrid(canvas, { lines, columns, side }, symbols, cell, at) {
+  const paint = sized(canvas, columns * side + 2, lines * side + 2), ink = colour("ink"), soft = colour("soft");
+  paint.textAlign = "center";
+  paint.font = `${clamp(side - 4, 8, 16)}px ui-monospace, monospace`;
+  symbols.forEach((symbol, slot) => {
+    const x = 1 + (slot % columns) * side, y = 1 + Math.floor(slot / columns) * side, { share, wrong, text } = cell(slot);
+    const write = (said) => side >= 9 && said !== "." && paint.fillText(said, x + side / 2, y + side / 2 + 0.5);
+    paint.fillStyle = symbol === "#" ? soft : colour("raised");
+    paint.fillRect(x, y, side - 0.5, side - 0.5);
+    if (text !== symbol) {
+      paint.globalAlpha = 0.25 + 0.75 * share;
+      paint.fillStyle = colour(wrong ? "bad" : "good");
+      paint.fillRect(x, y, side - 0.5, side - 0.5);
+      paint.globalAlpha = 1;
+      paint.fillStyle = colour("paper");
+      write("SG".includes(symbol) ? symbol : text);
+      return;
+    }
+    paint.fillStyle = ink;
+    if (symbol !== "#") write(symbol);
+    if (wrong) {
+      paint.strokeStyle = colour("bad");
+      paint.lineWidth = 1.5;
+      paint.strokeRect(x + 1, y + 1, side - 2.5, side - 2.5);
+    }
+  });
+  paint.strokeStyle = ink;
+  paint.lineWidth = 1.5;
+  paint.strokeRect(1 + (at % columns) * side, 1 + Math.floor(at / columns) * side, side - 0.5, side - 0.5);
+}
+
+/** Curves of values 0–1 over loops, null where there is none; a line at the loop that is looked at, a triangle at `mark`. */
+function drawCurves(canvas, width, { height, left, foot }, curves, { at, mark }) {
+  const paint = sized(canvas, width, height), count = curves[0].values.length, low = height - foot;
+  const x = (k) => left + (count > 1 ? (k / (count - 1)) * (width - left - 6) : 0), y = (value) => low - value * (low - 6);
+  paint.fillStyle = colour("soft");
+  paint.textAlign = "right";
+  for (const share of [0, 1]) paint.fillText(share, left - 8, y(share));
+  paint.textAlign = "center";
+  for (const k of [0, count - 1]) paint.fillText(k + 1, clamp(x(k), left, width - 10), height - 6);
+  paint.strokeStyle = colour("line");
+  paint.strokeRect(left, 6, width - left - 6, low - 6);
+  for (const { values, ink } of curves) {
+    paint.strokeStyle = colour(ink);
+    paint.lineWidth = 2;
+    paint.beginPath();
+    values.forEach((value, k) => value !== null && paint.lineTo(x(k), y(value)));
+    paint.stroke();
+  }
+  paint.strokeStyle = colour("ink");
+  paint.lineWidth = 1;
+  paint.beginPath();
+  paint.moveTo(x(at), 6);
+  paint.lineTo(x(at), low);
+  paint.stroke();
+  paint.fillStyle = colour("accent");
+  paint.beginPath();
+  paint.moveTo(x(mark), low);
+  paint.lineTo(x(mark) - 5, low + 9);
+  paint.lineTo(x(mark) + 5, low + 9);
+  paint.fill();
+}

@@ -90,4 +90,4 @@ class Report {
   }
 }
 
-for (const root of document.querySelectorAll("[data-report]")) inflated(root.dataset.report).then((held) => { root.report = new Report(root, held); });
+for (const root of document.querySelectorAll("[data-report]")) embedded(root.dataset.report).then((held) => { root.report = new Report(root, held); });

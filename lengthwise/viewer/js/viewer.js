@@ -1,6 +1,6 @@
 // The thinking viewer: a problem, one model or two beside each other, and a loop to look at.
 
-const STEP = 280; // ms per loop while it plays
+const STEP = 280, WHOLE = 15_000; // ms per loop while it plays, and at most for all loops
 const KEYS = "↑ ↓ loop, ← → position, space plays or stops, Home End first or last loop, / problem, N next example, C shows another model beside it";
 
 class Viewer {
@@ -98,12 +98,16 @@ class Viewer {
     const others = this.models.filter((one) => one.name !== name && alike(one) === alike(this.chosen));
     this.beside.replaceChildren(el("option", { value: "" }, "nothing"), ...others.map((one) => el("option", { value: one.name }, one.name)));
     this.form.querySelector(".besides").hidden = !others.length;
-    this.question.textContent = `${task.question} For example ${task.example}. Your problem may be longer than those in training.`;
+    const { recordings } = this.chosen, typed = this.form.querySelectorAll(".grow, [type=submit]");
+    for (const part of typed) part.hidden = Boolean(recordings);
+    this.question.textContent = recordings ? `${task.question} These problems were recorded.`
+      : `${task.question} For example ${task.example}. Your problem may be longer than those in training.`;
+    const titled = (prompt) => recordings?.find((one) => one.prompt === prompt)?.shape?.join(" × ") ?? shortened(prompt);
     const choose = (prompt) => () => { this.problem.value = prompt; this.start(); };
     const list = (title, kind, right) => {
       const found = examples.filter((one) => one.right === right);
       const buttons = found.map(({ prompt, origin }) =>
-        el("li", {}, el("button", { type: "button", class: kind, title: prompt, onclick: choose(prompt) }, shortened(prompt), el("small", {}, ` ${origin}`))));
+        el("li", {}, el("button", { type: "button", class: kind, title: prompt, onclick: choose(prompt) }, titled(prompt), el("small", {}, ` ${origin}`))));
       return found.length ? el("div", {}, el("h3", {}, title), el("ul", {}, ...buttons)) : null;
     };
     const parts = [list("Answered correctly", "right", true), list("Answered wrongly", "wrong", false)].filter(Boolean);
@@ -137,7 +141,8 @@ class Viewer {
 
   panelOf(name) {
     if (!this.cache.has(name)) {
-      this.cache.set(name, new Panel(this.models.find((model) => model.name === name), (where) => this.steer(where)));
+      const model = this.models.find((one) => one.name === name), Kind = model.recordings ? RecordedPanel : Panel;
+      this.cache.set(name, new Kind(model, (where) => this.steer(where)));
     }
     return this.cache.get(name);
   }
@@ -167,7 +172,7 @@ class Viewer {
     if (this.timer) return this.stop();
     if (this.state.loop >= this.count) this.steer({ loop: 1 });
     this.play.textContent = "Stop";
-    this.timer = setInterval(() => (this.state.loop < this.count ? this.steer({ loop: this.state.loop + 1 }) : this.stop()), STEP);
+    this.timer = setInterval(() => (this.state.loop < this.count ? this.steer({ loop: this.state.loop + 1 }) : this.stop()), Math.min(STEP, WHOLE / this.count));
   }
 
   stop() {
@@ -208,7 +213,4 @@ class Viewer {
   }
 }
 
-for (const root of document.querySelectorAll("[data-viewer]")) {
-  const held = JSON.parse(document.getElementById(root.dataset.viewer).textContent);
-  root.viewer = new Viewer(root, held);
-}
+for (const root of document.querySelectorAll("[data-viewer]")) embedded(root.dataset.viewer).then((held) => { root.viewer = new Viewer(root, held); });

@@ -1,0 +1,139 @@
+// A recorded model at work: its answer after a loop, on a grid or as a map of loops and positions, and what each loop
+// moved. The recording is Python's; nothing is computed here but whether a symbol is right.
+
+const CELL = { least: 4, most: 30 }, CURVE = { height: 130, left: 34, foot: 16 }, FLOOR = -4; // log₁₀ of a movement that counts as none
+
+class RecordedPanel {
+  /** `steer({ loop, position })` is told where a reader points. */
+  constructor(model, steer) {
+    this.model = model;
+    this.steer = steer;
+    this.build();
+  }
+
+  build() {
+    const { name, parameters, trained, rule, task } = this.model;
+    this.answer = el("p", { class: "answer" });
+    this.map = el("canvas", { role: "img", class: "map" });
+    this.curve = el("canvas", { role: "img", class: "map" });
+    for (const [canvas, point] of [[this.map, (event) => this.pointMap(event)], [this.curve, (event) => this.pointCurve(event)]]) {
+      canvas.addEventListener("pointerdown", point);
+      canvas.addEventListener("pointermove", (event) => event.buttons && point(event));
+    }
+    this.key = el("p", { class: "key" });
+    this.there = el("p", { class: "mono" });
+    this.root = el(
+      "section", { class: "panel", "aria-label": name },
+      el("h2", {}, name),
+      el("div", { class: "halves" },
+        el("div", {}, el("div", { class: "wide" }, this.map), this.key, this.there),
+        el("div", {},
+          el("h3", {}, "Right symbols, and movement of the state"), el("div", { class: "wide" }, this.curve),
+          el("p", { class: "key" }, "Blue: share of symbols that are right. Violet: the largest relative movement of a position’s state in this loop, 10 at the top and 0.0001 at the bottom, logarithmic. Triangle: its own rule stops here."),
+          this.answer,
+          el("p", { class: "soft" }, `${name}: ${task.name}, ${parameters.toLocaleString("en")} parameters, trained on sizes up to ${trained}; it stops by ${rule}. Recorded, not computed here.`))),
+    );
+  }
+
+  /** Find the recording of a problem. Resolves to a trace. */
+  async think(text) {
+    const found = this.model.recordings.find(({ prompt }) => prompt === text.trim());
+    if (!found) throw new Refused("This model is recorded, not computed: choose one of the problems below.");
+    const slots = found.loops[0].said.map((_, slot) => slot), { writes } = this.model;
+    const loops = found.loops.map(({ said, sure, moved }) => ({
+      said: said.map((id) => writes[id]), sure, moved, correct: found.wanted.filter((id, slot) => said[slot] === id).length,
+    }));
+    const symbols = found.shape ? [...found.prompt.replaceAll("/", "")] : null;
+    this.trace = { ...found, loops, symbols, wanted: found.wanted.map((id) => writes[id]), row: { slots, tokens: slots }, settled: settled(loops) };
+    return this.trace;
+  }
+
+  show(loop, position) {
+    this.loop = clamp(loop, 1, this.trace.loops.length);
+    this.position = clamp(position, 0, this.trace.row.slots.length - 1);
+    if (this.trace.shape) this.showGrid();
+    else this.showMap();
+    this.showCurve();
+    this.showThere();
+    this.showAnswer();
+  }
+
+  get said() {
+    return this.trace.loops[this.loop - 1];
+  }
+
+  isRight({ correct }) {
+    return correct === this.trace.wanted.length;
+  }
+
+  /** One sentence on this loop. */
+  sentence() {
+    const { correct, moved } = this.said, count = this.trace.wanted.length;
+    const far = moved === null ? "" : `; it moved the state by ${moved < 0.001 ? "less than .001" : fixed(moved)} at most`;
+    return `After loop ${this.loop} of ${this.trace.loops.length}: ${correct} of ${count} symbols right${far}.`;
+  }
+
+  showAnswer() {
+    const { stop, stopped, loops, planned } = this.trace, right = this.isRight(loops[stop - 1]);
+    this.answer.replaceChildren(
+      stopped ? `By its own rule it stops after loop ${stop} and is ` : `Its own rule does not stop it before its limit; after loop ${stop} it is `,
+      el("strong", { class: right ? "right" : "wrong" }, right ? "right" : "wrong"), `. The recipe plans ${planned} loop${planned === 1 ? "" : "s"} for it.`,
+    );
+  }
+
+  /** What the model says at the position that is pointed at. */
+  showThere() {
+    const { shape, wanted } = this.trace, at = this.position;
+    const place = shape ? `line ${Math.floor(at / shape[1]) + 1}, column ${(at % shape[1]) + 1}` : `position ${at + 1}`;
+    const right = wanted[at] === undefined ? "beyond the answer" : `${wanted[at]} is right`;
+    this.there.textContent = `${place}: ${this.said.said[at]}, probability ${this.said.sure[at]} %; ${right}`;
+  }
+
+  cell(loop, slot) {
+    const wanted = this.trace.wanted[slot], symbol = loop.said[slot];
+    return { share: loop.sure[slot] / 100, wrong: wanted !== undefined && wanted !== symbol, text: symbol };
+  }
+
+  showMap() {
+    const { loops, row, stop, settled } = this.trace;
+    this.grid = gridOf(row.slots.length, loops.length, this.map.parentElement.clientWidth - 4 || 600);
+    const at = { line: this.loop - 1, column: this.position };
+    drawMap(this.map, this.grid, (l, c) => this.cell(loops[l], c), { heads: row.slots.map(() => ""), at, marks: [stop - 1], settled });
+    this.map.setAttribute("aria-label", `${loops.length} loops downwards, ${row.slots.length} positions across. ${this.sentence()}`);
+    this.key.textContent = "Loops downwards, a column per symbol of the answer. Blue: the right symbol, orange: a wrong one, stronger: surer. Bar: settled from here on. Triangle: its rule stops here.";
+  }
+
+  showGrid() {
+    const [lines, columns] = this.trace.shape, room = Math.min(this.map.parentElement.clientWidth - 4 || 600, 0.6 * innerHeight);
+    const side = clamp(Math.floor(room / Math.max(lines, columns)), CELL.least, CELL.most);
+    this.grid = { lines, columns, side };
+    drawGrid(this.map, this.grid, this.trace.symbols, (slot) => this.cell(this.said, slot), this.position);
+    this.map.setAttribute("aria-label", `A grid of ${lines} lines and ${columns} columns. ${this.sentence()}`);
+    this.key.textContent = "What the model changes of the grid in this loop’s answer: blue where that is right, orange where it is wrong, stronger: surer. Ring: it leaves a symbol that should change.";
+  }
+
+  showCurve() {
+    const { loops, wanted, stop } = this.trace, width = Math.max(200, this.curve.parentElement.clientWidth - 4 || 400);
+    const shares = loops.map(({ correct }) => correct / wanted.length);
+    const moved = loops.map((loop) => (loop.moved === null ? null : clamp((Math.log10(loop.moved) - FLOOR) / (1 - FLOOR), 0, 1)));
+    drawCurves(this.curve, width, CURVE, [{ values: shares, ink: "good" }, { values: moved, ink: "accent" }], { at: this.loop - 1, mark: stop - 1 });
+    this.curve.setAttribute("aria-label", `Right symbols and movement over ${loops.length} loops. ${this.sentence()}`);
+  }
+
+  pointMap(event) {
+    if (!this.trace) return;
+    if (!this.trace.shape) {
+      const found = pointed(event, this.map, this.grid);
+      if (found) this.steer({ loop: found.line + 1, position: found.column });
+      return;
+    }
+    const box = this.map.getBoundingClientRect(), { side, lines, columns } = this.grid;
+    const line = clamp(Math.floor((event.clientY - box.top) / side), 0, lines - 1);
+    this.steer({ position: line * columns + clamp(Math.floor((event.clientX - box.left) / side), 0, columns - 1) });
+  }
+
+  pointCurve(event) {
+    const box = this.curve.getBoundingClientRect(), count = this.trace.loops.length;
+    this.steer({ loop: 1 + Math.round(((event.clientX - box.left - CURVE.left) / (box.width - CURVE.left - 6)) * (count - 1)) });
+  }
+}

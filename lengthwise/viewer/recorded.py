@@ -1,0 +1,95 @@
+"""Record what a looped model does with some problems, loop by loop, for a page that cannot compute the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lengthwise.base import fields
+from lengthwise.base.score_rows import size_text
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.answers import answer, gather_slots
+from lengthwise.evaluation.solver import parse_prompt
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import Restarts
+from lengthwise.runners.plain import Movements, unroll
+from lengthwise.runs.run import Weights
+
+AFTER = 20  # loops recorded after the one at which the model's own rule stops
+MOST_LOOPS = 500  # of one recording
+MOST_CELLS = 1_000_000  # slots times loops of all recordings of a page
+SMALLEST = 1e-4  # the smallest movement that is told apart from none
+
+
+def find_recording_obstacle(recipe: Recipe) -> str:
+    """Return why answers after each loop cannot be recorded; empty if they can."""
+    if recipe.layout.decodes:
+        return "its layout feeds the answer in"
+    return "it has one loop" if int(recipe.loops.planned(torch.tensor([9]))) < 2 else ""
+
+
+def record_model(weights: Weights, prompts: Sequence[str]) -> dict[str, Any]:
+    """Return the facts of a model and its recipe, and what it does with each problem, as plain values. Problems are
+    left out that take too many loops, or too much room beside those before them."""
+    recipe, recordings, room = weights.recipe, [], MOST_CELLS
+    for prompt in prompts:
+        recording = record_problem(weights, prompt, room)
+        if recording is not None:
+            recordings.append(recording)
+            room -= len(recording["wanted"]) * len(recording["loops"])
+    if not recordings:
+        raise UsageError(f"{weights.name}: no problem is short enough for a recording of at most {MOST_LOOPS} loops")
+    return {
+        "name": weights.name,
+        "recipe": recipe.name,
+        "parameters": sum(part.numel() for part in weights.model.parameters()),
+        "trained": size_text(recipe.tops),
+        "task": {"name": recipe.task.name, "kind": type(recipe.task).__name__, "question": recipe.task.question},
+        "rule": fields.text(recipe.stopping),
+        "writes": recipe.layout.vocabs(recipe.task)[1].symbols,
+        "recordings": recordings,
+    }
+
+
+@torch.no_grad()
+def record_problem(weights: Weights, prompt: str, room: int = MOST_CELLS) -> dict[str, Any] | None:
+    """Return what the model does with one problem: after each loop, per answer slot, the likeliest symbol (``said``, an
+    id), its probability in percent (``sure``) and, for the loop, the largest relative movement of a position's state
+    (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, ``stopped`` False if
+    that is its limit. None if there are more than MOST_LOOPS loops, or slots times loops are more than ``room``.
+    Raises UsageError if the task cannot parse the prompt or does not know its answer."""
+    model, recipe = weights.model.eval(), weights.recipe
+    problems, known = parse_prompt(recipe.task, prompt)
+    if not known:
+        raise UsageError(f"{recipe.task.name}: the right answer to {prompt} is not known")
+    batch = recipe.layout.write(problems, recipe.task)
+    rule = recipe.stopping.rule if isinstance(recipe.stopping, Restarts) else recipe.stopping
+    own = answer(model, recipe, batch, rule)
+    stop, slots = int(own.loops[0]), int(batch.answer_slots.sum())
+    if stop + AFTER > MOST_LOOPS or (stop + AFTER) * slots > room:
+        return None
+    loops, movements = [], Movements(model, batch.inputs)
+    for _, rows, state in unroll(model, batch.inputs, torch.tensor([stop + AFTER])):
+        probability = model.read(state).softmax(-1).cpu()
+        best = probability.max(-1)
+        said, sure = (gather_slots(values, batch.answer_slots)[0] for values in (best.indices, best.values))
+        moved = float(movements.after_loop(rows, state)[..., 0].max())
+        loops.append(
+            {
+                "said": said.tolist(),
+                "sure": (100 * sure).floor().int().tolist(),
+                "moved": float(f"{max(moved, SMALLEST):.3g}") if loops else None,
+            }
+        )
+    length = int(problems.answer_length[0]) + (recipe.layout.end(recipe.task) is not None)
+    return {
+        "prompt": prompt,
+        "shape": recipe.task.shape(problems.sizes[0].tolist()),
+        "planned": int(recipe.loops.planned(batch.rounds)[0]),
+        "stop": stop,
+        "stopped": own.stopped is None or bool(own.stopped[0]),
+        "wanted": batch.targets[batch.answer_slots][:length].tolist(),
+        "loops": loops,
+    }

@@ -1,0 +1,104 @@
+"""Recordings: what a page shows of a looped model that it cannot compute."""
+
+import base64
+import json
+import re
+import zlib
+
+import pytest
+import torch
+from conftest import command
+
+import lengthwise as lw
+from lengthwise.api import catalog
+from lengthwise.base.types import UsageError
+from lengthwise.runners.plain import Plain
+from lengthwise.runs.folder import list_shipped
+from lengthwise.runs.run import Weights, load
+from lengthwise.viewer import recorded
+from lengthwise.viewer.models import find_obstacle
+from lengthwise.viewer.viewer import model_data, viewer_page
+
+MAZE, SUDOKU = "#####/#S.G#/###.#/#...#/#####", "..../21.3/1..4/.42."
+OWN = "looped-parity", ["model.positions=RoPE", "model.width=8", "model.heads=2"]  # no page computes RoPE
+
+
+def own():
+    recipe = catalog.recipe(*OWN)
+    torch.manual_seed(0)
+    return Weights("mine", recipe, recipe.build().eval())
+
+
+@pytest.mark.parametrize(
+    ("weights", "prompt"),
+    [
+        (lambda: load("looped-maze"), MAZE),
+        (lambda: load("looped-sudoku"), SUDOKU),
+        (lambda: load("looped-prefix-sum"), "1011000101"),
+        (own, "10110"),
+    ],
+    ids=["grid", "grid-that-does-not-settle", "row", "own"],
+)
+def test_a_recording_is_what_the_model_does(weights, prompt):
+    weights = weights()
+    found, solved = recorded.record_problem(weights, prompt), lw.Solver(weights).solve(prompt)
+    batch = weights.recipe.layout.write(weights.recipe.task.parse(prompt), weights.recipe.task)
+    assert len(found["loops"]) == found["stop"] + recorded.AFTER and found["stop"] == solved.loops
+    for loop in (1, 2, found["stop"], len(found["loops"])):
+        logits = Plain(weights.model).last(batch.inputs, torch.tensor([loop]), batch.answer_slots)
+        probability, said = logits.softmax(-1).max(-1)
+        told = found["loops"][loop - 1]
+        assert told["said"] == said.tolist()
+        assert all(abs(one - 100 * share) <= 1 for one, share in zip(told["sure"], probability.tolist(), strict=True))
+    final = found["loops"][found["stop"] - 1]["said"]
+    right = all(one == wanted for one, wanted in zip(final, found["wanted"], strict=False))
+    assert right == solved.correct
+    assert found["loops"][0]["moved"] is None and all(loop["moved"] > 0 for loop in found["loops"][1:])
+
+
+def test_movement_is_that_of_the_stopping_rule():
+    weights = load("looped-maze")
+    found, rule = recorded.record_problem(weights, MAZE), weights.recipe.stopping
+    assert [loop["moved"] < rule.below for loop in found["loops"][1:]].index(True) + 2 == found["stop"]
+
+
+def test_long_recordings_are_left_out(monkeypatch):
+    weights = load("looped-maze")
+    assert recorded.record_problem(weights, MAZE, room=100) is None
+    monkeypatch.setattr(recorded, "MOST_LOOPS", 10)
+    with pytest.raises(UsageError, match="no problem is short enough for a recording of at most 10 loops"):
+        recorded.record_model(weights, [MAZE])
+
+
+def test_all_shipped_weights_that_loop_have_a_page():
+    for name in list_shipped():
+        recipe = load(name).recipe
+        if find_obstacle(recipe, 1):
+            reason = recorded.find_recording_obstacle(recipe)
+            assert not reason or recipe.layout.decodes or not recipe.loops.adapts, (name, reason)
+
+
+def test_a_page_of_recordings_holds_the_given_problem_first():
+    page = viewer_page([load("looped-sudoku")], [SUDOKU])
+    packed = re.search(r'<script type="text/plain" id="models">(.*?)</script>', page)[1]
+    (model,) = json.loads(zlib.decompress(base64.b64decode(packed)))["models"]
+    assert model["recordings"][0]["prompt"] == model["examples"][0]["prompt"] == SUDOKU
+    assert {one["prompt"] for one in model["examples"]} == {one["prompt"] for one in model["recordings"]}
+    assert all(one["shape"] for one in model["recordings"]) and "holds recordings of a model" in page
+
+
+def test_a_given_problem_is_first_where_the_page_computes_too():
+    found = model_data(load("looped-parity"), 1, ["111"])["examples"][0]
+    assert found == {"prompt": "111", "origin": "given", "right": True}
+
+
+def test_what_cannot_be_shown_is_said(tmp_path):
+    page = tmp_path / "page.html"
+    for words, said in {
+        ("looped-maze", "--html", page, "--problem", "###/#S#"): "lines separated by /",
+        ("looped-maze", "--problem", MAZE): "--problem needs --html FILE",
+        ("gpt-small", "--html", page): "or show a recording: its layout feeds the answer in",
+    }.items():
+        done = command("show", *words)
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert not page.exists()
