@@ -1,9 +1,9 @@
-"""Export a trained model, weights included, as data for a page."""
+"""Export a trained model as data for a page: with its weights, or as recordings."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from lengthwise.base import fields
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation import recording
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.recipe import Recipe
@@ -133,6 +134,31 @@ def _unknown_parts(recipe: Recipe) -> Iterator[str]:
                 yield f"it knows no {type(position).__name__}, only {known}"
             elif getattr(position, "at", "input") != "input":
                 yield "it adds digit positions to the input only"
+
+
+def record_model(weights: Weights, prompts: Sequence[str]) -> dict[str, Any]:
+    """Return the facts of a model and its recipe, and what it does with each problem, as plain values. Problems are
+    left out that take too many loops, or too much room beside those before them."""
+    recipe, recordings, room = weights.recipe, [], recording.MOST_CELLS
+    for prompt in prompts:
+        found = recording.record_problem(weights, prompt, room)
+        if found is not None:
+            recordings.append(found)
+            room -= len(found["wanted"]) * len(found["loops"])
+    if not recordings:
+        raise UsageError(
+            f"{weights.name}: no problem is short enough for a recording of at most {recording.MOST_LOOPS} loops"
+        )
+    return {
+        "name": weights.name,
+        "recipe": recipe.name,
+        "parameters": sum(part.numel() for part in weights.model.parameters()),
+        "trained": size_text(recipe.tops),
+        "task": {"name": recipe.task.name, "kind": type(recipe.task).__name__, "question": recipe.task.question},
+        "rule": fields.text(recipe.stopping),
+        "writes": recipe.layout.vocabs(recipe.task)[1].symbols,
+        "recordings": recordings,
+    }
 
 
 def _task_facts(task: Task) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack, prompts
+from lengthwise.evaluation.recording import find_recording_obstacle
 from lengthwise.evaluation.sealed import digest
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import sampler
 from lengthwise.runs.run import Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts
-from lengthwise.viewer.models import export_model, find_obstacle
-from lengthwise.viewer.recorded import find_recording_obstacle, record_model
+from lengthwise.viewer.models import export_model, find_obstacle, record_model
 
 NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "recorded", "viewer"

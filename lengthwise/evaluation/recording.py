@@ -1,14 +1,11 @@
-"""Record what a looped model does with some problems, loop by loop, for a page that cannot compute the model."""
+"""Recordings: what a looped model does with a problem, loop by loop, as plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from lengthwise.base import fields
-from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.answers import answer, gather_slots
 from lengthwise.evaluation.solver import parse_prompt
@@ -19,7 +16,7 @@ from lengthwise.runs.run import Weights
 
 AFTER = 20  # loops recorded after the one at which the model's own rule stops
 MOST_LOOPS = 500  # of one recording
-MOST_CELLS = 1_000_000  # slots times loops of all recordings of a page
+MOST_CELLS = 1_000_000  # answer slots times loops
 SMALLEST = 1e-4  # the smallest movement that is told apart from none
 
 
@@ -28,29 +25,6 @@ def find_recording_obstacle(recipe: Recipe) -> str:
     if recipe.layout.decodes:
         return "its layout feeds the answer in"
     return "it has one loop" if int(recipe.loops.planned(torch.tensor([9]))) < 2 else ""
-
-
-def record_model(weights: Weights, prompts: Sequence[str]) -> dict[str, Any]:
-    """Return the facts of a model and its recipe, and what it does with each problem, as plain values. Problems are
-    left out that take too many loops, or too much room beside those before them."""
-    recipe, recordings, room = weights.recipe, [], MOST_CELLS
-    for prompt in prompts:
-        recording = record_problem(weights, prompt, room)
-        if recording is not None:
-            recordings.append(recording)
-            room -= len(recording["wanted"]) * len(recording["loops"])
-    if not recordings:
-        raise UsageError(f"{weights.name}: no problem is short enough for a recording of at most {MOST_LOOPS} loops")
-    return {
-        "name": weights.name,
-        "recipe": recipe.name,
-        "parameters": sum(part.numel() for part in weights.model.parameters()),
-        "trained": size_text(recipe.tops),
-        "task": {"name": recipe.task.name, "kind": type(recipe.task).__name__, "question": recipe.task.question},
-        "rule": fields.text(recipe.stopping),
-        "writes": recipe.layout.vocabs(recipe.task)[1].symbols,
-        "recordings": recordings,
-    }
 
 
 @torch.no_grad()
