@@ -23,9 +23,9 @@ def _(mo):
     mo.md("""
     # Inside a loop
 
-    `looped-parity` applies one block again and again. What does it know after each loop? Its state can be read at any
-    time, as if it were the last one. Below, one row of bits: to the right its positions, of which `=` asks for the
-    answer; downwards the loops. Colour is the probability of an odd number of ones.
+    `looped-parity` applies one block repeatedly. What does it know after each loop? Its state can be decoded after any
+    loop, as if this were the last one. The figure shows one row of bits: columns are positions (the answer is
+    predicted at `=`), rows are loops. Colour is the probability of an odd number of ones.
     """)
 
 
@@ -74,8 +74,8 @@ def _(Figure, batch, lw, odd, prompt, recipe):
 @app.cell
 def _(mo):
     mo.md("""
-    The black line is T(n), the number of loops that the task needs. The state itself moves too: its change from loop to
-    loop, at the position of the answer and elsewhere.
+    The black line is T(n), the number of loops that the task needs. The next figure shows how far each loop
+    moves the state, at the position of the answer and elsewhere.
     """)
 
 
@@ -96,8 +96,8 @@ def _(Figure, batch, lw, states, torch):
 @app.cell
 def _(mo):
     mo.md("""
-    Over many problems: exact match after each loop, and how sure the model is of its own answer. Rules that stop at the
-    most confident loop are marked beside T(n).
+    Over many problems: exact match after each loop, and the model's confidence in its answer. T(n) is marked, and the
+    loops at which rules stop that choose the most confident one.
     """)
 
 

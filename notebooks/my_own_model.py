@@ -20,7 +20,7 @@ def _(mo):
     # My own model against the shipped ones
 
     Any torch module that maps tokens `(batch, time)` to logits `(batch, time, symbols)` can be trained and measured.
-    Here it is a GRU, which reads a row of bits and says whether the number of ones is odd.
+    Here it is a GRU that reads a row of bits and predicts whether the number of ones is odd.
     """)
 
 
@@ -60,8 +60,8 @@ def _(MyGRU, lw, steps, symbols, task, torch):
 @app.cell
 def _(mo):
     mo.md("""
-    Both shipped models and ours meet the same problems. `looped-parity` is told how many loops to take;
-    `halting-parity` knows by itself when it is done.
+    Both shipped models and ours get the same problems. `looped-parity` is given its number of loops;
+    `halting-parity` decides by itself when to stop.
     """)
 
 
@@ -87,8 +87,8 @@ def _(beside):
 @app.cell
 def _(mo):
     mo.md("""
-    A picture of your own in the same style: `lw.style()` works with any matplotlib code. Colours are told apart with
-    any colour vision, and 35 lines differ in colour or dash.
+    A figure of your own in the same style: `lw.style()` works with any matplotlib code. Its colours suit all colour
+    vision, and 35 lines differ in colour or dash.
     """)
 
 

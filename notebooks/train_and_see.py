@@ -17,9 +17,9 @@ def _(mo):
     mo.md("""
     # Train and see
 
-    Is the number of ones in a row of bits odd? A looped model learns it on rows of up to 20 bits: it applies one small
-    block once per bit. Then it meets rows that are three times as long. Training takes about two minutes of one CPU
-    thread; with fewer `steps` it takes less, and the model learns less.
+    Is the number of ones in a row of bits odd? A looped model, which applies one small block once per bit, learns this
+    on rows of up to 20 bits. Then it is tested on rows three times as long. Training takes about two minutes of one
+    CPU thread; fewer `steps` take less time, and the model learns less.
     """)
 
 
@@ -41,8 +41,8 @@ def _(lw, steps):
 @app.cell
 def _(mo):
     mo.md("""
-    Any field of a recipe can be changed: `lw.find("looped-parity", "model.width=32")`. A run that was stopped goes on
-    where it stood; a finished one is not trained again.
+    Any field of a recipe can be changed: `lw.find("looped-parity", "model.width=32")`. A stopped run continues
+    where it stopped; a finished run is not trained again.
     """)
 
 
@@ -55,8 +55,8 @@ def _(lw, recipe):
 @app.cell
 def _(mo):
     mo.md("""
-    Exact match is the share of problems whose whole answer is right. Beside uniform problems there are families of
-    structured ones, such as all ones or a single one; the dashed line is the worst of them. The training range is
+    Exact match is the share of problems whose whole answer is right. Besides uniform problems there are families of
+    structured ones, such as rows of equal bits; the dashed line is the worst family. The training range is
     shaded.
     """)
 
@@ -77,8 +77,8 @@ def _(scores):
 @app.cell
 def _(mo):
     mo.md("""
-    How it learned: the loss, and the exact match at two lengths meanwhile. Rows grow longer step by step, so the loss
-    rises whenever a longer length comes in.
+    The course of training: the loss, and exact match at two lengths. Rows get longer during training, so the loss
+    rises whenever a longer length is added.
     """)
 
 
@@ -91,7 +91,7 @@ def _(run):
 
 @app.cell
 def _(mo):
-    mo.md("""One problem of your own; `loops` is how often the block was applied.""")
+    mo.md("""A problem of your own; `loops` is the number of times that the block was applied.""")
 
 
 @app.cell
