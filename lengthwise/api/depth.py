@@ -80,7 +80,14 @@ def depth(
     several: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
     if not several:
         raise UsageError("depth: name weights, e.g. looped-pairs")
+    check_named_once([one for one in several if isinstance(one, (str, Path))])
     if more < 1 or samples < 1:
         raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")
     loaded = [one if isinstance(one, Weights) else load(one) for one in several]
     return Fates([fate_of(one, size, more=more, samples=samples, seed=seed) for one in loaded])
+
+
+def check_named_once(names: Sequence[str | Path]) -> None:
+    """Raise UsageError if weights are named twice: they would count as two seeds."""
+    if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise UsageError(f"depth: {repeated[0]} is named twice; name each of the weights once")

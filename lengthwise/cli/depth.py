@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lengthwise.api.depth import HEADS, Fates, depth
+from lengthwise.api.depth import HEADS, Fates, check_named_once, depth
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import RULE
@@ -36,6 +36,7 @@ def run(args: Options) -> int:
     sizes = list(parse_sizes(args.lengths)) if args.lengths else [None]
     if len(sizes) > 1:
         raise UsageError("--lengths: depth looks at one size; call it again for another")
+    check_named_once(args.weights)
     fates = Fates()
     with computation_settings(args.threads):
         for name in args.weights:

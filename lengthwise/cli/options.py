@@ -29,6 +29,7 @@ from lengthwise.experiment.stopping import After, Stopping
 from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
+from lengthwise.runs.folder import runs_folder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.training.arithmetic import Matmul
@@ -109,8 +110,8 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
     path = Path(name)
     if name.startswith(PREFIX):
         return read_recipe(weights_folder(name)).change(changes)
-    if is_folder(path):
-        return Run.open(path).recipe.change(changes)
+    if folder := run_named(name):
+        return Run.open(folder).recipe.change(changes)
     if path.suffix in (".json", ".yaml", ".yml"):
         return _read_recipe_file(path).change(changes)
     if path.suffix in (".toml", ".ini", ".cfg", ".txt") or (path.suffix == ".py" and path.is_file()):
@@ -118,6 +119,14 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
         files = "a recipe's file is JSON or YAML, as `lengthwise show RECIPE --json` prints it, or name a recipe"
         raise UsageError(f"{path}: {own if path.suffix == '.py' else files}")
     return catalog.recipe(name, changes)
+
+
+def run_named(name: str) -> Path | None:
+    """Return a run's folder, given its path or its name in the folder of all runs; None if it is neither."""
+    if is_folder(Path(name)):
+        return Path(name)
+    beside = runs_folder() / name
+    return beside if is_folder(beside) and (beside / "config.json").is_file() else None
 
 
 def _read_recipe_file(path: Path) -> Recipe:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from lengthwise.base.errors import Diverged
-from lengthwise.base.files import is_folder
 from lengthwise.base.progress import Progress
 from lengthwise.base.quantities import duration
 from lengthwise.base.ranges import NotNegative, Seed, Size, Threads
@@ -30,6 +29,7 @@ from lengthwise.cli.options import (
     parse_sizes,
     recipe_of,
     rules_of,
+    run_named,
     seeds_of,
     to_words,
 )
@@ -101,12 +101,12 @@ def run(args: Options) -> int:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
     if not args.stack:  # --stack checks the engine itself
         on.check()
-    itself = is_folder(Path(args.recipe)) and [one.id for one in recipes] == [recipe.id]  # a run's folder was named
-    own_folder = Path(args.recipe) if itself and not args.changes else None
+    named = run_named(args.recipe)
+    own_folder = named if [one.id for one in recipes] == [recipe.id] and not args.changes else None
     if len(recipes) > 1 and process_count() > 1:
         raise UsageError(f"{process_count()} processes train one run together: omit --seeds, or do not use torchrun")
-    if args.changes and is_folder(Path(args.recipe)) and not is_follower():
-        _warn_of_new_run(Path(args.recipe), recipes)
+    if args.changes and named and not is_follower():
+        _warn_of_new_run(named, recipes)
     if is_follower():
         _train(args, Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0

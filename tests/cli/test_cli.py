@@ -304,7 +304,12 @@ def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
 def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
     words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
     run = lw.train(*words, quiet=True)
-    assert command("train", run.folder, "--lengths", 4, "--samples", 4, "--quiet").returncode == 0
+    for named in (run.folder, run.folder.name):
+        before = {*runs.glob("[!.]*")}
+        assert command("train", named, "--lengths", 4, "--samples", 4, "--quiet").returncode == 0
+        assert {*runs.glob("[!.]*")} == before
+    done = command("train", run.folder.name, "steps=3", "--dry-run")
+    assert done.returncode == 0, done.stderr
     assert command("report", run.folder, "--out", runs / "demo").returncode == 0
     (runs / "sweep-x").mkdir()
     (runs / "sweep-x" / "sweep.json").write_text("{}")
