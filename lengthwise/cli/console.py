@@ -66,7 +66,7 @@ def warn(text: str) -> None:
 
 def code_changed(run: Run, model: nn.Module | None = None) -> bool:
     """Return True, and print a warning, if the user's own code has changed since this run, or its ``model``, was
-    trained: the scores would then be those of another model."""
+    trained: the scores would then belong to another model."""
     if changed := run.changed_code(model):
         err.print(
             f"{', '.join(changed)} changed since {run.folder.name} was trained: scores are not kept", style="yellow"

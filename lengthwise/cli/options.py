@@ -106,7 +106,7 @@ def kind_of(args: KindOptions) -> Kind:
 
 
 def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
-    """Return a recipe by name, or that of a run, of weights on the Hub, or of a JSON or YAML file."""
+    """Return a recipe, given its name, a run, weights on the Hub, or a JSON or YAML file."""
     path = Path(name)
     if name.startswith(PREFIX):
         return read_recipe(weights_folder(name)).change(changes)

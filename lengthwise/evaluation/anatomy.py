@@ -79,7 +79,7 @@ def _group_values(values: Int[Tensor, " n"], right: Bool[Tensor, " n"]) -> list[
     """Return the fraction correct in groups of about equally many problems; problems with equal values share a
     group."""
     kinds, counts = values.unique(return_counts=True)
-    # A value's group is that of its middle problem, in sorted order.
+    # A value belongs to the group of its middle problem, in sorted order.
     middle = counts.cumsum(0) - counts / 2
     numbers = (middle * min(GROUPS, len(kinds)) / len(values)).long()
     groups = []

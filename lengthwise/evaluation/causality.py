@@ -269,7 +269,7 @@ def _differ(
 
 
 def _name(model: Model) -> str:
-    """Return the model's name, or that of a user-defined part in one of the package's models, e.g. its mixer."""
+    """Return the model's name, or the name of a user-defined part, e.g. a mixer, in one of the package's models."""
     whole = model.module if isinstance(model, SinglePass) else model
     own = next((part for part in model.modules() if is_foreign(type(part))), whole)
     return type(own).__name__ + ("" if own is whole else f" in {type(whole).__name__}")

@@ -83,7 +83,7 @@ class Recipe(fields.Config):
     loops: Loops  # how often each row passes through the model
     model: ModelSpec  # what one loop computes
     objective: Objective  # the loss
-    steps: Count  # optimizer steps, including those of the run that it continues
+    steps: Count  # optimizer steps, including the steps of the run that it continues
     batch: Size = 64  # rows per step
     optimizer: Optimizer = AdamW()  # minimizes the loss
     schedule: Schedule = Schedule()  # the learning rate over the run

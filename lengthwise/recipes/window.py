@@ -1,8 +1,8 @@
 """Looped transformers that see neighbours, not the whole row: our form of the looped system (Fan et al. 2025).
 
-The layout is that of the published method, ``fop-loop-adaptive``, and so are loops and objective, except in recipes
-that halt by themselves. Attention differs. Without a positional encoding, a model finds a position by counting, and
-counts grow with the length. Here a head sees the left neighbour, or the same digit position of each number
+Layout, loops and objective are those of the published method, ``fop-loop-adaptive``; recipes that halt by themselves
+have other loops and objectives. Attention differs. Without a positional encoding, a model finds a position by counting,
+and counts grow with the length. Here a head sees the left neighbour, or the same digit position of each number
 (``CoupledHeads``), or, where symbols must be found, all earlier positions (``EarlierHeads``). So longer inputs show a
 head nothing new.
 """

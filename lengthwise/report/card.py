@@ -54,7 +54,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     on every family; ``longest_uniform`` ignores families. ``generalise``: the number of seeds that solve a size beyond
     the training range. ``worst``: the worst family within the training range, or beyond it if none fails within.
     ``chosen_on``: sizes that the recipe may have been selected on. ``fit``: exact match at the training length (see
-    ``fit_rows``). ``operations``: those of the whole training; the argument gives those of a step, by the recipe's id
+    ``fit_rows``). ``operations``: of the whole training; the argument gives operations per step, by the recipe's id
     without seeds. ``cpu_s``: processor time, the median over seeds.
 
     Only the recipe's own stopping rule counts, and only seeds measured with it. A seed that diverged is listed as

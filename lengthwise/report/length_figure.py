@@ -57,8 +57,8 @@ def score_figure(
 ) -> Drawing:
     """Draw the scores of runs and of the language models in ``asked``: exact match against length, with uniform
     problems and the worst family as separate lines. If no sizes lie on a line, draw a heat map of a single recipe
-    instead. ``title`` is by default the task; ``strong`` is the recipe to highlight; ``width`` is that of a "column" or
-    a "page" of a paper. Raises UsageError without scores, or for several recipes whose sizes do not lie on a line."""
+    instead. ``title`` is by default the task; ``strong`` is the recipe to highlight; ``width``: a "column" or a "page"
+    of a paper. Raises UsageError without scores, or for several recipes whose sizes do not lie on a line."""
     title = title or default_title([one.outline for one in [*runs, *asked]])
     lines, rows = all_curves(runs, asked) if asked else curves(runs), label_scores(runs)
     if rows and not any(curve.diagonal() for curve in lines):

@@ -60,7 +60,7 @@ class Cache:
         self.turn = 0
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
-        """Append new keys and values; return all those of this call of attention."""
+        """Append new keys and values; return all keys and values of this call of attention."""
         if (before := self.last()) is not None:
             key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
         self._keep((key, value))

@@ -126,7 +126,7 @@ def supervise_together(recorders: Sequence[Recorder], found: Sequence[Sequence[A
 def _recall(
     known: Tensor, result: tuple[Tensor, Tensor], earlier: Any, targets: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the result if it is that of these targets; None if they were not known."""
+    """Return the result if it belongs to these targets; None if they were not known."""
     if torch.equal(known, targets):
         return result
     return earlier(targets) if earlier else None  # type: ignore[no-any-return]

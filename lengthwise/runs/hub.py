@@ -23,7 +23,7 @@ from lengthwise.base.files import read_bytes, remove, write
 PREFIX = "hf:"
 NEEDED = ("config.json", "model.safetensors")
 FILES = (*NEEDED, "about.json", "scores.jsonl")
-MOST = 2 * 10**9  # bytes of a file, about a thousand times those of shipped weights
+MOST = 2 * 10**9  # maximum bytes of a file: about a thousand times the shipped weights
 NAME = r"[A-Za-z0-9][\w.-]{0,95}"
 STATUSES = {
     401: "the Hub does not know this token; set HF_TOKEN to another",

@@ -35,9 +35,9 @@ class NoReference(UsageError):
 class Task(Config):
     """A kind of problem, of every size. Subclasses are frozen dataclasses whose fields are their configuration.
 
-    ``symbols`` are those of prompts and answers; ``signs`` are the symbols that stand between numbers. ``mirrored``:
-    prompts write numbers in the other digit order than answers. ``axes`` names the sizes: one axis gives a curve, two a
-    map. Sizes go from ``smallest`` to ``largest`` (None: no limit) on each axis, unless ``listed_sizes`` names them.
+    ``symbols`` occur in prompts and answers; ``signs`` are the symbols between numbers. ``mirrored``: prompts write
+    numbers in the other digit order than answers. ``axes`` names the sizes: one axis gives a curve, two a map. Sizes go
+    from ``smallest`` to ``largest`` (None: no limit) on each axis, unless ``listed_sizes`` names them.
     """
 
     symbols: tuple[str, ...]

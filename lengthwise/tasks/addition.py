@@ -21,8 +21,8 @@ class Addition(ArithmeticTask):
 
     With ``equal_lengths`` both operands have ``length`` digits; without, the axes are ``first`` and ``second``. With
     ``leading_zeros`` every digit is uniform (the operand is uniform in [0, base^n − 1]) and the answer always has one
-    digit more than the longer operand; without, an operand is a uniform number of exactly n digits (of one digit: 0
-    may be drawn) and the answer has no leading zeros. The harder set is rich in long carries.
+    digit more than the longer operand; without, an operand is a uniform number of exactly n digits (a one-digit operand
+    may be 0) and the answer has no leading zeros. The harder set is rich in long carries.
     """
 
     base: Base = 10  # base of the numbers, 2 to 10

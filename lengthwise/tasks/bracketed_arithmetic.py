@@ -39,7 +39,7 @@ def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor
 
 
 def balanced(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
-    """Brackets are as shallow as can be: ((1+2)*(3-4))."""
+    """Brackets are as shallow as possible: ((1+2)*(3-4))."""
     place = torch.arange(1, width + 1)
     power = place & -place  # the largest power of two that divides it
     return (power + place / (2 * width)).expand(len(sizes), -1)

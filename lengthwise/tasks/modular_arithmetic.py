@@ -49,12 +49,12 @@ def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: G
 
 
 def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """1 in nine places of ten."""
+    """The number 1 in nine places of ten."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
 
 
 def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Zero in nine places of ten."""
+    """The number 0 in nine places of ten."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 0), operations
 
 

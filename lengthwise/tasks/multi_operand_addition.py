@@ -51,7 +51,7 @@ def one_counts(digits: Operands, base: int, sizes: Tensor, generator: Generator)
 
 
 def equal_operands(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """The same number again and again."""
+    """All numbers are the same."""
     return digits[:, :1].expand_as(digits)
 
 

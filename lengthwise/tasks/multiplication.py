@@ -22,10 +22,10 @@ class Multiplication(ArithmeticTask):
     travels one digit per round.
 
     With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits; without, an operand is a
-    uniform number of exactly n digits (of one digit: 0 may be drawn) and the product has no leading zeros. By default
-    the task is that of Fan et al. 2025, whose first operand has one or two bits; ``base=10 order=least
-    leading_zeros=false`` is McLeish et al.'s. In the harder set each problem has its own, uniform share of largest
-    digits (in binary: ones), so that many columns carry.
+    uniform number of exactly n digits (a one-digit operand may be 0) and the product has no leading zeros. By default
+    the task is that of Fan et al. 2025, whose first operand has one or two bits;
+    ``base=10 order=least leading_zeros=false`` is McLeish et al.'s. In the harder set each problem has its own, uniform
+    share of largest digits (in binary: ones), so that many columns carry.
     """
 
     base: Base = 2  # base of the numbers, 2 to 10

@@ -93,7 +93,8 @@ def all_highest(pair: Pair) -> Digits:
 
 
 def complement(pair: Pair) -> Digits:
-    """Columns that all add up to the largest digit: 372+627. Nothing carries, but one more would carry everywhere."""
+    """Columns that all add up to the largest digit: 372+627. No column carries, but a carry into the lowest would pass
+    through all."""
     longer = _passing_digits(pair)
     return pair.order(longer, pair.top - longer)
 

@@ -195,7 +195,7 @@ class Sorting(Task):
     ``A:321,B:54`` → ``B,A``. T = the number of numbers.
 
     The sizes are the number of numbers and their largest number of digits. A number has a uniform number of digits from
-    1 up, and is uniform among numbers of that length (of one digit: 0 may be drawn). The labels are consecutive letters
+    1 up, and is uniform among numbers of that length (a one-digit number may be 0). The labels are consecutive letters
     of a circular alphabet, A–Z and a–z, from a uniform start.
     """
 

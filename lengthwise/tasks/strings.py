@@ -260,6 +260,6 @@ def all_different(length: Int[Tensor, " b"], width: int, count: int, generator: 
 def first_comes_again(
     length: Int[Tensor, " b"], width: int, count: int, generator: Generator
 ) -> Int[Tensor, "b width"]:
-    """All symbols differ, except that the last is the first again."""
+    """All symbols differ, except that the last equals the first."""
     row = all_different(length, width, count, generator)
     return torch.where(torch.arange(width) == length[:, None] - 1, row[:, :1], row)

@@ -80,8 +80,8 @@ def solve(board: Sequence[int], side: int, most: int = 2, dice: random.Random | 
 
 
 def make_base(side: int, seed: int) -> str:
-    """Return a minimal puzzle, one that no clue can be taken from. Every fifth has a box without clues, if there is
-    such a puzzle of this solution."""
+    """Return a minimal puzzle, from which no clue can be taken. Every fifth puzzle has a box without clues, if its
+    solution allows that."""
     dice = random.Random(seed)
     (full,) = solve([0] * side**2, side, 1, dice)
     board, order, box = full[:], [*range(side**2)], dice.randrange(side)

@@ -43,7 +43,7 @@ class Validator:
         return row
 
     def weights_of(self, model: Model) -> dict[str, Tensor]:
-        """Return the weights to save: the best, or those of the model, which are the last."""
+        """Return the weights to save: the best or, if none were kept, the model's last ones."""
         return self.best["weights"] or model.state_dict()
 
     @cached_property

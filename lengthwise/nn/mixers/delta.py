@@ -70,7 +70,7 @@ class DeltaProduct(_DeltaSpec):
 
 
 class DeltaMixer(RecurrentMixer):
-    """The module of the three layers above. Its state: that of the convolution, and S "b h k v" (transposed)."""
+    """The module of the three layers above. Its state: the convolution's state, and S "b h k v" (transposed)."""
 
     def __init__(
         self, width: int, heads: int, *, taps: int, negative: bool, biases: bool, gated: bool = False, updates: int = 1

@@ -35,7 +35,7 @@ class Mamba2(MixerSpec):
 
 
 class Mamba2Mixer(RecurrentMixer):
-    """The module of ``Mamba2``. Its state: that of the convolution, and S "b h n e"."""
+    """The module of ``Mamba2``. Its state: the convolution's state, and S "b h n e"."""
 
     def __init__(self, spec: Mamba2, width: int, heads: int, *, biases: bool) -> None:
         super().__init__()

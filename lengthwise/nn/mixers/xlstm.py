@@ -30,7 +30,7 @@ class MLSTM(MixerSpec):
 
 
 class MLSTMMixer(RecurrentMixer):
-    """The module of ``MLSTM``. Its state: that of the convolution, C and n side by side "b h k v+1", and the logarithm
+    """The module of ``MLSTM``. Its state: the convolution's state, C and n side by side "b h k v+1", and the logarithm
     m "b h" of their scale."""
 
     def __init__(self, width: int, heads: int, *, taps: int, biases: bool) -> None:
@@ -105,7 +105,7 @@ class SLSTM(MixerSpec):
 
 
 class SLSTMMixer(RecurrentMixer):
-    """The module of ``SLSTM``. Its state: that of the convolution, and h, c, n and the gates' scale m, "h b e" each."""
+    """The module of ``SLSTM``. Its state: the convolution's state, and h, c, n and the gates' scale m, "h b e" each."""
 
     def __init__(self, width: int, heads: int, *, taps: int, biases: bool) -> None:
         super().__init__()

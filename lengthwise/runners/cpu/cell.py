@@ -135,9 +135,9 @@ def _backward_through_gates(
 ) -> Tensor:
     """Compute the backward pass through the gates of one step.
 
-    Writes the gradient of the gates before their nonlinearities to ``out`` and returns that of the previous long state.
-    Takes the gates after their nonlinearities, the long state ``before`` and ``after`` the step, the gradient of e, and
-    the gradient of the long state ``after`` from later steps.
+    Writes the gradient of the gates before their nonlinearities to ``out`` and returns the gradient of the previous
+    long state. Takes the gates after their nonlinearities, the long state ``before`` and ``after`` the step, the
+    gradient of e, and the gradient of the long state ``after`` from later steps.
     """
     i, f, o, new = gates.chunk(4, -2)
     to_i, to_f, to_o, to_new = out.chunk(4, -2)

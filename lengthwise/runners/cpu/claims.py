@@ -1,4 +1,4 @@
-"""The test whether a faster runner may claim a model, whose formulas must then be those of its modules.
+"""The test whether a faster runner may claim a model: its formulas must be those of the model's modules.
 
 Every module must have a known type, parts of known types, and an unpatched ``forward``, without hooks, parametrisations
 or methods set on the instance; parameters must be float32 or float64 on the runner's device; autocast must be off.
