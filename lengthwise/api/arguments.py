@@ -116,7 +116,7 @@ def sizes_from(lengths: object, task: Task) -> list[AnySize]:
     if isinstance(given, tuple) and len(given) == len(task.axes) > 1:
         given = [given]
     if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:  # which an array of numpy's may be
-        raise UsageError(f"lengths: {_quote(lengths)} is neither a size nor several")
+        raise UsageError(f"lengths: {_quote(lengths)} is neither a size nor a list of sizes")
     sizes: list[AnySize] = []
     for size in islice(given, MOST_SIZES + 1):
         whole = size if isinstance(size, tuple) else (size,)
@@ -125,13 +125,13 @@ def sizes_from(lengths: object, task: Task) -> list[AnySize]:
             isinstance(part, Integral) and not isinstance(part, bool) and 0 < int(part) <= LARGEST for part in whole
         ):
             raise UsageError(
-                f"lengths: {_quote(size)} is no size: sizes are whole numbers from 1 up, to a million at most"
+                f"lengths: {_quote(size)} is not a size: sizes are whole numbers from 1 up, to a million at most"
             )
         sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
     if len(sizes) > MOST_SIZES:
         raise UsageError(f"lengths: these are more than {MOST_SIZES:,} sizes, or never end; give fewer")
     if not sizes:
-        raise UsageError("lengths is empty: give one or more sizes, or leave it out")
+        raise UsageError("lengths is empty: give one or more sizes, or omit it")
     return sizes
 
 
@@ -164,7 +164,7 @@ def scores_from(source: object) -> Scores:
         source = Run.open(source)
     found = runs.Run(source.folder, source.recipe).scores if isinstance(source, Run) else source
     if not isinstance(found, Scores):
-        raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_quote(source)}")
+        raise UsageError(f"compare takes scores that evaluate returned, runs or their folders, not {_quote(source)}")
     return found
 
 
@@ -183,7 +183,7 @@ def training_recipe(
         recipe = read_recipe(weights_folder(came_from))
     chosen = recipe_from(recipe, task)
     if given["model"] is not None and isinstance(recipe, (ModelSpec, nn.Module)):
-        raise UsageError(f"model: there is one already, {type(recipe).__name__}; give one of the two")
+        raise UsageError(f"model: {type(recipe).__name__} is a model already; give only one")
     if task is not None:
         given |= {"task": task_from(task)}
     if lengths is not None:
@@ -197,5 +197,5 @@ def run_to_save_in(weights: object) -> Run:
     """Return the run in whose folder scores are saved. Raises UsageError if these weights are not a run."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
     if run is None or not run.is_run:
-        raise UsageError(f"save: scores are kept in a run's folder, and {_quote(weights)} is no run")
+        raise UsageError(f"save: scores are kept in a run's folder, and {_quote(weights)} is not a run")
     return run

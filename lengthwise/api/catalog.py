@@ -180,7 +180,7 @@ def _find_by_name(what: str, name: str, known: dict[str, Any]) -> Any:
         )
         near = suggest(name, known) if isinstance(name, str) else ""
         if what == "recipe" and not near:
-            near = "; one of your own is known with --import MODULE"
+            near = "; import your own by --import MODULE"
         if what == "recipe" and name in {kebab(kind) for kind in kinds(Task)}:
             own = [one for one in known if one.endswith(f"-{name}")]
             near = f"; it is a task, of which there are {', '.join(own[:3])} and others" if own else "; it is a task"

@@ -39,7 +39,7 @@ def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
             if isinstance(found, nn.Module):
                 return found
             raise UsageError(
-                f"the function that builds the module returns {quote_value(found)}, which is no torch module"
+                f"the function that builds the module returns {quote_value(found)}, which is not a torch module"
             )
         new = copy.deepcopy(module)
         for name, part in [*new.named_modules()][::-1]:  # a part that resets its own parts' biases comes after them
@@ -61,7 +61,7 @@ def train_seeds(
     """Train several seeds and return their runs; a module, given or built by a function, has different weights in
     each."""
     if seeds is not None and named["folder"] is not None:
-        raise UsageError("folder: each seed has a folder of its own: leave folder or seeds out")
+        raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
     fresh = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
     first = seed if seed is not None else recipe_from(recipe, named["task"]).seed if not fresh and recipe else 0
     runs = []

@@ -101,7 +101,7 @@ class _Asker:
     def reason(self) -> str:
         """The reason why some prompts have no reply."""
         capped = [f"--limit {self.options.limit} is reached"] if self.capped else []
-        return "; ".join([*capped, *([f"the last trouble: {self.trouble}"] if self.trouble else [])])
+        return "; ".join([*capped, *([f"the last error: {self.trouble}"] if self.trouble else [])])
 
     async def run(self, items: Iterable[Item]) -> None:
         """Ask all items. Raises UsageError for errors that would repeat."""

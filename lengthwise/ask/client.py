@@ -134,12 +134,12 @@ class Client:
         inner = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
         message = inner.get("message", inner) if isinstance(inner, dict) else inner
         quoted = f"{status}: {message}" if message else f"{status}"
-        no_key = f"it asks for a key (401): set {variable}, or name another variable by --key-variable"
+        no_key = f"it needs a key (401): set {variable}, or name another variable by --key-variable"
         mistakes = {
             401: f"the key in {variable} is refused (401)" if self.key.value else no_key,
-            402: f"it asks to be paid ({quoted})",
+            402: f"it needs payment ({quoted})",
             403: f"it forbids this ({quoted})",
-            404: f"no model {self.inquiry.model} there, or no such address, which mostly ends in /v1 ({quoted})",
+            404: f"it has no model {self.inquiry.model}, or its address is wrong (most end in /v1) ({quoted})",
         }
         if status < 400:
             mistakes[status] = f"it has moved ({status}): give its new address"

@@ -70,7 +70,7 @@ def read_csv(path: Path) -> list[Row]:
     for number, line in enumerate(csv.DictReader(_read_lines(path)), 1):
         row: Row = {}
         if None in line:
-            raise UsageError(f"{path}: row {number} has more cells than there are columns")
+            raise UsageError(f"{path}: row {number} has more cells than the header")
         for name, cell in line.items():
             if cell or name == "stopping":  # language models have no stopping rule
                 head, _, key = name.partition(".")
@@ -97,9 +97,9 @@ def _read_lines(path: Path) -> list[str]:
             content = file.read(MAX_TEXT + 1)
         text = content.decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UsageError(f"{packed}: not a complete gzip file of text ({one_line(error)})") from None
+        raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({one_line(error)})") from None
     if len(content) > MAX_TEXT:
-        raise UsageError(f"{packed}: unpacks to more than {MAX_TEXT:,} bytes")
+        raise UsageError(f"{packed}: unpacks to more than the limit, {MAX_TEXT:,} bytes")
     return text.splitlines()
 
 

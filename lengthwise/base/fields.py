@@ -115,7 +115,7 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
     try:
         return validate(kind, value, path)
     except RecursionError:
-        raise UsageError(f"{path or 'recipe'}: it is nested too deep") from None
+        raise UsageError(f"{path or 'recipe'}: nested too deeply") from None
 
 
 def override(part: T, changes: Iterable[str]) -> T:
@@ -139,7 +139,7 @@ def _apply_changes(tree: Any, changes: Iterable[str]) -> Any:
         validate(str, change, "a change")
         name, equals, text = change.partition("=")
         if not equals or not name:
-            raise UsageError(f"a change is written name=value, not {quote_value(change)}")
+            raise UsageError(f"write a change as name=value, not {quote_value(change)}")
         _set_at_path(tree, name.split("."), parse(text, name), name)
     return tree
 
@@ -236,14 +236,14 @@ def _validate_row(kind: Any, options: tuple[Any, ...], value: Any, path: str) ->
         raise UsageError(f"{path}: {quote_value(value)} is not a JSON object")
     if options:
         for name, part in value.items():
-            validate(options[0], name, f"{path}: a name in it")
+            validate(options[0], name, f"{path}: a key")
             validate(options[1], part, f"{path}.{name}")
         return value
     for name, hint in field_types(kind).items():
         if name in value:
             validate(hint, value[name], f"{path}: {name}")
         elif name in kind.__required_keys__:
-            raise UsageError(f"{path}: it lacks the field {name}")
+            raise UsageError(f"{path}: the field {name} is missing")
     return value
 
 
@@ -292,7 +292,7 @@ def _validate_part(base: Any, value: Any, path: str) -> Any:
         value = {"kind": value}
     known = kinds(base)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        fields = f"; a field of it is set as {path}.FIELD={value}" if path and isinstance(value, int | float) else ""
+        fields = f"; set a field of it as {path}.FIELD={value}" if path and isinstance(value, int | float) else ""
         raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(known)}{fields}")
     name = value["kind"]
     if name not in known:
@@ -306,7 +306,7 @@ def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     for name, value in values.items():
         if name not in field_types(cls):
             own = vars(cls).get(name)
-            typed = f"; write its type in {cls.__name__}, {name}: {type(own).__name__} = {own!r}"
+            typed = f"; annotate its type in {cls.__name__}: {name}: {type(own).__name__} = {own!r}"
             raise UsageError(
                 f"{inside}{quote_value(name, quoted=False)}: there is no such field; {cls.__name__} has: "
                 f"{', '.join(field_types(cls)) or 'none'}{suggest(name, field_types(cls))}"

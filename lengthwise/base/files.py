@@ -120,7 +120,7 @@ def check_no_link(path: Path) -> None:
 
 def _refuse_link(path: Path, state: os.stat_result) -> None:
     if stat.S_ISLNK(state.st_mode):
-        raise UsageError(f"{path}: a link, and nothing is written through links; put a file there, or delete it")
+        raise UsageError(f"{path}: a link, and nothing is written through links; replace it by a file, or delete it")
     if not stat.S_ISREG(state.st_mode):
         raise UsageError(f"{path}: not a regular file; remove it")
     if state.st_nlink > 1:
@@ -180,7 +180,7 @@ def check_regular(path: Path) -> Path:
 def path_of(value: str | Path) -> Path:
     """Return an argument as a path. Raises UsageError if it is not a valid one, or too long."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
-        raise UsageError(f"a name or a folder is needed, not {quote_value(value)}")
+        raise UsageError(f"give a name or a folder, not {quote_value(value)}")
     try:
         Path(value).exists()
     except OSError as error:
@@ -207,7 +207,7 @@ def read_bytes(path: Path, max_bytes: float = MAX_TEXT_BYTES) -> bytes:
 
 def _check_size(path: Path, size: int, most: float) -> None:
     if size > most:
-        raise UsageError(f"{path}: too large, {bytes_text(size)}: at most {bytes_text(most)} are read")
+        raise UsageError(f"{path}: too large: {bytes_text(size)}; the limit is {bytes_text(most)}")
 
 
 def read_text(path: Path) -> str:
@@ -216,7 +216,7 @@ def read_text(path: Path) -> str:
         return read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"{path.parent}: its {path.name} cannot be read ({reason})") from None
+        raise UsageError(f"{path}: cannot be read ({reason})") from None
 
 
 def read_tree(path: Path) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def translate_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{folder}: cannot write there ({error.strerror or error})") from None
+        raise UsageError(f"{folder}: cannot be written to ({error.strerror or error})") from None
 
 
 def read_rows(schema: Any, path: Path, damaged: list[UsageError] | None = None) -> list[dict[str, Any]]:
@@ -321,6 +321,6 @@ def read_rows(schema: Any, path: Path, damaged: list[UsageError] | None = None) 
             rows.append(fields.decode(schema, parse_object(line, where), where))
         except UsageError as error:
             if damaged is None:
-                raise UsageError(f"{error}; take that line out") from None
+                raise UsageError(f"{error}; delete that line") from None
             damaged.append(error)
     return rows

@@ -32,7 +32,7 @@ def parse(text: str, name: str = "value") -> Any:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         words = f"; several words need quotes: \"'{text}'\"" if re.fullmatch(rf"{WORD}( +{WORD})+", text) else ""
         raise UsageError(
-            f"{name}: {quote_value(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple{words}"
+            f"{name}: {quote_value(text)} is neither a number, a word, a class like Uniform(top=20), nor a tuple{words}"
         ) from None
 
 
@@ -66,7 +66,9 @@ def _to_value(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
             raise UsageError(f"name the field of {kind}, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
         case ast.Call(func=ast.Constant(value=str(path))) if "." in path:
-            raise UsageError(f"{path}: a kind is given by its name, {path.rpartition('.')[2]}, and found by --import")
+            raise UsageError(
+                f"{path}: write the name alone, {path.rpartition('.')[2]}, and import its module by --import"
+            )
     raise ValueError
 
 

@@ -25,7 +25,7 @@ def bytes_text(count: float) -> str:
     """Format a number of bytes: ``329 MB``."""
     units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
     power = min(len(units) - 1, int(math.log(max(count, 1), 1000)))
-    return f"{count / 1000**power:,.0f} {units[power]}" if count < 1e22 else "more than there is"
+    return f"{count / 1000**power:,.0f} {units[power]}" if count < 1e22 else "more than 10⁴ EB"
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ from lengthwise.base.ranges import (
     Whole,
 )
 
-SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as tables show it
+SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, such as 8 or 8x12")]  # as tables show it
 
 
 class MetricsRow(TypedDict):

@@ -56,9 +56,9 @@ def loops_text(row: Row) -> str:
 def loops_notes(rows: Iterable[Row]) -> list[str]:
     """Return notes on the loops column, including the sizes at which a rule reached its limit."""
     rows = list(rows)
-    notes = ["loops: that of the answer, of those run"] * any(loops_text(row).count("of") for row in rows)
+    notes = ["loops: the loop of the answer, of all loops run"] * any(loops_text(row).count("of") for row in rows)
     ended = {f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}": row for row in rows if row.get("at_limit")}
-    return notes + [f"never stopped, so ended by the rule's limit: {', '.join(ended)} of the problems"] * bool(ended)
+    return notes + [f"ended by the rule's limit: {', '.join(ended)} of the problems"] * bool(ended)
 
 
 def trained_on(sizes: Sequence[int], tops: Sequence[int]) -> bool:
@@ -80,9 +80,9 @@ def interval_notes(rows: Iterable[Row]) -> list[str]:
     """Return notes on intervals that do not count every problem; empty if there are none."""
     rows = list(rows)
     sizes = sorted({row["together"] for row in rows if row.get("together")})
-    notes = [f"one loop was chosen for each {size} problems: those intervals are over batches" for size in sizes]
+    notes = [f"the rule chose one loop per {size} problems: their intervals are over batches" for size in sizes]
     repeats = any(row.get("fixed_set") for row in rows)
-    return notes + ["a fixed set repeats problems: those intervals count each problem once"] * repeats
+    return notes + ["a fixed set repeats problems: their intervals count each problem once"] * repeats
 
 
 def uniform_in(rows: Iterable[Row]) -> dict[Sizes, Row]:

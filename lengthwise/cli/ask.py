@@ -89,7 +89,7 @@ def run(args: Options) -> int:
     print_result(args, result, *([language_model_table(rows)] if rows else []), Text(summary, overflow="fold"))
     if outcome.left:
         counted = f"{outcome.left} of {len(prompts)} prompts have no reply"
-        warn(f"{counted} ({outcome.reason}); the same command goes on from here")
+        warn(f"{counted} ({outcome.reason}); the same command continues from here")
     return 1 if outcome.left else 0
 
 
@@ -132,4 +132,4 @@ def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
 def _warn_of_damage(asked: InquiryRun) -> None:
     if damaged := asked.damaged_replies():
         others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
-        warn(f"{damaged[0]}{others}: set aside, and asked again")
+        warn(f"{damaged[0]}{others}: set aside and asked again")

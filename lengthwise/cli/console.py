@@ -79,7 +79,7 @@ def save_page(args: OutputOptions, file: str, page: str, **more: Any) -> int:
     from lengthwise.viewer.document import write_page
 
     path, size = write_page(file, page), len(page.encode())
-    written = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
+    written = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it works offline"
     return print_result(args, {"file": str(path), "bytes": size, **more}, written)
 
 

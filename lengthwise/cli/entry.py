@@ -121,7 +121,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _resume_hint(args: argparse.Namespace) -> str:
-    return "; the same command goes on from here" if args.verb in KEEPING else ""
+    return "; the same command continues from here" if args.verb in KEEPING else ""
 
 
 def _load_verb(args: argparse.Namespace) -> Callable[[], int]:

@@ -44,7 +44,7 @@ def run(args: Options) -> int:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
         own_recipes, own_studies = catalog.describe_own()
-        systems.append(sources.System("yours", "Recipes of what was imported", own_recipes))
+        systems.append(sources.System("yours", "Recipes of imported modules", own_recipes))
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything |= {"studies": studies} | _sections_on_disk()

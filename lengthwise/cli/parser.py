@@ -26,17 +26,17 @@ EXAMPLES = {
     "solve looped-pairs 128+9": "answer at once, with weights that are shipped",
     "train looped-parity --seeds 3": "three seeds, measured at up to 5 times the length",
     "train looped-pairs model.width=32": "any field of a recipe can be changed",
-    "train --from RUN steps=600": "go on from a run, up to step 600",
+    "train --from RUN steps=600": "continue a run up to step 600",
     "evaluate looped-pairs --lengths 8-100:4": "measure weights, or a run's folder",
     "sweep looped-parity model.width=32,64": "every value of a field, the best kept as a recipe",
     "attack looped-pairs": "search for problems that it gets wrong",
     "depth looped-pairs": "what do more loops do to its answer and state?",
-    "verify looped-pairs": "is it what it says it is?",
+    "verify looped-pairs": "check weights against their claims",
     "check own_task": "is the task in own_task.py right?",
-    "check problems.jsonl": "is this file a task?",
+    "check problems.jsonl": "is this file of problems valid?",
     "report runs/*": "tables, figures and CSV",
     "show RoPE": "a part and its fields; or a field: model.positions",
-    "show looped-pairs --html page.html": "a page on which the model itself thinks",
+    "show looped-pairs --html page.html": "a page that runs the model in the browser",
 }
 _ABOUT = "Train small sequence models on short problems;\nsee whether they solve longer ones."
 _COMPLETION = """completion: pip install 'lengthwise[complete]', then

@@ -122,7 +122,7 @@ def _check_options(args: Options) -> None:
     }
     given = [name for name, value in drawn.items() if value is not None and value is not False]
     if args.matrix and (args.html or args.stopping):
-        raise UsageError("--matrix draws one figure: leave --html and --stopping out")
+        raise UsageError("--matrix draws one figure: omit --html and --stopping")
     if args.html and given:
         raise UsageError(f"--html writes one page of existing scores: omit {' and '.join(given)}")
     if not args.stopping and (given := [name for name, value in measured.items() if value is not None]):
@@ -139,7 +139,7 @@ def _runs_among(names: Sequence[str]) -> list[str]:
              or (is_published(path) and path.resolve().parent == beside)]  # fmt: skip
     if len(among) in (0, len(names)):
         return list(names)
-    warn(f"left out, as no runs: {', '.join(among)}")
+    warn(f"skipped, not runs: {', '.join(among)}")
     return [name for name in names if name not in among]
 
 
@@ -190,7 +190,7 @@ def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
             try:
                 found |= operations_by_id([run.recipe for run in _open_runs([one])], progress)
             except UsageError as error:
-                progress.note(f"{one.folder.name}: its operations are not known: {error}")
+                progress.note(f"{one.folder.name}: its operations are unknown: {error}")
     return found
 
 

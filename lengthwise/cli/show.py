@@ -84,7 +84,7 @@ def _show_recipe(args: Options) -> int:
     from lengthwise.training.cost import cost, describe_runner, evaluation_seconds, known_cost
 
     recipe, minutes = recipe_of(args.recipe, args.changes), None
-    with show_elapsed(f"{recipe.name}: some steps, to see what they cost", quiet=not args.measure):
+    with show_elapsed(f"{recipe.name}: measuring the cost of a step", quiet=not args.measure):
         price = cost(recipe) if args.measure else known_cost(recipe)
         if args.measure and price.source == "measured":
             minutes = evaluation_seconds(recipe) / 60

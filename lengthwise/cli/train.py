@@ -144,8 +144,8 @@ def _continued_recipe(args: Options, parent: str) -> Recipe:
         recipe = recipe_of(args.recipe, args.changes)
     recipe = continue_from(parent, recipe)
     if recipe.parent and not recipe.parent.state and not args.quiet:
-        why = "it kept no state (--keep-state), or its optimizer is another"
-        warn(f"goes on from the weights of {parent} at step {recipe.start:,}; the optimizer starts anew: {why}")
+        why = "its optimizer state was not kept (--keep-state) or does not fit"
+        warn(f"continues from the weights of {parent} at step {recipe.start:,}; the optimizer starts anew: {why}")
     return recipe
 
 
@@ -156,9 +156,9 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
     new = [path for path in new if not (path / "config.json").exists()]
     if not new:
         return
-    rest = f"to go on from its weights: lengthwise train --from {folder} …"
+    rest = f"to continue from its weights: lengthwise train --from {folder} …"
     if not old.done:
-        rest = f"to finish it, leave the changes out: lengthwise train {folder}"
+        rest = f"to finish it, omit the changes: lengthwise train {folder}"
     warn(f"with these changes {folder} is another recipe, trained from step 0 in {new[0]}{', …' * (len(new) > 1)}; "
          f"{folder} stays as it is: {rest}")  # fmt: skip
 
@@ -189,7 +189,7 @@ def _print_runs(args: Options, runs: Sequence[Run]) -> None:
     for run in runs:
         about = run.about()
         result.append({"run": str(run.folder), "about": about, "scores": run.rows("scores")})
-        seconds = duration(about["wall_s"]) if "wall_s" in about else "nobody knows in what time"
+        seconds = duration(about["wall_s"]) if "wall_s" in about else "unknown time"
         matmul = about.get("matmul", "fp32")
         time = seconds + f", products in {matmul}" * (matmul != "fp32") if run.done else DIVERGED
         where.append(Text.assemble((str(run.folder), "dim"), f"  {time}"))

@@ -47,7 +47,7 @@ def run(args: Options) -> int:
         path = Path(args.weights)
         if not path.exists():
             raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
-        return _print_record(args, read(path), f"{path}: as it was written")
+        return _print_record(args, read(path), f"{path}: unchanged")
     folder = weights_folder(args.weights)
     weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
     weights = replace(weights, name=name_of(args.weights, folder))

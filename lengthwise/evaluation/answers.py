@@ -300,7 +300,7 @@ class RandomStart(Model):
         super().__init__()
         if not model.start_noise:
             raise UsageError(
-                f"{type(model).__name__} starts from one state here: Restarts needs a model whose first state is "
+                f"{type(model).__name__} always starts from one state: Restarts needs a model whose first state is "
                 "random in training, e.g. Transformer(noise=1)"
             )
         self.model, self.number = model, number

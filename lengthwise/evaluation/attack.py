@@ -110,7 +110,7 @@ def attack(
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, 1, stopping)
     if rule.together > 1:
-        raise UsageError(f"an attack tries problems one by one, and {rule.name} looks at many: choose per=example")
+        raise UsageError(f"an attack tries single problems, but {rule.name} needs a batch: choose per=example")
     if seconds <= 0 or (tries is not None and tries < 1):
         raise UsageError("an attack needs seconds above 0, or 1 try or more")
     chosen = _choose_sizes(recipe, sizes)

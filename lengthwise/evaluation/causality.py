@@ -73,7 +73,7 @@ def _check_layout(recipe: Recipe) -> None:
         if not torch.equal(value, getattr(changed, name)):
             raise UsageError(
                 f"the layout {type(layout).__name__} shows the answer: another answer changes {name}, which a model "
-                "could copy; leave the answer out, or set decodes = True and causal = True"
+                "could copy; omit the answer, or set decodes = True and causal = True"
             )
 
 
@@ -161,7 +161,8 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         # Rows of one symbol fail too if it lacks positions. On a GPU, a second error would stop the process.
         _logits(deepcopy(model).cpu(), replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
         raise UsageError(
-            f"{name} does not know all {len(reads)} symbols of {recipe.task.name} in {type(recipe.layout).__name__}"
+            f"{name} has too few embeddings for the {len(reads)} symbols of {recipe.task.name} in "
+            f"{type(recipe.layout).__name__}"
         ) from None
     if logits.shape[-1] < len(writes):
         raise UsageError(

@@ -32,7 +32,7 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     """
     recipe = weights.recipe
     if recipe.layout.decodes:
-        raise UsageError(f"{weights.name}: its layout feeds the answer in, so its confidence is not comparable")
+        raise UsageError(f"{weights.name}: its layout feeds in the right answer, so its confidence is not comparable")
     sizes = recipe.sizes(size)
     batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)

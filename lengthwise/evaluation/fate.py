@@ -26,9 +26,11 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
     last."""
     model, recipe = weights.model.eval(), weights.recipe
     if recipe.layout.decodes:
-        raise UsageError(f"{weights.name}: its layout feeds the answer in, so further loops do not change its answer")
+        raise UsageError(
+            f"{weights.name}: its layout feeds in the right answer, so further loops do not change its answer"
+        )
     if int(recipe.loops.planned(torch.tensor([9]))) < 2:
-        raise UsageError(f"{weights.name}: its loops are planned to be 1; depth is for looped weights")
+        raise UsageError(f"{weights.name}: it runs a single loop; depth is for looped weights")
     sizes = recipe.tops if size is None else recipe.sizes(size)
     batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)

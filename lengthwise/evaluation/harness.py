@@ -52,7 +52,7 @@ def write_harness_task(
         files += [rows, folder / f"{own}.yaml"]
         write(files[-1], (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode())  # JSON is YAML
     if not files:
-        raise UsageError("a task folder needs a size or several")
+        raise UsageError("a task folder needs one or more sizes")
     tasks = [file.stem for file in files if file.suffix == ".yaml"]
     write(folder / f"{name}.yaml", (json.dumps({"group": name, "task": tasks}, indent=1) + "\n").encode())
     return [*files, folder / f"{name}.yaml"]

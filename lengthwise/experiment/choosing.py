@@ -17,9 +17,7 @@ def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
     found = recipe.change(f"{path}={value}" for path, value in point.items())
     if (found.task, found.lengths.top) != (recipe.task, recipe.lengths.top):
         changed = ", ".join(f"{path}={value}" for path, value in point.items())
-        raise UsageError(
-            f"{changed}: recipes are compared on one task at one training length, {recipe.lengths.top} here"
-        )
+        raise UsageError(f"{changed}: keep the task and the training length, {recipe.lengths.top}, to compare recipes")
     return found
 
 

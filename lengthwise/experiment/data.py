@@ -93,7 +93,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
         found = [_drop_repeats(Problems.join(found))]
         kept = len(found[0])
         if kept - before < chunks * CHUNK // 10_000:
-            raise UsageError(f"source: {task.name} has little more than {kept} different problems: reduce rows")
+            raise UsageError(f"source: {task.name} has only about {kept} different problems: reduce rows")
     return found[0].take(slice(source.rows))
 
 
@@ -130,7 +130,7 @@ def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
     smallest = next((family.smallest for family in task.families if family.name == kind), 0)
     if size[0] < smallest:
-        raise UsageError(f"{task.name}: problems called {kind} start at size {smallest}, not {size[0]}")
+        raise UsageError(f"{task.name}: its {kind} problems start at size {smallest}, not {size[0]}")
 
 
 def fresh_problems(
@@ -154,7 +154,7 @@ def fresh_problems(
     task, source = task.part(purpose), source_of(task, source)
     check_size(task, size, kind)
     if kind == "natural" and len(set(size)) > 1:
-        raise UsageError(f"natural problems are as long on every axis: {max(size)}, not {'x'.join(map(str, size))}")
+        raise UsageError(f"natural problems have one size on every axis: {max(size)}, not {'x'.join(map(str, size))}")
     sample = sampler(task, kind)
     address = "hard" if kind == task.harder else kind  # two names of one set of problems
     draw = stream(seed, "test", task.name, address, *size, -1 if step is None else step)

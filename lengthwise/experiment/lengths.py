@@ -103,7 +103,7 @@ class OneOf(SampledLengths):
 
     def __post_init__(self) -> None:
         if not self.sizes:
-            raise UsageError("lengths: OneOf needs a size or several, e.g. OneOf(sizes=(4,8,16))")
+            raise UsageError("lengths: OneOf needs one or more sizes, e.g. OneOf(sizes=(4,8,16))")
         super().__post_init__()
 
     @property

@@ -64,7 +64,7 @@ def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
         names = [cls.__name__ for cls in _user_classes({type(part) for part in parts_in(recipe)})]
         if not names and isinstance(error, Exception):
             raise
-        parts = f"; it has parts of your own: {', '.join(names)}" if names else ""
+        parts = f"; it uses your own classes: {', '.join(names)}" if names else ""
         raise UsageError(f"{recipe.name}: {describe_user_error(error)}{parts}") from error
 
 

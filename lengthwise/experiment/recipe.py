@@ -120,13 +120,11 @@ class Recipe(fields.Config):
             raise UsageError(f"accumulate={self.accumulate}: a batch has at most {self.batch} parts")
         if self.accumulate > 1 and self.objective.takes_several_steps:
             kind = type(self.objective).__name__
-            raise UsageError(
-                f"accumulate={self.accumulate}: {kind} takes several steps on a batch: leave accumulate out"
-            )
+            raise UsageError(f"accumulate={self.accumulate}: {kind} takes several steps on a batch: omit accumulate")
         if self.start >= self.steps:
             raise UsageError(
-                f"steps={self.steps}: the run that it continues took {self.start} steps, which count: write "
-                f"steps={2 * self.start} for as many again"
+                f"steps={self.steps}: this includes the {self.start} steps of the run that it continues: write "
+                f"steps={2 * self.start} to train as long again"
             )
         self._check_source()
         self.layout.check(self.task)
@@ -147,7 +145,7 @@ class Recipe(fields.Config):
         named = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
         least, top = min((family.smallest for family in named), default=0), self.tops[0]
         if least > top:
-            raise UsageError(f"family_names: these start at size {least}, and training ends at {top}")
+            raise UsageError(f"family_names: these start at size {least}, but training ends at {top}: name others")
         if self.families and not self.task.families:
             raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
 
@@ -161,7 +159,9 @@ class Recipe(fields.Config):
                 "source: a fixed set is drawn first: lengths must not grow, hard must be 0, families must be 0"
             )
         if self.source.rows < self.batch:
-            raise UsageError(f"source: a set of {self.source.rows} rows is smaller than a batch of {self.batch}")
+            raise UsageError(
+                f"source: a set of {self.source.rows} rows is smaller than a batch of {self.batch}: raise rows"
+            )
 
     @property
     def start(self) -> int:

@@ -195,7 +195,7 @@ class Settled(Stopping):
 
     def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
         if trace.movement is None:
-            raise UsageError(f"{self.name} reads how far loops move the state, which this trace lacks")
+            raise UsageError(f"{self.name} needs trace.movement, which this trace lacks")
         return trace.movement[-1, :, self.period - 1] < self.below
 
 
@@ -246,8 +246,8 @@ def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     if (wrong := limit < 1).any():
         row = int(wrong.long().argmax())
         raise UsageError(
-            f"{rule.name}: limit gives {int(limit[row])} loops to a row with {int(planned[row])} planned loops; "
-            "every row runs 1 or more"
+            f"{rule.name}: limit gives {int(limit[row])} loops for a row with {int(planned[row])} planned loops; "
+            "it must give 1 or more"
         )
     return limit
 
@@ -261,8 +261,8 @@ def choose_loops(
     if (wrong := (chosen < 1) | (chosen > limit)).any():
         row = int(wrong.long().argmax())
         raise UsageError(
-            f"{rule.name}: choose named loop {int(chosen[row])} of a row that ran loops 1 to {int(limit[row])}; "
-            "what a trace holds after trace.loops is undefined"
+            f"{rule.name}: choose returned loop {int(chosen[row])} for a row that ran {int(limit[row])}; "
+            "a trace is undefined after trace.loops"
         )
     return chosen
 
@@ -271,7 +271,7 @@ def _check_rows(rule: Stopping, method: str, found: object, dtype: torch.dtype, 
     if not isinstance(found, Tensor) or found.dtype != dtype or found.shape != (rows,):
         what = f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         wanted = "torch.bool" if dtype == torch.bool else "torch.long"
-        raise UsageError(f"{rule.name}: {method} gives a {wanted} for each of {rows} rows, not {what}")
+        raise UsageError(f"{rule.name}: {method} must return a {wanted} for each of {rows} rows, not {what}")
 
 
 def window_of(trace: Trace, end: int, size: int, loop: int) -> Trace:
@@ -290,9 +290,7 @@ def done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b
     done = rule.done(window_of(latest, len(latest.ends), rule.window, loop), planned)
     _check_rows(rule, "done", done, torch.bool, len(planned))
     if rule.back >= min(loop, rule.window) and done.any():
-        raise UsageError(
-            f"{rule.name}: done stopped a row after loop {loop}, but its answer is {rule.back} loops earlier"
-        )
+        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, but its answer is {rule.back} loops back")
     return done
 
 

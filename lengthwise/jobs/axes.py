@@ -12,7 +12,7 @@ from lengthwise.base.errors import UsageError
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 FORBIDDEN = {  # fields that do not change the method: the best value would be chosen by luck
-    "name": "a name changes nothing that could be compared",
+    "name": "a name does not change training",
     "seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
     "data_seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
 }

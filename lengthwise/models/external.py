@@ -51,7 +51,7 @@ class ExternalModule(ModelSpec):
     def of(module: nn.Module) -> ExternalModule:
         """Return the configuration of a module. Raises UsageError if its weights are not initialised yet."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
-            raise UsageError(f"{type(module).__name__} has lazy parts without weights: call it on some tokens first")
+            raise UsageError(f"{type(module).__name__} has lazy layers without weights: call it on some tokens first")
         digest, form = _weights(module), _weights(module, numbers=False)
         # The attributes of all modules, such as a number of heads, which neither weights nor ``repr`` need show.
         seen: dict[int, int] = {}
@@ -109,7 +109,7 @@ def _config_of(module: nn.Module) -> str:
 def _from_config(name: str, text: str) -> nn.Module:
     """Build a model of transformers, with new weights, from the name of its class and its configuration. Raises
     UsageError if transformers is missing or lacks this model."""
-    transformers = import_library("transformers", "transformers", f"this model is a {name} of transformers")
+    transformers = import_library("transformers", "transformers", f"this model, {name}, needs transformers")
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise UsageError(f"transformers {transformers.__version__} has no model {name}")

@@ -84,7 +84,7 @@ class SinglePass(Model):
             if hasattr(output, "last_hidden_state"):
                 what += " without logits: take its class with a head, such as …ForTokenClassification"
             raise UsageError(
-                f"a module takes tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary), "
+                f"a module must map tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary), "
                 f"but {type(self.module).__name__} gave {what}"
             )
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
@@ -116,6 +116,6 @@ def is_position_error(error: Exception) -> bool:
 def describe_too_few_positions(count: int, error: Exception) -> str:
     """Return the message for a module that fails on rows of ``count`` positions."""
     return (
-        f"fails on rows of {count} positions ({type(error).__name__}: {one_line(error)}): if it has fewer, give it "
-        "more, or shorter problems"
+        f"fails on rows of {count} positions ({type(error).__name__}: {one_line(error)}): if its "
+        "position table is shorter, enlarge it, or use shorter problems"
     )

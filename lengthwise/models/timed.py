@@ -49,11 +49,11 @@ class Timed(ModelSpec):
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         if EQUALS not in reads.symbols or END not in writes.symbols or PAUSE in reads.symbols:
-            raise UsageError("Timed is for a layout with = and an end symbol, without pauses, e.g. FullOutput")
+            raise UsageError("Timed needs a layout with = and an end symbol, but no pauses, e.g. FullOutput")
         answers = self.answers.build(reads, writes, causal=causal)
         clock = self.clock.build(reads, Vocab(("waits", "done")), causal=causal)
         if not isinstance(answers, Model) or not isinstance(clock, Model):
-            raise UsageError("answers and clock of Timed are models that can be looped, e.g. Transformer")
+            raise UsageError("answers and clock of Timed must be models that can be looped, e.g. Transformer")
         return TimedModel(
             answers, clock, reads.id(EQUALS), writes.id(END), _blind_symbols(reads) if self.blind else None
         )

@@ -39,7 +39,7 @@ class AttentionContext(NamedTuple):
         keys = _drop_none(encoding.keys(inputs) for encoding in encodings)
         blanks = _drop_none(encoding.blank() for encoding in encodings)
         if len(angles) > 1 or len(blanks) > 1:
-            raise UsageError("a model takes one rotary encoding, and one encoding with a blank, at most")
+            raise UsageError("a model takes at most one rotary encoding, and at most one with a blank")
         biases = _drop_none(encoding.attention_bias(inputs) for encoding in encodings)
         # A blank is a column of the bias, so it needs a bias, even if that only hides later positions.
         bias = None if causal and not biases and not blanks else _mask_keys(biases, inputs.padding_mask, causal)

@@ -43,7 +43,7 @@ class _ByDigitPosition(Position):
     def _draw_offset(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
         # Check the largest possible offset, not the drawn one, so that training fails at the first step.
         most = int(_digit_positions(inputs).amax()) + self.offset - 1
-        _check_fits(type(self).__name__, most, self.size, "ask for shorter numbers, a larger size or a smaller offset")
+        _check_fits(type(self).__name__, most, self.size, "use shorter numbers, a larger size or a smaller offset")
         return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
 
 
@@ -81,7 +81,7 @@ class _Table(Encoding):
                 self.table.weight.copy_(_sines(spec.size + 1, width) * (spec.std * math.sqrt(2)))
 
     def check(self, inputs: Inputs) -> None:
-        advice = f"ask for shorter numbers, or train with {self.kind}(size=…) larger, and offset with it"
+        advice = f"use shorter numbers, or train with larger {self.kind}(size=…, offset=…)"
         _check_fits(self.kind, int(_digit_positions(inputs.host).amax()), self.table.num_embeddings - 1, advice)
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:

@@ -101,7 +101,9 @@ class PlainMixer(Mixer):
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
             shape = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a {type(mixed).__name__}"
             name = type(self.module).__name__
-            raise UsageError(f"a mixer takes states {tuple(x.shape)} to states of that shape, but {name} gave {shape}")
+            raise UsageError(
+                f"a mixer maps states {tuple(x.shape)} to states of that shape, but {name} returned {shape}"
+            )
         return mixed
 
 

@@ -112,7 +112,7 @@ class LearnedEncoding(Encoding):
         if width > size:
             raise UsageError(
                 f"a row of {width} positions does not fit the learned table of {size}: "
-                "ask for a shorter length, or train with Learned(size=…) larger"
+                "use shorter problems, or train with a larger Learned(size=…)"
             )
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
@@ -238,7 +238,7 @@ def _choose_positions(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "
     """Return, for each row of n tokens, the first n numbers of ``drawn`` in increasing order."""
     longest, most = int(inputs.padding_mask.sum(1).max()), len(drawn)
     if longest > most:
-        raise UsageError(f"a row of {longest} positions takes Randomized(most={longest}) or more, not {most}")
+        raise UsageError(f"a row of {longest} positions needs Randomized(most={longest}) or more, not {most}")
     width = inputs.position.shape[1]
     drawn = torch.nn.functional.pad(drawn[:width], (0, max(0, width - most)), value=most)
     # Sorting puts padding last; clamping gives it a valid position.

@@ -32,7 +32,7 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     counts = sorted({row["count"] for found in structured.values() for row in found if row["problems"] != "every"})
     drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
     headings = ("size", "uniform", "worst family", "", "families below")
-    caption = f"families below: with exact match under {SOLVED}{drawn}"
+    caption = f"families below: those with exact match under {SOLVED}{drawn}"
     table = FittedTable(*headings, left_aligned=("size", "worst family"), no_wrap=headings, caption=caption)
     short = [sizes for sizes in structured if _have_all_problems(structured[sizes]) and sizes not in uniform]
     for within in (True, False):

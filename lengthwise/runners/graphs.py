@@ -351,7 +351,7 @@ class _GuardedInputs(CopiedInputs):
 
     @property
     def host(self) -> Inputs:
-        raise ValueError("it decides what to compute by numbers of its inputs")
+        raise ValueError("its control flow depends on values of its inputs")
 
 
 def round_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ def flat_state(state: State, width: int) -> Float[Tensor, "r t d"]:
     position."""
     parts = [part.flatten(2) for part in _tensors(state) if part.dim() > 2 and part.shape[1] == width]
     if not parts:
-        raise UsageError("this model's state has no numbers by position")
+        raise UsageError("this model's state has no tensor by position")
     return torch.cat(parts, -1)
 
 

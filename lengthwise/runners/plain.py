@@ -77,7 +77,9 @@ def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
             return torch.cat(values)[to_device(torch.cat(rows).argsort(), one.device)]
         if all(torch.equal(value, one) if isinstance(value, Tensor) else value == one for value in values):
             return one
-        raise UsageError("a part of this model's state is shared by all rows: it carries states after equal loops only")
+        raise UsageError(
+            "a part of this model's state is shared by all rows: all rows must have run equally many loops"
+        )
 
     return tree_map(join, *trees)
 

@@ -78,7 +78,7 @@ def run_path(name: str | Path) -> Path:
     for path in (path_of(name), runs_folder() / name):
         if is_folder(path):
             return path
-    raise UsageError(f"{name}: there is no such run; `lengthwise list` shows those that are there")
+    raise UsageError(f"{name}: there is no such run; `lengthwise list` shows all runs")
 
 
 def inquiry_path(name: str | Path) -> Path | None:
@@ -248,7 +248,7 @@ def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[st
     for number, sizes in sized if names else ():
         if len(sizes) != len(names):
             wanted = f"sizes must be {len(names)} ({', '.join(names)}), not {len(sizes)}"
-            raise UsageError(f"{where} {number}: {wanted}; take that line out")
+            raise UsageError(f"{where} {number}: {wanted}; delete that line")
 
 
 def _row_key(row: Mapping[str, Any]) -> str:

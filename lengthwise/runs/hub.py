@@ -67,7 +67,7 @@ def fetch(text: str) -> Path:
             remove(path.resolve())
             remove(path)
         names = ", ".join(path.name for path in wrong)
-        raise UsageError(f"{where}: not what the Hub lists: {names}; try again")
+        raise UsageError(f"{where}: damaged download: {names}; try again")
     return folder
 
 
@@ -76,7 +76,7 @@ def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
     created if needed. Raises UsageError if the Hub refuses."""
     where = place(text)
     if where.revision:
-        raise UsageError(f"{where}: an upload becomes the newest revision; leave @{where.revision} out")
+        raise UsageError(f"{where}: an upload becomes the newest revision; omit @{where.revision}")
     hub = import_library("huggingface_hub", "hub")
     api = hub.HfApi(endpoint=_endpoint())
     with tempfile.TemporaryDirectory() as place_, _silence_progress(), _translate_errors(where):

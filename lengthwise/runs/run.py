@@ -93,7 +93,7 @@ def weights_folder(weights: str | Path) -> Path:
     """Return the folder of weights given as a path, a run's name, a shipped name, or ``hf:user/name`` on the Hub.
     Raises UsageError if there is none."""
     if not isinstance(weights, (str, Path)):
-        raise UsageError(f"weights are named by a folder or a name, not by {quote_value(weights)}")
+        raise UsageError(f"name weights by a folder or a name, not by {quote_value(weights)}")
     if str(weights).startswith(PREFIX):
         return fetch(str(weights))
     for folder in (path_of(weights), runs_folder() / weights):
@@ -123,7 +123,9 @@ def choose_device(name: str | torch.device) -> torch.device:
         torch.zeros(1, device=device).item()  # some devices, e.g. meta, compute nothing
     except (RuntimeError, AssertionError, TypeError, ValueError):
         available = ["auto", "cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
-        raise UsageError(f"device: {quote_value(name)} is not here; there are: {', '.join(available)}") from None
+        raise UsageError(
+            f"device: {quote_value(name)} is not available; available are: {', '.join(available)}"
+        ) from None
     return device
 
 

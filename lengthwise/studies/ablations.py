@@ -19,7 +19,7 @@ def ablations(tasks: str = "all") -> Study:
     return Study(
         title="Ablations of the looped system",
         panels=tuple(_panel(task) for task in choose_names(tasks, TASKS)),
-        note="One thing is changed at a time; nothing was chosen by these figures.",
+        note="One part is changed at a time; nothing was chosen by these figures.",
         samples=200,
     )
 

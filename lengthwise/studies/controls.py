@@ -15,7 +15,7 @@ def controls(tasks: str = "pairs") -> Study:
     return Study(
         title="What the loop does, and what the window",
         panels=tuple(_panel(task) for task in choose_names(tasks, TASKS)),
-        note="Nothing was chosen by these figures. Judge no recipe beyond where it is not fitted within.",
+        note="Nothing was chosen by these figures. Ignore longer problems of a recipe that fails at training lengths.",
         strong="both",
     )
 

@@ -23,7 +23,7 @@ def pairs() -> Study:
 def notebook(tasks: str = "all") -> Study:
     """A standard and a looped encoder, trained on exactly 8 digits with the notebook's optimizer, steps and dropout."""
     return Study(
-        title="Standard against looped, as the notebook has them",
+        title="Standard against looped, as in the notebook",
         panels=tuple(_panel(name) for name in choose_names(tasks, TITLES)),
         note="Nothing was chosen by these figures; dropout is off at test, where the notebook left it on.",
     )

@@ -32,7 +32,7 @@ def retran(scale: str = "cpu", sizes: str = "small") -> Study:
         for size in choose_names(sizes, SIZES, "sizes")
     )
     note = (
-        "`natural` problems are distributed as those of training are, and none of them is among those: up to 30 "
+        "`natural` problems follow the training distribution, but were not trained on: up to 30 "
         "characters, and from 31 to 40."
     )
     return Study(title="ReTran, GPT and LSTM", panels=panels, note=note, samples=6400)

@@ -151,7 +151,7 @@ class Task(Config):
         if not self.smallest <= low <= high:
             raise UsageError(f"{self.name}: sizes from {low} to {high} must be at least {self.smallest} and ascend")
         if self.listed_sizes is not None and not any(low <= size <= high for size in self.listed_sizes):
-            raise UsageError(f"{self.name}: it has no problems of sizes {low} to {high}")
+            raise UsageError(f"{self.name} has no problems of sizes {low} to {high}")
 
     @abstractmethod
     def parse(self, text: str) -> Problems:
@@ -171,7 +171,7 @@ class Task(Config):
         the first sentence of the class's docstring; raises UsageError if there is none."""
         about = type(self).__doc__ or ""
         if not about or about.startswith(f"{type(self).__name__}("):  # the default docstring of dataclasses
-            raise UsageError(f"{self.name}: its class says nowhere what the problem is: give it a `question`")
+            raise UsageError(f"{self.name}: its class has no docstring: describe the problem there, or in `question`")
         return re.split(r"(?<=\.)\s", " ".join(about.split("\n\n")[0].split()))[0]
 
     @abstractmethod
@@ -217,7 +217,7 @@ class SequenceTask(Task):
         row = parse_symbols(self, text)
         if self.listed_sizes is not None and len(row) not in self.listed_sizes:
             raise UsageError(
-                f"{self.name}: a prompt of {len(row)} symbols; sizes are {format_ranges(self.listed_sizes)}"
+                f"{self.name} has no prompt of {len(row)} symbols; its sizes are {format_ranges(self.listed_sizes)}"
             )
         if fault := self.find_fault(self.vocab.decode(row)):
             raise UsageError(f"{self.name}: {fault}")

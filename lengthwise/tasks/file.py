@@ -57,7 +57,7 @@ class File(Task):
         object.__setattr__(self, "digest", digest)
         object.__setattr__(self, "final_after", to_symbols(self.final_after))
         if self.final_after and self.final_after not in self.writes:
-            raise UsageError(f"task: {path}: final_after={to_text(self.final_after)} is a symbol of no answer")
+            raise UsageError(f"task: {path}: final_after={to_text(self.final_after)} is in no answer")
 
     @staticmethod
     def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:
@@ -150,7 +150,7 @@ class File(Task):
         size = self.collection.size[rows]
         rows = rows[(size >= low) & (size <= high)]
         if not len(rows):
-            raise UsageError(f"{self.name}: it has no problems of sizes {low} to {high}")
+            raise UsageError(f"{self.name} has no problems of sizes {low} to {high}")
         return self.collection.problems(rows[_draw_in_turns(count, len(rows), generator)])
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
@@ -164,9 +164,9 @@ class File(Task):
         if row is not None and bool((self._rows() == row).any()):
             return self.collection.problems(torch.tensor([row]))
         prompt, known = parse_symbols(self, typed), self.collection
-        told = f"{self.name}: {text[:60]!r} is no prompt of the file, so its answer is not known"
+        told = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
         if not torch.equal(known.size, known.length[:, 0]) or not torch.equal(known.size, known.rounds):
-            raise UsageError(f"{told}; nor are its size and rounds, which the file gives in columns")
+            raise UsageError(f"{told}, and so are its size and rounds, which the file lists")
         size = torch.tensor([len(prompt)])
         count = size if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
         answer = torch.zeros(1, int(count), dtype=torch.long)
@@ -216,7 +216,7 @@ def _part_of_file(task: File, purpose: Purpose) -> _Part:
     """Return a part of a file, built once per process. Raises UsageError if it has no problems."""
     part = _Part(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
     if not len(part._rows()):
-        raise UsageError(f"{task.name}: it has no problem in its {purpose} part: give it more, or other shares")
+        raise UsageError(f"{task.name}: no problem falls into the {purpose} part: add problems, or change shares")
     return part
 
 

@@ -211,22 +211,20 @@ class Maze(SquareGridTask):
         lines = [line for line in text.replace("/", " ").split() if line]
         side = len(lines)
         if side < 5 or side % 2 == 0 or {len(line) for line in lines} != {side}:
-            raise UsageError(
-                f"{self.name}: lines separated by / that form a square of odd side, 5 or more, are expected"
-            )
+            raise UsageError(f"{self.name}: write a square of lines, separated by /, with an odd side of 5 or more")
         if unknown := sorted({*text} - {*self.reads, "/", *" \n\r\t"}):
             raise UsageError(f"{self.name}: {unknown[0]!r} is not one of: {' '.join(self.reads)}")
         grid = self.vocab.encode("".join(lines)).long().view(1, side, side)
         if text.count("S") != 1 or text.count("G") != 1:
-            raise UsageError(f"{self.name}: one S and one G are expected")
+            raise UsageError(f"{self.name}: write one S and one G")
         border = torch.ones_like(grid).bool()
         border[:, 1:-1, 1:-1] = False
         if (grid[border] != WALL).any():
-            raise UsageError(f"{self.name}: walls (#) all around are expected")
+            raise UsageError(f"{self.name}: its border must be walls (#)")
         way, _ = fill_dead_ends(grid)
         degree, ends = count_neighbours(way), grid >= START
         if (degree[way] != torch.where(ends, 1, 2)[way]).any() or not _is_connected(way[0]):
-            raise UsageError(f"{self.name}: exactly one way from S to G, and no cycle, is expected")
+            raise UsageError(f"{self.name}: there must be one path from S to G, and no cycle")
         return self._from_grids(grid.flatten(1), side // 2)
 
     def reference(self, prompt: str) -> str:

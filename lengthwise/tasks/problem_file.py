@@ -209,7 +209,7 @@ def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
 def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
     """Return the rows of a Hugging Face data set that ``save_to_disk`` wrote, with ``split`` if it has several."""
     datasets = import_library(
-        "datasets", "datasets", f"{path}: a folder is read as a Hugging Face data set, which takes datasets"
+        "datasets", "datasets", f"{path}: reading a folder as a Hugging Face data set needs datasets"
     )
     try:
         loaded = datasets.load_from_disk(str(path))
@@ -223,7 +223,7 @@ def _read_entry(row: Any, words: bool) -> Entry:
     if isinstance(row, UsageError):
         raise row
     if not isinstance(row, Mapping):
-        raise UsageError('not an object; write {"prompt": "12+3", "answer": "15"}')
+        raise UsageError('not a JSON object; write {"prompt": "12+3", "answer": "15"}')
     prompt, answer = _read_text(row, "prompt", words), _read_text(row, "answer", words)
     if not prompt:
         raise UsageError("prompt must be text of one symbol or more")

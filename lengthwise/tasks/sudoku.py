@@ -225,13 +225,13 @@ class Sudoku(SquareGridTask):
         if side == 1 and (side := math.isqrt(len(text := lines[0]))) in BOXES:
             lines = [text[i : i + side] for i in range(0, len(text), side)]
         if side not in BOXES or {len(line) for line in lines} != {side}:
-            raise UsageError(f"{self.name}: 4, 6 or 9 lines of as many symbols, separated by /, are expected")
+            raise UsageError(f"{self.name}: write a square of 4, 6 or 9 lines, separated by /")
         if unknown := sorted({*"".join(lines)} - {*self.symbols[: side + 1]}):
             raise UsageError(f"{self.name}: {unknown[0]!r} is not one of: {' '.join(self.symbols[: side + 1])}")
         prompt = self.vocab.encode("".join(lines)).long()
         found = solve(prompt.tolist(), side)
         if len(found) != 1:
-            raise UsageError(f"{self.name}: one solution is expected; this has {'several' if found else 'none'}")
+            raise UsageError(f"{self.name}: it must have one solution; this has {'several' if found else 'none'}")
         return _problems(prompt[None], torch.tensor(found))
 
     def reference(self, prompt: str) -> str:

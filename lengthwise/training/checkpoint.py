@@ -25,7 +25,7 @@ def validate_state(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
         validate(Whole, state.get(name, None if name == "step" else 0), name)
     validate(Count, state.get("parts", 1), "parts")
     if not isinstance(state.get("surroundings", {}), dict) or not isinstance(state.get("resumed", []), list):
-        raise ValueError("what it resumed from")
+        raise ValueError("surroundings or resumed has a wrong type")
     for name in ("wall_s", "cpu_s"):
         validate(NotNegative, _require_dict(state, "spent").get(name), name)
     _check_tensors(_require_dict(state, "model"), known["model"], "model")
@@ -64,13 +64,13 @@ def share_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _require_dict(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
     if not isinstance(tree.get(name), dict):
-        raise ValueError(f"it has no {name}")
+        raise ValueError(f"{name} is missing")
     return tree[name]
 
 
 def _check_tensors(found: Mapping[str, Any], known: Mapping[str, Tensor], where: str) -> None:
     if found.keys() != known.keys():
-        raise ValueError(f"{where} has other tensors")
+        raise ValueError(f"{where}: its tensors have other names")
     for name, tensor in known.items():
         if not _is_same(found[name], tensor):
             raise ValueError(f"{where}: {name} must be a tensor of shape {tuple(tensor.shape)} and type {tensor.dtype}")
@@ -88,10 +88,10 @@ def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None
     for number, part in kept.items():
         like = known["state"].get(number)
         if like is None or not isinstance(part, dict) or part.keys() != like.keys():
-            raise ValueError(f"the optimizer's state of parameter {number}")
+            raise ValueError(f"the optimizer's state of parameter {number} is wrong")
         for name, value in part.items():
             if not _is_same(value, like[name]):
-                raise ValueError(f"the optimizer's {name} of parameter {number}")
+                raise ValueError(f"the optimizer's {name} of parameter {number} is wrong")
 
 
 def _is_same(found: Any, known: Any) -> bool:
@@ -113,8 +113,8 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
 
 def describe_changes(changes: Mapping[str, str], now: Mapping[str, Any], step: int) -> str:
     """Describe changed settings in one line; empty if there are none."""
-    what = ", ".join(f"{name} {now[name]} and not {value}" for name, value in changes.items())
-    return f"goes on from step {step} with {what}: the last bits of its weights may differ" if what else ""
+    what = ", ".join(f"{name} {now[name]} instead of {value}" for name, value in changes.items())
+    return f"continues from step {step} with {what}: the last bits of its weights may differ" if what else ""
 
 
 def describe_lost_rows(rows: Sequence[Mapping[str, Any]], due: int) -> str:

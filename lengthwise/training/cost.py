@@ -71,7 +71,7 @@ def evaluation_seconds(recipe: Recipe) -> float:
 def describe_runner(recipe: Recipe, cost: Cost) -> str:
     """Return which runner trains a recipe, and why."""
     is_slow = cost.seconds > MAX_STEP_SECONDS
-    return "not looked at: a step takes too long" if is_slow else describe_choice(recipe.build())
+    return "not determined: a step takes too long" if is_slow else describe_choice(recipe.build())
 
 
 def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> float:

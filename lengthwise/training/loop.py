@@ -112,7 +112,7 @@ def _train(trainer: Trainer, run: Run, shown: Progress, should_stop: Callable[[]
         trainer.advance()
         if trainer.parts > parts:
             rows = f"{recipe.batch} rows run in {trainer.parts} parts"
-            shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainer.step} on, its {rows}")
+            shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainer.step} on, {rows}")
         for row in trainer.log(run):
             course.show(trainer.step, row)
         stop, over = trainer.processes.any_process(should_stop(), trainer.is_over)
@@ -120,7 +120,7 @@ def _train(trainer: Trainer, run: Run, shown: Progress, should_stop: Callable[[]
             trainer.save_checkpoint(run)
             saved = time.monotonic()
         if stop:
-            raise Interrupted(f"stopped at step {trainer.step}; the same command goes on from there: {run.folder}")
+            raise Interrupted(f"stopped at step {trainer.step}; the same command continues from there: {run.folder}")
 
 
 def _train_beside_first(trainer: Trainer, where: Path, should_stop: Callable[[], bool]) -> Run:
@@ -148,7 +148,7 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
         if reason := cpu.why_not_compiled(trainer.model):
             shown.note(f"{name}: runs uncompiled: {reason}")
         elif trainer.device.type == "cpu":
-            slow = "compiled on a CPU, a step took 3.3 times as long as the package's own runner; leave compile out"
+            slow = "compiled steps on a CPU took 3.3 times as long as the package's own runner; omit compile"
             shown.note(f"{name}: {slow}")
     if not runners.compiles and not runners.replaying(parts=1):
         return
@@ -160,7 +160,7 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
         if not runners.compiles:
             raise
         reason = remove_controls(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
-        raise UsageError(f"{name}: torch cannot compile here ({reason}); leave compile out") from None
+        raise UsageError(f"{name}: torch cannot compile here ({reason}); omit compile") from None
     if note and runners.graphs and runners.graphs.reason:
         shown.note(f"{name}: runs without CUDA graphs: {runners.graphs.reason}")
     trainer.optimizer.zero_grad()

@@ -114,7 +114,7 @@ def join_processes(device: torch.device) -> Iterator[Processes]:
         return
     if device.type == "cuda":
         if device.index != int(os.environ["LOCAL_RANK"]):
-            raise UsageError(f"torchrun's processes have a GPU each: leave the number of {device} out")
+            raise UsageError(f"each of torchrun's processes has its own GPU: write cuda, not {device}")
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:

@@ -146,7 +146,7 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
     if process_count() > 1:
         raise UsageError("torchrun's processes train one run together: omit --stack, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
-        raise UsageError("a stack is of two or more seeds, all different")
+        raise UsageError("a stack needs two or more different seeds")
     first = recipes[0]
     if first.objective.takes_several_steps:
         kind = type(first.objective).__name__
@@ -154,7 +154,7 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
     if first.parent or first.patience or first.accumulate > 1:
         raise UsageError("--stack does not support --from, patience or accumulate: omit --stack")
     if len({recipe.seedless_id for recipe in recipes}) > 1:
-        raise UsageError("a stack is of recipes that differ in nothing but seed and data_seed")
+        raise UsageError("stacked recipes may differ only in seed and data_seed")
 
 
 def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> bool:
@@ -205,7 +205,7 @@ class Stack:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            few = f"memory does not hold {len(self.seeds)} seeds at once: take fewer, or leave the stack out"
+            few = f"memory does not hold {len(self.seeds)} seeds at once: stack fewer, or omit --stack"
             raise UsageError(f"{self.seeds[0].run.recipe.name}: {few}") from None
         return self._apply_to_each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
 
@@ -244,7 +244,7 @@ def _train(stack: Stack, stopped: Callable[[], bool], save_every: float) -> None
             saved = time.monotonic()
         if stop and stack.seeds:
             where = f"{len(stack.seeds)} runs in {stack.seeds[0].run.folder.parent}"
-            raise Interrupted(f"stopped at step {stack.step}; the same command goes on from there: {where}")
+            raise Interrupted(f"stopped at step {stack.step}; the same command continues from there: {where}")
     for one in stack.seeds:
         one.trainer.write_final_files(one.run)
 

@@ -116,7 +116,7 @@ class Trainer:
                     if "once_differentiable" not in message_of(error) or type(runner) is Plain:
                         raise
                     raise UsageError(
-                        "the objective takes gradients of gradients, which faster runners do not have: train it within "
+                        "the objective takes second derivatives, which faster runners do not support: train within "
                         "lw.plain(), or with LENGTHWISE_PLAIN=1"
                     ) from error
                 self.optimizer.zero_grad()
@@ -239,7 +239,7 @@ class Trainer:
         if self.allow_divergence:
             return
         (step, loss), recipe = self.last, self.recipe
-        before = f"the last finite loss was {loss:.4g} at step {step}" if step else "it never was finite"
+        before = f"the last finite loss was {loss:.4g} at step {step}" if step else "it was never finite"
         advice = f"a lower optimizer.rate than {recipe.optimizer.rate:g}" + ("" if recipe.clip else ", or clip=1")
         raise Diverged(f"{recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
 

@@ -94,7 +94,7 @@ def verify(
     asked = [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
     parameters = sum(value.numel() for value in weights.model.parameters())
     checks, rows, left_out = [*_check_weights(weights, claims, asked, parameters)], [], []
-    found, refused = {}, "its rule looks at many problems at once, an attack at one"
+    found, refused = {}, "its rule needs a batch of problems, an attack tries one"
     # Fresh problems with the sizes of training.
     clock, draw = recipe.lengths.clock(recipe.steps, None), stream(seed, "verification")
     problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)

@@ -82,7 +82,7 @@ def test_a_recipe_takes_another_model_of_which_nobody_looked_at_anything(folder)
     own = lw.Transformer(width=8, heads=2)
     run = lw.train("looped-parity", "watch.every=0", model=own, folder=folder / "other", **FEW)
     assert run.recipe.model == own and run.recipe.chosen_on.sizes == ()
-    with pytest.raises(lw.UsageError, match=r"^model: there is one already, Transformer; give one of the two$"):
+    with pytest.raises(lw.UsageError, match=r"^model: Transformer is a model already; give only one$"):
         lw.train(own, task="parity", model=own, **FEW)
 
 
@@ -167,7 +167,7 @@ def test_a_run_that_cannot_be_built_is_reported_all_the_same(folder, monkeypatch
         main(["report", str(run.folder), "--out", str(folder / "out"), "--quiet"])
     said = capsys.readouterr()
     assert stopped.value.code == 0 and "runs.json" in said.out
-    assert f"{run.folder.name}: its operations are not known" in said.err and said.err.count("\n") == 1
+    assert f"{run.folder.name}: its operations are unknown" in said.err and said.err.count("\n") == 1
 
 
 def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
@@ -288,7 +288,7 @@ def test_a_run_shows_what_its_own_rule_scores(folder):
 def test_runs_are_compared_by_their_folders(run):
     assert lw.compare(str(run.folder), run).rows() == lw.compare(run, run).rows()
     with pytest.raises(
-        lw.UsageError, match="compare takes scores, as evaluate gives them, runs or their folders, not 3"
+        lw.UsageError, match="compare takes scores that evaluate returned, runs or their folders, not 3"
     ):
         lw.compare(run, 3)
 
@@ -338,27 +338,27 @@ def test_lists_have_a_sentence_each_and_are_filtered():
 # What it cannot take
 
 WRONG = [
-    (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is no size"),
+    (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is not a size"),
     (lambda: lw.evaluate("retran-small", [30, 200]), "at most 128 characters can be drawn, not 200"),
-    (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is no size"),
-    (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is no size"),
+    (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is not a size"),
+    (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is not a size"),
     (lambda: lw.evaluate("looped-pairs", []), "lengths is empty"),
     (lambda: lw.evaluate("looped-pairs", "8,12"), r"'8,12' is text; write \[8, 12\]"),
     (lambda: lw.evaluate("looped-pairs", torch.tensor(8)), r"lengths: tensor\(8\) is a tensor; give numbers"),
     (lambda: lw.evaluate("looped-pairs", torch.tensor([8, 9])), r"lengths: tensor\(\[8, 9\]\) is a tensor"),
-    (lambda: lw.evaluate("looped-pairs", np.array(8)), r"lengths: array\(8\) is neither a size nor several"),
+    (lambda: lw.evaluate("looped-pairs", np.array(8)), r"lengths: array\(8\) is neither a size nor a list of sizes"),
     (lambda: lw.evaluate("looped-pairs", itertools.repeat(8)), "more than 10,000 sizes, or never end"),
     (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "more than 10,000 sizes, or never end"),
-    (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a Unprintable is no size"),
+    (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a Unprintable is not a size"),
     (lambda: lw.train("looped-parity", track=5), "track: 5 is neither a text nor a list of texts"),
     (lambda: lw.train("looped-parity", track=[["wandb"]]), "track: .* is neither a text nor a list of texts"),
     (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track: .* is neither a text nor"),
-    (lambda: lw.train("looped-parity", folder=5), "a name or a folder is needed, not 5"),
+    (lambda: lw.train("looped-parity", folder=5), "give a name or a folder, not 5"),
     (lambda: lw.list_recipes(5), "words: .*5.* is neither a text nor a list of texts"),
     (lambda: lw.list_tasks(["parity"]), "words: .* is neither a text nor"),
     (lambda: lw.list_models(b"lstm"), "words: .* is neither a text nor"),
     (lambda: lw.style(["page"]).__enter__(), r"width must be 'column' or 'page', not \['page'\]"),
-    (lambda: lw.evaluate("looped-pairs", 3.5), "lengths: 3.5 is neither a size nor several"),
+    (lambda: lw.evaluate("looped-pairs", 3.5), "lengths: 3.5 is neither a size nor a list of sizes"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=2.5), "samples: 2.5 is not a whole number"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=0), "samples must be 1 or more"),
     (lambda: lw.evaluate("looped-pairs", 8, stopping="Orcale"), "did you mean Oracle"),
@@ -370,7 +370,7 @@ WRONG = [
     (lambda: lw.evaluate(Gru(), 2, task="partiy"), "did you mean parity"),
     (lambda: lw.evaluate(Gru(), 2, task=3), "task: 3 is neither a task nor the name of one"),
     (lambda: lw.evaluate(Gru(wrapped=True), 2, task="parity"), "but Gru gave dict"),
-    (lambda: lw.evaluate(Gru(reads=3), 2, task="parity"), "Gru does not know all 4 symbols of parity in NextToken"),
+    (lambda: lw.evaluate(Gru(reads=3), 2, task="parity"), "Gru has too few embeddings for the 4 symbols of parity"),
     (lambda: lw.evaluate(Gru(writes=3), 2, task="parity"), "Gru gives 3 logits a position.* 4 symbols: 0 1 = "),
     (lambda: lw.train(Loose(), task="parity"), "Loose is not a frozen dataclass"),
     (lambda: lw.train(Frozen()), "Frozen: name the task"),
@@ -379,7 +379,7 @@ WRONG = [
     (lambda: lw.train("looped-parity", "lr=3"), "write optimizer.rate=3"),
     (lambda: lw.train("looped-parity", steps=0), "steps must be 1 or more"),
     (lambda: lw.load("looped-pairs").solve(["1+1"]), "solve takes one prompt as text, not a list"),
-    (lambda: lw.load(10**5000), "weights are named by a folder or a name, not by a number of thousands of digits"),
+    (lambda: lw.load(10**5000), "name weights by a folder or a name, not by a number of thousands of digits"),
 ]  # fmt: skip
 
 

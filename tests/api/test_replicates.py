@@ -70,7 +70,7 @@ def test_a_class_or_a_function_builds_the_module_of_each_seed():
     [
         (Bare(), "Bare has weights and no reset_parameters"),
         (lambda: 1 / 0, "the function that builds the module: ZeroDivisionError"),
-        (lambda: "net", "which is no torch module"),
+        (lambda: "net", "which is not a torch module"),
     ],
 )
 def test_what_cannot_be_drawn_anew_is_said(thing, told):

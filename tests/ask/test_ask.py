@@ -552,7 +552,7 @@ def test_what_stays_without_a_reply_is_said_and_asked_again_by_the_same_command(
     left = sum(bad(prompt) for prompt in server.asked)
     assert status == 1 and 0 < left < 20
     assert re.fullmatch(
-        rf"lengthwise: {left} of 20 prompts have no reply \(.*500: trouble\); the same command goes on .*\n", err
+        rf"lengthwise: {left} of 20 prompts have no reply \(.*500: trouble\); the same command continues .*\n", err
     )
     assert f"{20 - left} of 20" in out
     (folder,) = Path(os.environ["LENGTHWISE_RUNS"]).iterdir()
@@ -636,7 +636,7 @@ def test_who_asks_for_hours_is_left_alone(endpoint, told):
     ("status", "part"),
     [
         (401, "the key in OPENAI_API_KEY is refused"),
-        (402, "paid"),
+        (402, "needs payment"),
         (403, "forbids"),
         (404, "no model org/a model"),
         (308, "moved"),
@@ -852,7 +852,7 @@ def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
     path = Path(json.loads(told(*given, "--json")[1])["run"]) / "replies.jsonl"
     first, *rest = path.read_text().splitlines()
     for line, part in (
-        ('{"prompt": "1+1"}', "it lacks the field correct"),
+        ('{"prompt": "1+1"}', "the field correct is missing"),
         ("{", "not JSON"),
         ("[]", "not a JSON object"),
     ):
@@ -862,7 +862,7 @@ def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
         status, out, again = told(*given, "--json")
         assert (status, json.loads(out)["requests"], json.loads(out)["scores"][0]["exact"]) == (0, 1, 1)
         assert err == again and len(err.splitlines()) == 1 and f"replies.jsonl: line 1: {part}" in err
-        assert err.endswith(": set aside, and asked again\n")
+        assert err.endswith(": set aside and asked again\n")
         assert path.read_text().splitlines()[:3] == [line, *rest]
     assert sum(server.asked.values()) == 6 and json.loads(first)["prompt"] in server.asked
 

@@ -207,8 +207,11 @@ WRONG = [
     ("task=Uniform(top=3)", "task: 'Uniform' is not one of: .*Addition.*Copy.*Parity"),
     ("layout=_Row", "layout: '_Row' is not one of: .*FullOutput, .*Labelled, NextToken, Pairs, .*Tagged"),
     ("lengths=Lengths", "lengths: 'Lengths' is not one of: .*Curriculum, LogUniform, Mastery, Natural, OneOf, Uniform"),
-    ("lengths=8", "lengths: 8 is not one of: .*; a field of it is set as lengths.FIELD=8"),
-    ("lengths=own.Uniform(top=8)", "lengths: own.Uniform: a kind is given by its name, Uniform, and found by --import"),
+    ("lengths=8", "lengths: 8 is not one of: .*; set a field of it as lengths.FIELD=8"),
+    (
+        "lengths=own.Uniform(top=8)",
+        "lengths: own.Uniform: write the name alone, Uniform, and import its module by --import",
+    ),
     ("name=my run", """several words need quotes: "'my run'\""""),
     ("lengths=Curriculum(top=20)", "lengths: Curriculum needs every"),
     ("lengths=Curriculum", "lengths: Curriculum needs top, every"),
@@ -238,8 +241,8 @@ WRONG = [
     ("stopping=MaxConfidence(per=table)", "stopping.per: 'table' is not one of: example, batch"),
     ("layout=FullOutput(2)", "name the field of FullOutput"),
     ("lengths=Curriculum(top=5,top=6)", "Curriculum: top is given twice"),
-    ("steps", "a change is written name=value"),
-    ("=3", "a change is written name=value"),
+    ("steps", "write a change as name=value"),
+    ("=3", "write a change as name=value"),
     ("steps=", "steps: '' is neither"),
     ("steps=1j", "steps: '1j' is not a whole number"),
     ("steps=3 4", "steps: '3 4' is neither"),
@@ -292,7 +295,7 @@ def test_an_attribute_without_a_type_is_said_to_be_no_field():
     class Unwritten(Config):
         reach = 2
 
-    with pytest.raises(lw.UsageError, match="Unwritten has: none; write its type in Unwritten, reach: int = 2"):
+    with pytest.raises(lw.UsageError, match="Unwritten has: none; annotate its type in Unwritten: reach: int = 2"):
         decode(Unwritten, {"kind": "Unwritten", "reach": 3})
 
 

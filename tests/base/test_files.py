@@ -318,7 +318,7 @@ def test_a_file_without_end_is_refused_at_once(name, tmp_path):
     path.touch()
     os.truncate(path, 2 * 10**12)  # it takes no room on the disk
     begun = time.monotonic()
-    with pytest.raises(lw.UsageError, match=rf"{name}: too large, 2 TB"):
+    with pytest.raises(lw.UsageError, match=rf"{name}: too large: 2 TB"):
         acts[name]()
     if name == "scores.jsonl":
         with pytest.raises(lw.UsageError, match="too large"):
@@ -357,7 +357,7 @@ def test_a_row_with_a_size_too_many_is_one_line(name, trained, tmp_path):
     if name == "scores":
         calls += [["push", trained, "user/name", "--dry-run"], ["report", trained, "--out", tmp_path / "out"]]
         calls += [["evaluate", trained, "--lengths", "2", "--samples", "4"], ["verify", trained, "--quiet"]]
-    wanted = f"{name}.jsonl: line {len(lines)}: sizes must be 1 (length), not 2; take that line out"
+    wanted = f"{name}.jsonl: line {len(lines)}: sizes must be 1 (length), not 2; delete that line"
     for words in calls:
         assert wanted in refused(*words)
 

@@ -117,7 +117,7 @@ def test_grids_in_a_file_may_be_drawn_line_after_line(puzzles):
 def test_what_is_no_grid_is_refused_by_itself():
     done = command("solve", "looped-sudoku", stdin="41..\n....\n\n41..\n....\n....\n..34\n")
     assert [bool(line) for line in done.stdout.splitlines()] == [False, True]
-    assert "prompt 1: sudoku: 4, 6 or 9 lines" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert "prompt 1: sudoku: write a square of 4, 6 or 9 lines" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_training_again_goes_on_where_it_was(run):
@@ -190,7 +190,7 @@ WRONG = [  # commands, and what the one line has to say
     ("evaluate RUN --sample 3", "did you mean --samples?"),
     ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
     ("solve loped-pairs 1+1", "did you mean looped-pairs?"),
-    ("train zzz", "one of your own is known with --import MODULE"),
+    ("train zzz", "import your own by --import MODULE"),
     ("evaluate RUN --lengths 8 12", "numbers of a list are separated by commas"),
     ("show Transfomer", "did you mean Transformer?"),
     ("list nothing-has-this", "no name or description contains nothing-has-this"),
@@ -315,7 +315,7 @@ def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
     (runs / "sweep-x" / "sweep.json").write_text("{}")
     done = command("report", *sorted(runs.glob("[!.]*")), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == f"lengthwise: left out, as no runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
+    assert done.stderr == f"lengthwise: skipped, not runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
 
 
 def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
@@ -368,7 +368,7 @@ def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
         assert f"{old} is another recipe, trained from step 0 in {tmp_path}" in line and f"train --from {old}" in line
         assert command(*again, *changes).stderr == ""  # it is there
     (old / "model.safetensors").unlink()
-    assert f"leave the changes out: lengthwise train {old}" in command(*again, "steps=4").stderr
+    assert f"omit the changes: lengthwise train {old}" in command(*again, "steps=4").stderr
 
 
 @pytest.mark.parametrize(

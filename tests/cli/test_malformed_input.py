@@ -373,7 +373,7 @@ def spoilt(tmp_path):
 ROWS = {
     "scores.jsonl": ({"exact": 1.5}, "exact must be 0 to 1, not 1.5"),
     "metrics.jsonl": ({"exact": {"[/red]": 0.5}}, "must be a size"),
-    "depth.jsonl": ({"chosen": {}}, "it lacks the field oracle"),
+    "depth.jsonl": ({"chosen": {}}, "the field oracle is missing"),
     "anatomy.jsonl": ({"sizes": []}, "sizes must be 1 to 2 values"),
 }
 
@@ -387,7 +387,7 @@ def test_each_file_has_one_schema(spoilt, typed):
         for damaged, reason in ((json.dumps(json.loads(first) | change), said), ("[1]", "not a JSON object"),
                                 ("{", "not JSON"), ('{"step": NaN}', ""), ("\udcff", "not JSON")):  # fmt: skip
             path.write_bytes("\n".join([damaged, *rest, ""]).encode(errors="surrogateescape"))
-            with pytest.raises(lw.UsageError, match=rf"{name}: line 1.*; take that line out$") as error:
+            with pytest.raises(lw.UsageError, match=rf"{name}: line 1.*; delete that line$") as error:
                 RunFolder(spoilt.done).rows(path.stem)
             assert reason in str(error.value)
         path.write_text(text)

@@ -166,7 +166,7 @@ SAYS = [
     (["evaluate", "looped-parity", "--lengths", "2,8", "--samples", "4", "--anatomy", "--stopping", "Oracle"],
      ["looped-parity: exact match", "looped-parity: families", "looped-parity: how answers go wrong"]),
     (["show", "looped-parity", "model.width=8", "batch=4", "--measure"],
-     ["looped-parity: some steps, to see what they cost"]),
+     ["looped-parity: measuring the cost of a step"]),
     (["attack", "looped-parity", "--tries", "4"], ["looped-parity: searching for wrong answers"]),
     (["rasp", "parity", "101"], ["parity: rounds"]),
     (["sample", "parity", "3"], ["parity: problems"]),

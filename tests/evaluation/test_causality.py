@@ -199,11 +199,11 @@ def test_rows_longer_than_a_module_s_positions_are_one_line(positions):
     own = lw.Parity()
     for lost in (Deep(4, 4, positions=positions), Sliced(4, 4, positions)):
         with pytest.raises(
-            lw.UsageError, match=rf"^{type(lost).__name__} fails on rows of \d+ positions .*: if it has"
+            lw.UsageError, match=rf"^{type(lost).__name__} fails on rows of \d+ positions .*: if its position table"
         ) as one:
             lw.evaluate(lost, [4, 40], task=own, trained_to=9, samples=3, quiet=True)
         assert "symbols" not in str(one.value)
-    with pytest.raises(lw.UsageError, match="does not know all 4 symbols"):
+    with pytest.raises(lw.UsageError, match="has too few embeddings for the 4 symbols"):
         lw.evaluate(Deep(3, 4), 4, task=own, samples=3, quiet=True)
 
 

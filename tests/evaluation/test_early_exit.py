@@ -126,9 +126,9 @@ def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
             return torch.ones_like(planned, dtype=torch.bool)
 
     weights = load("looped-parity")
-    with pytest.raises(UsageError, match="done stopped a row after loop 1, but its answer is 2 loops earlier"):
+    with pytest.raises(UsageError, match="done stopped a row after loop 1, but its answer is 2 loops back"):
         answers(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])
     wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
     Hasty.done = lambda self, trace, planned: wrong
-    with pytest.raises(UsageError, match=r"done gives a torch\.bool for each of 6 rows"):
+    with pytest.raises(UsageError, match=r"done must return a torch\.bool for each of 6 rows"):
         answers(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])

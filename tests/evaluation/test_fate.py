@@ -87,7 +87,7 @@ def looped_once():
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (lambda: lw.depth("abacus-addition"), "its layout feeds the answer in"),
+        (lambda: lw.depth("abacus-addition"), "its layout feeds in the right answer"),
         (lambda: lw.depth(looped_once()), "depth is for looped weights"),
         (lambda: lw.depth([]), "depth: name weights"),
         (lambda: lw.depth(["looped-pairs", "looped-pairs"]), "looped-pairs is named twice"),

@@ -87,7 +87,7 @@ def test_scores_by_batch_say_so():
     alone, batch = found
     assert (alone.together, batch.together) == (None, 512) and "together" not in alone.row()
     assert batch.interval[1] - batch.interval[0] > alone.interval[1] - alone.interval[0]
-    said = "one loop was chosen for each 512 problems"
+    said = "the rule chose one loop per 512 problems"
     assert said in str(found) and said in str(detail_table(found.rows()).caption)
 
 
@@ -133,10 +133,10 @@ def test_the_same_problems_are_compared_in_pairs(tmp_path):
     (same,), (apart,) = lw.compare(first, second).rows(), lw.compare(first, others).rows()
     assert (same["pairing"], apart["pairing"]) == ("paired", "independent")
     known = lw.compare(first, second)
-    assert "of pairs" in str(known) and "Other seeds of training are another source" in str(known)
+    assert "are paired" in str(known) and "spread between training seeds" in str(known)
     bare = [replace(one, outcomes=None) for one in second]  # as a run's rows are read
     unknown = lw.compare(first, type(second)(bare, second.outline))
-    assert unknown.rows()[0]["pairing"] == "unknown" and "not kept" in unknown._repr_html_()
+    assert unknown.rows()[0]["pairing"] == "unknown" and "Without single answers" in unknown._repr_html_()
 
 
 def test_a_comparison_with_itself_has_no_difference():

@@ -104,7 +104,7 @@ def test_shown_confidence_is_that_of_the_kept_answer():
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("looped-parity --restarts 2", "TransformerModel starts from one state here: Restarts needs a model"),
+        ("looped-parity --restarts 2", "TransformerModel always starts from one state: Restarts needs a model"),
         ("looped-sudoku --pick residual", "--pick works only with --restarts: add it, e.g. --restarts 8"),
         ("abacus-addition --restarts 2", "Restarts looks at the model's own answer, which NextToken replaces"),
         ("looped-sudoku --restarts 2 --stopping Restarts", "Restarts takes another rule than Restarts"),

@@ -333,11 +333,11 @@ def test_names_tell_every_setting():
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (lambda trace: torch.zeros_like(trace.loops), "choose named loop 0 of a row that ran loops 1 to 3"),
-        (lambda trace: trace.loops + 1, "choose named loop 4 of a row that ran loops 1 to 3"),
+        (lambda trace: torch.zeros_like(trace.loops), "choose returned loop 0 for a row that ran 3"),
+        (lambda trace: trace.loops + 1, "choose returned loop 4 for a row that ran 3"),
         (
             lambda trace: trace.loops.float(),
-            r"choose gives a torch.long for each of 2 rows, not torch.float32 of \(2,\)",
+            r"choose must return a torch.long for each of 2 rows, not torch.float32 of \(2,\)",
         ),
         (lambda trace: trace.loops[:1], r"for each of 2 rows, not torch.int64 of \(1,\)"),
         (lambda trace: None, "for each of 2 rows, not NoneType"),
@@ -355,11 +355,14 @@ def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatc
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        (lambda planned: planned * 0, "limit gives 0 loops to a row with 10 planned loops; every row runs 1 or more"),
-        (lambda planned: planned - 100, "limit gives -90 loops to a row with 10 planned loops"),
-        (lambda planned: 7, "limit gives a torch.long for each of [12] rows?, not int"),
-        (lambda planned: planned * 1.5, "limit gives a torch.long for each of [12] rows?, not torch.float32 of"),
-        (lambda planned: planned.max(), r"limit gives a torch.long for each of [12] rows?, not torch.int64 of \(\)"),
+        (lambda planned: planned * 0, "limit gives 0 loops for a row with 10 planned loops; it must give 1 or more"),
+        (lambda planned: planned - 100, "limit gives -90 loops for a row with 10 planned loops"),
+        (lambda planned: 7, "limit must return a torch.long for each of [12] rows?, not int"),
+        (lambda planned: planned * 1.5, "limit must return a torch.long for each of [12] rows?, not torch.float32 of"),
+        (
+            lambda planned: planned.max(),
+            r"limit must return a torch.long for each of [12] rows?, not torch.int64 of \(\)",
+        ),
     ],
 )
 @pytest.mark.parametrize("rule", [Oracle(), Converged()], ids=str)

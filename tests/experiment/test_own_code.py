@@ -223,7 +223,7 @@ SLIPS = {
     "Mix.build must return a torch module, not None",
     "@dataclass(frozen=True)\nclass Bare(lw.Objective):\n    def __call__(self, runner, batch, loops, generator):\n"
     "        return 1 / 0\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'objective=Bare')\n":
-    "ZeroDivisionError in my_slip.py, line 9: division by zero; it has parts of your own: Bare",
+    "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Bare",
 }  # fmt: skip
 
 

@@ -67,5 +67,5 @@ def test_a_module_of_ones_own_is_counted_as_it_is_built(monkeypatch):
     recipe = catalog.recipe("looped-parity").change(model=Large())
     assert resources.parameters(recipe) == 7 * 7 + 7
     assert torch.get_default_device() == torch.device("cpu")
-    with pytest.raises(lw.UsageError, match=r"AttributeError in test_resources\.py.*; it has parts of your own: Large"):
+    with pytest.raises(lw.UsageError, match=r"AttributeError in test_resources\.py.*; it uses your own classes: Large"):
         resources.parameters(recipe.change(model=Large("Slip")))

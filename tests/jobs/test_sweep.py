@@ -64,7 +64,7 @@ def test_a_grid_has_every_combination_once():
         (["a=0..1:1"], "2 points or more"),
         (["a=0..1"], "a grid needs a number of points"),
         (["seed=1,2"], "a seed is not chosen"),
-        (["name=a,b"], "a name changes nothing"),
+        (["name=a,b"], "a name does not change training"),
     ],
 )
 def test_what_cannot_be_swept_is_said(words, said):
@@ -86,7 +86,7 @@ def test_recipes_are_compared_at_one_training_length():
     recipe = catalog.recipe("looped-parity")
     assert change_recipe(recipe, {"lengths": "Uniform(top=20)"}).lengths == Uniform(20)
     for point in ({"lengths.top": "9"}, {"task": "Copy"}):
-        with pytest.raises(UsageError, match="on one task at one training length, 20 here"):
+        with pytest.raises(UsageError, match="keep the task and the training length, 20"):
             change_recipe(recipe, point)
 
 

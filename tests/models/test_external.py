@@ -289,7 +289,7 @@ def frozen():
         (Asks, "Asks.forward also takes style"),
         (Fixed, "nothing to train"),
         (frozen, "nothing to train"),
-        (lazily, "lazy parts without weights"),
+        (lazily, "lazy layers without weights"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(make, why, runs):
@@ -312,7 +312,7 @@ class Smooth(lw.Objective):
 def test_an_objective_may_differentiate_twice_plainly(name):
     few = ["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound", "source=Fresh"]
     recipe = lw.find(name).change(few).change(objective=Smooth(), stopping=lw.Oracle(), name="smooth")
-    with pytest.raises(lw.UsageError, match=r"gradients of gradients.* lw\.plain\(\)"):
+    with pytest.raises(lw.UsageError, match=r"second derivatives.* lw\.plain\(\)"):
         train(recipe)
     with lw.plain():
         assert train(recipe).done

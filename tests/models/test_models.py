@@ -504,7 +504,7 @@ def test_randomized_positions_grow_and_are_any_of_so_many():
     test = encoding.eval().angles(inputs)
     assert torch.equal(test[1, :9], encoding.angles(some([9, 9]))[1])
     assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
-    with pytest.raises(lw.UsageError, match=r"a row of 9 positions takes Randomized\(most=9\) or more, not 8"):
+    with pytest.raises(lw.UsageError, match=r"a row of 9 positions needs Randomized\(most=9\) or more, not 8"):
         Randomized(RoPE(), 8).vary(inputs, lw.stream(0, "random"))
     with pytest.raises(lw.UsageError, match="use it without another one"):
         replace(BASE, positions=(position, ALiBi()))
@@ -538,7 +538,7 @@ def test_a_learned_table_holds_exactly_its_size(run):
     runner = run(build(replace(BASE, positions=(Learned(9),)), True))
     logits(runner, some([9]), [1])
     with pytest.raises(
-        lw.UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"
+        lw.UsageError, match="a row of 10 positions does not fit the learned table of 9: use shorter problems"
     ):
         logits(runner, some([10]), [1])
 
@@ -558,7 +558,7 @@ def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
 
 @pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
 def test_two_of_a_kind_are_refused(positions, run):
-    with pytest.raises(lw.UsageError, match="one rotary encoding, and one encoding with a blank, at most"):
+    with pytest.raises(lw.UsageError, match="at most one rotary encoding, and at most one with a blank"):
         logits(run(build(replace(BASE, positions=positions), True)), some())
 
 
@@ -942,7 +942,7 @@ def test_a_module_that_asks_is_told_where_padding_stands():
 
 def test_a_module_of_another_shape_is_answered_in_one_line(run):
     model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
-    with pytest.raises(lw.UsageError, match=r"takes tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
+    with pytest.raises(lw.UsageError, match=r"must map tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
         logits(run(model), some(), [1] * 3)
     with pytest.raises(lw.UsageError, match="must return a torch module, not 'a model'"):
         replace(RECIPE, model=_Own(bad=True)).build()

@@ -82,7 +82,7 @@ def test_a_blind_clock_is_run_fast_as_it_is_written():
     ids=["no equals sign", "no end", "pauses"],
 )
 def test_other_layouts_are_refused(reads, writes):
-    with pytest.raises(lw.UsageError, match="Timed is for a layout with = and an end symbol, without pauses"):
+    with pytest.raises(lw.UsageError, match="Timed needs a layout with = and an end symbol, but no pauses"):
         SPEC.build(reads, writes, causal=True)
 
 

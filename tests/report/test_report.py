@@ -116,7 +116,7 @@ def test_nothing_to_report_is_said(runs):
 def test_a_damaged_row_is_named():
     run = scored(recipe(), (8, 1.0))
     run.append("scores", {"sizes": [8], "exact": 1.0})
-    with pytest.raises(UsageError, match=r"scores\.jsonl: line 2: it lacks the field task; take that line out$"):
+    with pytest.raises(UsageError, match=r"scores\.jsonl: line 2: the field task is missing; delete that line$"):
         curves([run])
 
 
@@ -370,7 +370,7 @@ def test_a_large_table_is_compressed_and_read_back(tmp_path):
     assert write_csv(path, rows, packed_above=1000).read_bytes() == content
     for damaged in (content[:-20], b"no gzip", gzip.compress(b"\xff\xfe")):
         packed.write_bytes(damaged)
-        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not a complete gzip file of text"):
+        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not gzip of UTF-8 text, or cut short"):
             read_csv(path)
     packed.write_bytes(content)
     assert write_csv(path, rows) == path
@@ -380,7 +380,7 @@ def test_a_large_table_is_compressed_and_read_back(tmp_path):
 def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_files, "MAX_TEXT", 1000)
     (tmp_path / "scores.csv.gz").write_bytes(gzip.compress(b"id\n" * 500))
-    with pytest.raises(UsageError, match="unpacks to more than 1,000 bytes"):
+    with pytest.raises(UsageError, match="unpacks to more than the limit, 1,000 bytes"):
         read_csv(tmp_path / "scores.csv")
 
 
@@ -973,7 +973,7 @@ def test_shares_are_written_by_one_function(folder):
         (["--lengths", "8"], "--lengths: only with --stopping"),
         (["--samples", "3"], "--samples: only with --stopping"),
         (["--device", "cpu"], "--device: only with --stopping"),
-        (["--stopping", "--device", "gpu"], "device: 'gpu' is not here; there are: auto, cpu"),
+        (["--stopping", "--device", "gpu"], "device: 'gpu' is not available; available are: auto, cpu"),
         (["--html", "page.html", "--samples", "3"], "omit --samples"),
         (["--html", "page.html", "--width", "page", "--out", "x"], "omit --width and --out"),
         (["--html", "."], "that is a folder"),

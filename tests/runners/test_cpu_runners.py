@@ -135,7 +135,7 @@ def test_the_switch_in_the_environment(monkeypatch):
         again, model = importlib.reload(cpu), RECIPE.build()
         return type(again.choose(model)).__name__, again.describe_choice(model)
 
-    assert in_fork(chosen) == ("Plain", "Plain: others are turned off")
+    assert in_fork(chosen) == ("Plain", "Plain: faster runners are turned off")
 
 
 def test_the_switch_in_the_code():
@@ -143,7 +143,7 @@ def test_the_switch_in_the_code():
     with lengthwise.plain():
         assert type(cpu.choose(model)) is Plain
         with lengthwise.plain():
-            assert cpu.describe_choice(model) == "Plain: others are turned off"
+            assert cpu.describe_choice(model) == "Plain: faster runners are turned off"
         assert type(cpu.choose(model)) is Plain
     assert type(cpu.choose(model)) is not Plain
     with contextlib.suppress(RuntimeError), lengthwise.plain():

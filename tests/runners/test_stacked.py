@@ -374,9 +374,9 @@ REFUSED = [
     (seeds(replace(PLAIN, objective=RunsItself(), model=Counting()), 2), "runs the model itself, which changes its bu"),
     (seeds(replace(PLAIN, objective=Curious()), 2), "requests for logits depend on earlier logits"),
     (seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
-    ([PLAIN], "two or more seeds"),
-    ([PLAIN, PLAIN], "all different"),
-    ([PLAIN, replace(PLAIN, seed=1, batch=5)], "differ in nothing but seed"),
+    ([PLAIN], "two or more different seeds"),
+    ([PLAIN, PLAIN], "more different seeds"),
+    ([PLAIN, replace(PLAIN, seed=1, batch=5)], "differ only in seed"),
 ]
 
 
@@ -405,7 +405,10 @@ def test_a_stack_takes_the_memory_of_all(runs, monkeypatch):
 
 @pytest.mark.parametrize(
     ("recipe", "count", "said"),
-    [(replace(RICH, name="random"), 2, "random: its seeds cannot be stacked"), (PLAIN, 1, "two or more seeds")],
+    [
+        (replace(RICH, name="random"), 2, "random: its seeds cannot be stacked"),
+        (PLAIN, 1, "two or more different seeds"),
+    ],
 )
 def test_a_study_says_what_cannot_be_stacked_before_anything_is_written(monkeypatch, runs, recipe, count, said):
     studied(monkeypatch, recipe)

@@ -69,7 +69,7 @@ def test_the_recipe_as_data(run, asked):
         (run.folder / "config.json").write_text(damaged)
         with pytest.raises(UsageError, match=rf"config\.json: {what}"):
             RunFolder(run.folder).config()
-    with pytest.raises(UsageError, match=r"its config\.json cannot be read"):
+    with pytest.raises(UsageError, match=r"config\.json: cannot be read"):
         RunFolder(asked.folder).config()
 
 

@@ -84,7 +84,7 @@ def test_other_threads_are_said_and_noted(capsys):
     run.save_state(trainee.state())
     threads = torch.get_num_threads()
     train(recipe, threads=threads + 1)
-    assert f"threads {threads + 1} and not {threads}" in capsys.readouterr().err
+    assert f"threads {threads + 1} instead of {threads}" in capsys.readouterr().err
     assert run.about()["resumed"] == [{"step": 1, "threads": str(threads)}]
 
 

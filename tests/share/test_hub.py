@@ -188,7 +188,7 @@ def test_a_revision_is_pinned_and_found_without_a_network(remote, monkeypatch):
         ("429", "too many requests"),
         ("500", "the Hub answered with status 500"),
         ("huge", "its model.safetensors has 1,000 GB; the limit is 2 GB"),
-        ("other", "not what the Hub lists: config.json, model.safetensors"),
+        ("other", "damaged download: config.json, model.safetensors"),
         ("short", "the Hub broke off"),
     ],
 )

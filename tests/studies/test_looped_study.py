@@ -510,7 +510,7 @@ class _Ones(lw.Parity):
 
 
 def test_depth_of_what_has_no_one_curve(half):
-    with pytest.raises(lw.UsageError, match=r"^next: its layout feeds the answer in"):
+    with pytest.raises(lw.UsageError, match=r"^next: its layout feeds in the right answer"):
         depth(half["next"].weights(), 3)
     weights = half["parity"].weights()
     uneven = replace(weights, recipe=replace(weights.recipe, task=_Ones()))

@@ -108,9 +108,11 @@ def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
 
 
 def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
-    with pytest.raises(lw.UsageError, match=r"^binary-sum: problems called 31-ones start at size 31, not 30$"):
+    with pytest.raises(lw.UsageError, match=r"^binary-sum: its 31-ones problems start at size 31, not 30$"):
         evaluation_problems(untrained.recipe, 30, 5, seed=0, kind="31-ones")
-    with pytest.raises(lw.UsageError, match=r"^family_names: these start at size 31, and training ends at 20$"):
+    with pytest.raises(
+        lw.UsageError, match=r"^family_names: these start at size 31, but training ends at 20: name others$"
+    ):
         catalog.recipe("looped-binary-sum", ['family_names=["31-ones","63-ones"]'])
 
 

@@ -175,7 +175,7 @@ def test_a_data_set_is_read_with_its_splits(tmp_path):
     both.save_to_disk(str(tmp_path / "both"))
     split = lw.File(str(tmp_path / "both"))
     assert [len(split.part(purpose)._rows()) for purpose in ("train", "test")] == [40, 8]
-    with pytest.raises(lw.UsageError, match="no problem in its validation part"):
+    with pytest.raises(lw.UsageError, match="no problem falls into the validation part"):
         split.part("validation")
 
 
@@ -186,7 +186,7 @@ def test_symbols_of_layouts_and_spaces_stand_in_rows_as_others_and_are_read_as_w
     for prompt in prompts:
         problems = task.parse(prompt)
         assert task.to_text(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
-    with pytest.raises(lw.UsageError, match="no prompt of the file"):
+    with pytest.raises(lw.UsageError, match="not a prompt of the file"):
         task.parse("aaa")
 
 
@@ -270,7 +270,7 @@ def test_a_prompt_that_is_not_in_the_file_is_answered_without_a_right_answer(tmp
     size = 10 if task is turns else 7
     assert "right" not in answer._repr_html_() and answer.loops == int(recipe.loops.planned(torch.tensor([size])))
     sized = lw.File.of([row | {"size": 2} for row in parities([3])], tmp_path / "sized.jsonl")
-    with pytest.raises(lw.UsageError, match="nor are its size and rounds"):
+    with pytest.raises(lw.UsageError, match="and so are its size and rounds"):
         lw.Solver(lw.Weights("own", small(sized), small(sized).build())).solve("01")
 
 

@@ -80,7 +80,7 @@ def test_a_run_is_trained_watched_measured_and_attacked(blocks, tmp_path, monkey
         (["attack", folder, "--seconds", "1"], 0, "tries"),
         (["evaluate", folder, "--lengths", "3-9:3", "--natural", "--samples", "3"], 0, "natural"),
         (["evaluate", folder, "--lengths", "1-20"], 2, "no problems of size 1; it has 3–300 in steps of 3"),
-        (["solve", folder, "3012"], 1, "a prompt of 4 symbols; sizes are 3–300 in steps of 3"),
+        (["solve", folder, "3012"], 1, "no prompt of 4 symbols; its sizes are 3–300 in steps of 3"),
     ]:
         assert entry._run(entry.parse(words)) == code
         both = capsys.readouterr()

@@ -13,12 +13,12 @@ from lengthwise.tasks.maze import MOVES, Maze
 @pytest.mark.parametrize(
     ("text", "about"),
     [
-        ("#####/#S.G#/#####", "square of odd side"),
+        ("#####/#S.G#/#####", "an odd side"),
         ("#####/#S.G#/#.###/#...#/####x", "'x' is not one of"),
         ("#####/#S..#/#.###/#...#/#####", "one S and one G"),
         ("#####/#S.G./#.###/#...#/#####", "walls"),
-        ("#####/#S.G#/#.#.#/#...#/#####", "exactly one way"),
-        ("#####/#S###/#####/##.G#/#####", "exactly one way"),
+        ("#####/#S.G#/#.#.#/#...#/#####", "one path from S to G"),
+        ("#####/#S###/#####/##.G#/#####", "one path from S to G"),
     ],
 )
 def test_what_is_no_maze_is_refused_with_the_reason(text, about):

@@ -63,7 +63,7 @@ def test_what_is_asked_is_by_default_what_the_docstring_says_first():
 
 @pytest.mark.parametrize("about", [None, "Own(base: int = 2)"])  # without a docstring, dataclasses write the second
 def test_a_task_that_says_nowhere_what_is_asked_is_told_so(about):
-    with pytest.raises(lw.UsageError, match="own: its class says nowhere what the problem is"):
+    with pytest.raises(lw.UsageError, match="own: its class has no docstring"):
         asked_by_default(about)
 
 

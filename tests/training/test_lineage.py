@@ -138,7 +138,7 @@ def test_the_schedule_begins_anew():
 def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
     parent = train(BASE, device="cpu", keep_state=True)
     for changes, told in [
-        (["steps=7"], "took 7 steps, which count: write steps=14"),
+        (["steps=7"], "includes the 7 steps .* write steps=14"),
         (["steps=20", "model.width=16"], "do not fit this recipe's model"),
     ]:
         with pytest.raises(lw.UsageError, match=told):
@@ -164,7 +164,7 @@ def test_the_command_line_goes_on_and_says_what_it_does(capsys):
         entry._run(entry.parse(["train", "--from", early.name, "steps=6", "lengths.top=12", "name=late", *loud])) == 0
     )
     said = capsys.readouterr().err
-    assert f"goes on from the weights of {early.name} at step 3; the optimizer starts anew" in said
+    assert f"continues from the weights of {early.name} at step 3; the optimizer starts anew" in said
     (late,) = runs_folder().glob("late-*")
     assert json.loads((late / "config.json").read_text())["parent"]["run"] == early.name
     assert entry._run(entry.parse(["train", str(early), "steps=9", *words])) == 0

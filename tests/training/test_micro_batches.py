@@ -118,7 +118,7 @@ def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
         train(recipe, progress=Progress())
     stopped = train(recipe, progress=Progress())
     assert outcome(stopped) == outcome(whole) and stopped.about()["parts"] == 4
-    said = "plain: memory does not hold a batch: from step 1 on, its 6 rows run in 4 parts"
+    said = "plain: memory does not hold a batch: from step 1 on, 6 rows run in 4 parts"
     assert capsys.readouterr().err.count(said) == 1
     monkeypatch.undo()
     assert "parts" not in Trainer(PLAIN, CPU).about()
@@ -135,7 +135,7 @@ def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
         trainee.advance()
     together = stacked.Stack([SimpleNamespace(trainer=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())
     monkeypatch.setattr(stacked, "advance", exhausted)
-    with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: take fewer, or leave"):
+    with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: stack fewer, or omit"):
         together.advance()
 
 
@@ -156,7 +156,7 @@ def test_a_verb_that_runs_out_of_memory_says_what_to_reduce(words, reduce, monke
     for module, exhausted in zip(("answers", "scores", "attack"), EXHAUSTED, strict=True):
         monkeypatch.setattr(f"lengthwise.evaluation.{module}.answers", exhausted)
     assert entry._run(entry.parse(words.split())) == 2
-    kept = "; the same command goes on from here" if words.startswith("train") else ""
+    kept = "; the same command continues from here" if words.startswith("train") else ""
     assert capsys.readouterr().err == f"lengthwise: out of memory: reduce {reduce}{kept}\n"
 
 

@@ -147,7 +147,7 @@ def test_a_run_says_by_which_runner_it_was_trained(quick, tmp_path):
     assert train(replace(PLAIN, steps=1), tmp_path / "packed").about()["runner"] == "PackedTransformer"
     with plain():
         about = train(replace(PLAIN, steps=1), tmp_path / "plain").about()
-    assert about["runner"] == "Plain: others are turned off"
+    assert about["runner"] == "Plain: faster runners are turned off"
 
 
 def test_going_on_by_another_runner_is_told(quick, monkeypatch, capsys):
@@ -156,7 +156,7 @@ def test_going_on_by_another_runner_is_told(quick, monkeypatch, capsys):
         train(PLAIN)
     with plain():
         run = train(PLAIN)
-    told = "goes on from step 2 with runner Plain: others are turned off and not PackedTransformer"
+    told = "continues from step 2 with runner Plain: faster runners are turned off instead of PackedTransformer"
     assert told in capsys.readouterr().err
     assert run.about()["resumed"] == [{"step": 2, "runner": "PackedTransformer"}]
 
@@ -336,7 +336,7 @@ def test_a_loop_that_passes_over_errors_stops_at_a_signal(number, monkeypatch):
             with suppress(Exception):
                 train(replace(PLAIN, seed=seed))
 
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the same command goes on from there"):
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the same command continues from there"):
         loop()
     assert begun == [0] and outcome(train(PLAIN)) == unbroken(PLAIN)
 
@@ -664,7 +664,7 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_half_written(operati
         patch.setattr(os, operation, full)
         while errors < 4:
             times.clear()
-            with pytest.raises(lw.UsageError, match=r"cannot write there \(No space left on device\)") as error:
+            with pytest.raises(lw.UsageError, match=r"cannot be written to \(No space left on device\)") as error:
                 train(recipe, save_every=0)
             assert "\n" not in str(error.value)
             assert whole(Run.of(recipe).folder)
@@ -674,16 +674,16 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_half_written(operati
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(lw.UsageError, match="cannot write there"):
+    with pytest.raises(lw.UsageError, match="cannot be written to"):
         train(PLAIN, tmp_path / "file")
-    with pytest.raises(lw.UsageError, match="cannot write there"):
+    with pytest.raises(lw.UsageError, match="cannot be written to"):
         train(PLAIN, tmp_path / "file" / "below")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
 def test_a_read_only_folder_is_a_usage_error(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(lw.UsageError, match="cannot write there"):
+    with pytest.raises(lw.UsageError, match="cannot be written to"):
         train(PLAIN, tmp_path)
 
 
@@ -693,7 +693,7 @@ def test_rows_that_do_not_fit_on_the_disk_are_added_all_or_none(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
     try:
-        with pytest.raises(lw.UsageError, match=r"cannot write there"):
+        with pytest.raises(lw.UsageError, match=r"cannot be written to"):
             run.append("scores", {"row": 2}, {"row": 3}, {"row": 4})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -85,7 +85,7 @@ def test_a_rule_that_looks_at_many_problems_is_not_attacked():
     weights = half_trained(PAIRS)
     many = replace(weights.recipe, stopping=lw.MaxConfidence(per="batch"))
     found = verdicts(replace(weights, recipe=many))
-    assert found["attack"]["verdict"] == "open" and "many problems at once" in found["attack"]["told"]
+    assert found["attack"]["verdict"] == "open" and "needs a batch of problems" in found["attack"]["told"]
 
 
 def test_a_model_with_a_short_table_of_positions_is_verified_without_an_attack():
@@ -340,4 +340,4 @@ def test_where_the_record_cannot_be_written_nothing_is_measured(tmp_path):
     (tmp_path / "file").write_text("")
     done = command("verify", "looped-parity", "--out", tmp_path / "file" / "record.json", "--minutes", "60")
     assert done.returncode == 2 and done.stdout == ""
-    assert re.fullmatch(rf"lengthwise: {tmp_path}/file: cannot write there \([^)]+\)\n", done.stderr)
+    assert re.fullmatch(rf"lengthwise: {tmp_path}/file: cannot be written to \([^)]+\)\n", done.stderr)

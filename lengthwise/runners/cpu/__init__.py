@@ -56,16 +56,16 @@ def choose(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
 def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     """Return the name of the chosen runner; for the plain runner, also the reason why no faster one was chosen."""
     if _OFF.get():
-        return "Plain: others are turned off"
+        return "Plain: faster runners are turned off"
     if type(chosen := choose(model, kinds)) is not Plain:
         return type(chosen).__name__
     reasons = (kind.declines(model) for kind in kinds if kind.is_for(model))
-    return f"Plain: {next(reasons, 'no faster one knows such a model')}"
+    return f"Plain: {next(reasons, 'no faster runner supports this model')}"
 
 
 def why_not_compiled(model: Model) -> str | None:
     """Return the reason why a model cannot be compiled; None if it can."""
-    return "others than the plain runner are turned off" if _OFF.get() else Compiled.declines(model)
+    return "faster runners are turned off" if _OFF.get() else Compiled.declines(model)
 
 
 def reader(model: Model, inputs: Inputs) -> Reader | None:

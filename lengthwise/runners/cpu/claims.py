@@ -118,7 +118,7 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
 def _find_foreign_part(own: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
     """Describe the part in this slot of a module if its type is not allowed there; else return None."""
     if name in own:
-        return f"has a {name} that is no module"
+        return f"has a {name} that is not a module"
     part = own["_modules"].get(name)
     if isinstance(kinds, list) and type(part) is nn.ModuleList and len(part):
         return next((f"has a {type(one).__name__} among its {name}" for one in part if type(one) not in kinds), None)

@@ -125,7 +125,7 @@ class Twice(claims.Claiming):
         if not isinstance(model, TimedModel):
             return "it has no clock"
         known = all(type(one) is TransformerModel for one in (model.answers, model.clock))
-        return super().declines(model) if known else "its parts are no transformers"
+        return super().declines(model) if known else "its parts are not Transformers"
 
     def __init__(self, model: TimedModel) -> None:
         super().__init__(model)
