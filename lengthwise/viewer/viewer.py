@@ -36,8 +36,8 @@ FAILURES = Path(__file__).with_name("failures.json")
 _TOLD = {  # about models that the page computes, and about those that are recorded
     False: "The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a "
     "problem to see the model's answer after every loop, its confidence, its attention, and where it would stop.",
-    True: "This page holds recordings of a model: for each of these problems the answer after every loop, its "
-    "confidence, how far the loop moved the state, and where the model stops.",
+    True: "This page plays recordings of a model: for each problem the answer after every loop, its confidence, the "
+    "movement of the state, and the loop at which the model stops.",
 }
 
 
@@ -126,8 +126,8 @@ def _find_failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     try:
         ran = attack(weights, tries=tries)
     except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
-        return [], f"no attack: {error}"
-    return [row["prompt"] for row in ran["shortest"][:MAX_FAILURES]], f"an attack {describe_search(ran)}"
+        return [], f"No attack: {error}"
+    return [row["prompt"] for row in ran["shortest"][:MAX_FAILURES]], f"An attack {describe_search(ran)}"
 
 
 def describe_search(search: Mapping[str, Any]) -> str:

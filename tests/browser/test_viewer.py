@@ -125,7 +125,7 @@ def test_a_recording_plays(name, width, scheme, written, opened):
     assert told().startswith("After loop 1 of")
     page.keyboard.press("End")
     assert "less than .001" in told() or name != "looped-maze"
-    count, right = re.search(r": (\d+) of (\d+) symbols right", told()).groups()
+    count, right = re.search(r": (\d+) of (\d+) symbols correct", told()).groups()
     assert count == right
     page.keyboard.press("Home")
     page.locator(".transport .primary").click()

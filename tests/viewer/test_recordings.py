@@ -84,7 +84,7 @@ def test_a_page_of_recordings_holds_the_given_problem_first():
     (model,) = json.loads(zlib.decompress(base64.b64decode(packed)))["models"]
     assert model["recordings"][0]["prompt"] == model["examples"][0]["prompt"] == SUDOKU
     assert {one["prompt"] for one in model["examples"]} == {one["prompt"] for one in model["recordings"]}
-    assert all(one["shape"] for one in model["recordings"]) and "holds recordings of a model" in page
+    assert all(one["shape"] for one in model["recordings"]) and "plays recordings of a model" in page
 
 
 def test_a_given_problem_is_first_where_the_page_computes_too():

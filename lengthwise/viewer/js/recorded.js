@@ -1,5 +1,5 @@
-// A recorded model at work: its answer after a loop, on a grid or as a map of loops and positions, and what each loop
-// moved. The recording is Python's; nothing is computed here but whether a symbol is right.
+// A recorded model: its answer after a loop, on a grid or as a map of loops and positions, and the movement of each
+// loop. Python made the recording; only the correctness of symbols is computed here.
 
 const CELL = { least: 4, most: 30 }, CURVE = { height: 130, left: 34, foot: 16 }, FLOOR = -4; // log₁₀ of a movement that counts as none
 
@@ -28,17 +28,17 @@ class RecordedPanel {
       el("div", { class: "halves" },
         el("div", {}, el("div", { class: "wide" }, this.map), this.key, this.there),
         el("div", {},
-          el("h3", {}, "Right symbols, and movement of the state"), el("div", { class: "wide" }, this.curve),
-          el("p", { class: "key" }, "Blue: share of symbols that are right. Violet: the largest relative movement of a position’s state in this loop, 10 at the top and 0.0001 at the bottom, logarithmic. Triangle: its own rule stops here."),
+          el("h3", {}, "Correct symbols, and movement of the state"), el("div", { class: "wide" }, this.curve),
+          el("p", { class: "key" }, "Blue: share of correct symbols. Violet: the largest relative movement of a position’s state in each loop (logarithmic, 0.0001 to 10). Triangle: the recipe’s rule stops here."),
           this.answer,
-          el("p", { class: "soft" }, `${name}: ${task.name}, ${parameters.toLocaleString("en")} parameters, trained on sizes up to ${trained}; it stops by ${rule}. Recorded, not computed here.`))),
+          el("p", { class: "soft" }, `${name}: ${task.name}, ${parameters.toLocaleString("en")} parameters, trained on sizes up to ${trained}, stopped by ${rule}. Recorded, not computed here.`))),
     );
   }
 
   /** Find the recording of a problem. Resolves to a trace. */
   async think(text) {
     const found = this.model.recordings.find(({ prompt }) => prompt === text.trim());
-    if (!found) throw new Refused("This model is recorded, not computed: choose one of the problems below.");
+    if (!found) throw new Refused("This page has only recordings of this model: choose one of the problems below.");
     const slots = found.loops[0].said.map((_, slot) => slot), { writes } = this.model;
     const loops = found.loops.map(({ said, sure, moved }) => ({
       said: said.map((id) => writes[id]), sure, moved, correct: found.wanted.filter((id, slot) => said[slot] === id).length,
@@ -69,15 +69,15 @@ class RecordedPanel {
   /** One sentence on this loop. */
   sentence() {
     const { correct, moved } = this.said, count = this.trace.wanted.length;
-    const far = moved === null ? "" : `; it moved the state by ${moved < 0.001 ? "less than .001" : fixed(moved)} at most`;
-    return `After loop ${this.loop} of ${this.trace.loops.length}: ${correct} of ${count} symbols right${far}.`;
+    const far = moved === null ? "" : `; the state moved by ${moved < 0.001 ? "less than .001" : fixed(moved)} at most`;
+    return `After loop ${this.loop} of ${this.trace.loops.length}: ${correct} of ${count} symbols correct${far}.`;
   }
 
   showAnswer() {
     const { stop, stopped, loops, planned } = this.trace, right = this.isRight(loops[stop - 1]);
     this.answer.replaceChildren(
-      stopped ? `By its own rule it stops after loop ${stop} and is ` : `Its own rule does not stop it before its limit; after loop ${stop} it is `,
-      el("strong", { class: right ? "right" : "wrong" }, right ? "right" : "wrong"), `. The recipe plans ${planned} loop${planned === 1 ? "" : "s"} for it.`,
+      stopped ? `By the recipe’s own rule, the model stops after loop ${stop}, and its answer is ` : `The recipe’s rule does not stop the model before its limit; after loop ${stop} its answer is `,
+      el("strong", { class: right ? "right" : "wrong" }, right ? "right" : "wrong"), `. The recipe plans ${planned} loop${planned === 1 ? "" : "s"} for this problem.`,
     );
   }
 
@@ -99,8 +99,8 @@ class RecordedPanel {
     this.grid = gridOf(row.slots.length, loops.length, this.map.parentElement.clientWidth - 4 || 600);
     const at = { line: this.loop - 1, column: this.position };
     drawMap(this.map, this.grid, (l, c) => this.cell(loops[l], c), { heads: row.slots.map(() => ""), at, marks: [stop - 1], settled });
-    this.map.setAttribute("aria-label", `${loops.length} loops downwards, ${row.slots.length} positions across. ${this.sentence()}`);
-    this.key.textContent = "Loops downwards, a column per symbol of the answer. Blue: the right symbol, orange: a wrong one, stronger: surer. Bar: settled from here on. Triangle: its rule stops here.";
+    this.map.setAttribute("aria-label", `${loops.length} loops by ${row.slots.length} positions. ${this.sentence()}`);
+    this.key.textContent = "One line per loop, a column per symbol of the answer. Blue: right symbol, orange: wrong; stronger colour: higher probability. Bar: the symbol no longer changes. Triangle: the rule stops here.";
   }
 
   showGrid() {
@@ -109,7 +109,7 @@ class RecordedPanel {
     this.grid = { lines, columns, side };
     drawGrid(this.map, this.grid, this.trace.symbols, (slot) => this.cell(this.said, slot), this.position);
     this.map.setAttribute("aria-label", `A grid of ${lines} lines and ${columns} columns. ${this.sentence()}`);
-    this.key.textContent = "What the model changes of the grid in this loop’s answer: blue where that is right, orange where it is wrong, stronger: surer. Ring: it leaves a symbol that should change.";
+    this.key.textContent = "Cells that this loop’s answer changes in the grid: blue if right, orange if wrong; stronger colour: higher probability. Ring: a cell that should have changed.";
   }
 
   showCurve() {
@@ -117,7 +117,7 @@ class RecordedPanel {
     const shares = loops.map(({ correct }) => correct / wanted.length);
     const moved = loops.map((loop) => (loop.moved === null ? null : clamp((Math.log10(loop.moved) - FLOOR) / (1 - FLOOR), 0, 1)));
     drawCurves(this.curve, width, CURVE, [{ values: shares, ink: "good" }, { values: moved, ink: "accent" }], { at: this.loop - 1, mark: stop - 1 });
-    this.curve.setAttribute("aria-label", `Right symbols and movement over ${loops.length} loops. ${this.sentence()}`);
+    this.curve.setAttribute("aria-label", `Correct symbols and movement over ${loops.length} loops. ${this.sentence()}`);
   }
 
   pointMap(event) {
