@@ -33,7 +33,7 @@ class AttentionContext(NamedTuple):
     def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> AttentionContext:
         """Combine encodings, causality and padding for a batch. Raises UsageError if a row does not fit an encoding, or
         two encodings are incompatible."""
-        for encoding in encodings:  # before a bias is computed, whose size is the square of a row's length
+        for encoding in encodings:  # checked before a bias is computed: its size is the square of a row's length
             encoding.check(inputs)
         angles = _drop_none(encoding.angles(inputs) for encoding in encodings)
         keys = _drop_none(encoding.keys(inputs) for encoding in encodings)

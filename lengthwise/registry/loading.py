@@ -1,4 +1,4 @@
-"""Import of the package's modules by name. All other imports in the package are statements."""
+"""Import of the package's modules by name. All other imports in the package are import statements."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _curves_by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
 
 
 def _curves_by_method(found: Mapping[str, Curve], known: Sequence[str]) -> dict[str, Curve]:
-    """Return curves by method: the longest of the known methods that is part of a recipe's name. If these are not
+    """Return curves by method: a recipe's method is the longest known one that is part of its name. If these are not
     unique, use the shortened names."""
     rests = shorten_labels(list(found))[1]
     names = [

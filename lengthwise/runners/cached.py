@@ -1,8 +1,8 @@
 """Decoding with a cache: each position is computed once instead of again for every new token.
 
-Supported are models with a method ``step``, and transformers whose mixers can decode, if they are causal. A causal
-model's states do not depend on later positions, so results are equal. Keys and values of a transformer, and the states
-of recurrent models and mixers, are kept per loop.
+Causal models with a method ``step`` are supported, and causal transformers whose mixers can decode. A causal model's
+states do not depend on later positions, so results are equal. Keys and values of a transformer, and the states of
+recurrent models and mixers, are kept per loop.
 """
 
 from __future__ import annotations

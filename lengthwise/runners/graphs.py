@@ -74,8 +74,8 @@ class Graphs(Runner):
         super().__init__(plain.model)
         self.plain, self.bf16, self.device = plain, bf16, device_of(plain.model)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self.gradients: dict[int, Tensor] = {}  # by the number of the weight
-        self.recordings: dict[Shape, Recording] = {}  # those used last are last
+        self.gradients: dict[int, Tensor] = {}  # gradients by the number of the weight
+        self.recordings: dict[Shape, Recording] = {}  # in the order of use, the latest last
         self.pools: list[Any] = []  # memory pools, by the number of the call
         self.calls = 0
         self.by_waves, self.buffers = waves.claims(self.model), [*self.model.buffers()]

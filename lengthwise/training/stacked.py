@@ -238,7 +238,7 @@ def _train(stack: Stack, stopped: Callable[[], bool], save_every: float) -> None
         for row in _mean_rows(stack.advance()):
             course.show(stack.step, row)
         stop = stopped()
-        # At the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
+        # Save at the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
         if stop or stack.step >= recipe.steps or time.monotonic() - saved > save_every:
             stack.keep()
             saved = time.monotonic()

@@ -42,7 +42,9 @@ class ScalableAttention(SoftmaxAttention):
             count = torch.arange(before + 1, before + query.shape[1] + 1, device=query.device)[None]
         else:
             count = context.padding_mask.sum(1, keepdim=True)
-        query = query * self.scale * (1 + count).to(query.dtype).log()[..., None, None]  # 1 +: not zero for one key
+        query = (
+            query * self.scale * (1 + count).to(query.dtype).log()[..., None, None]
+        )  # 1 + count: not zero for one key
         return super().mix(torch.stack([query, key, value], 2), context, cache)
 
 

@@ -33,7 +33,7 @@ from lengthwise.runners.cpu.packing import Packing, group_by_length, restore_ord
 from lengthwise.runners.cpu.recall import Recall
 from lengthwise.runners.plain import Plain
 
-GROUP_POSITIONS = 32_768  # the fastest size of a group, about, in positions with padding
+GROUP_POSITIONS = 32_768  # about the fastest group size, in positions with padding
 NORMS = ("norm_attention", "norm_cell")
 EPS = 1e-5  # ε of the norms, torch's default
 # Linear layers of cells and of ReTran's layers, and whether they have biases.
