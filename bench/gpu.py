@@ -42,7 +42,7 @@ from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.models.transformer import Transformer
 from lengthwise.runners import Runner
-from lengthwise.runners.compiled import drops
+from lengthwise.runners.compiled import has_dropout
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
@@ -211,7 +211,7 @@ def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float
     if isinstance(catalog.recipe(name).source, Finite):
         recipe = replace(recipe, source=Finite(64 if quick else 20_000))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 50), {}
-    kinds = ("fp32", "bf16") if isinstance(recipe.model, Transformer) and not drops(recipe.build()) else ("tf32",)
+    kinds = ("fp32", "bf16") if isinstance(recipe.model, Transformer) and not has_dropout(recipe.build()) else ("tf32",)
     for matmul in kinds if device.type == "cuda" else ("fp32",):
         with computation_settings(1):
             trainer, start = Trainer(recipe, device, matmul=matmul, graphs=True), waited(device)

@@ -41,7 +41,7 @@ def library(probability: float, angles: Tensor | None) -> Attend:
 def ours(probability: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
         rows, positions, _, heads, size = projected.shape
-        assert small.pays((rows, positions, heads, size), probability)
+        assert small.is_worthwhile((rows, positions, heads, size), probability)
         return small.attend(projected, None, angles, causal=True, probability=probability)
 
     return attend

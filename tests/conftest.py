@@ -225,7 +225,7 @@ def eager(patch):
     from lengthwise.runners.cpu import elementwise, fused_loops, pattern, recurrent, small, sparse_keys, transformer
 
     for module in (sparse_keys, small):
-        patch.setattr(module, "pays", lambda *_: True)
+        patch.setattr(module, "is_worthwhile", lambda *_: True)
     patch.setattr(elementwise, "LEAST", 1)
     patch.setattr(fused_loops, "MOST_DISTINCT", 1.0)
     patch.setattr(transformer, "MOST_NEEDED", 1.0)

@@ -281,11 +281,11 @@ def evaluate(
     options: dict[str, Any] = {"seed": seed, "rows": rows}
     with preserve_modes(found.model), computation_settings(1), Progress(quiet=quiet) as progress:
         uniform = options | {"samples": most, "kind": kind, "precision": precision}
-        scores = [*follow_scores(found, sizes, rules, progress, what=f"{found.name}: exact match", **uniform)]
+        scores = [*follow_scores(found, sizes, rules, progress, label=f"{found.name}: exact match", **uniform)]
         if families:
             rules, options["samples"] = rules_of_families(rules), samples_of_family(samples or SAMPLES)
             what = f"{found.name}: families"
-            scores += follow_scores(found, sizes, rules, progress, what=what, families=True, **options)
+            scores += follow_scores(found, sizes, rules, progress, label=what, families=True, **options)
     if own:
         own.keep("scores", *(score.row() | {"seed": seed} for score in scores))
     facts = replace(outline(found.recipe), name=found.name)
@@ -359,24 +359,26 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 
 def list_recipes(*words: str) -> Listing:
     """Return all recipes, with a sentence each; with ``words``, those with every word in name or sentence."""
-    return _matching({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
+    return _filter_entries({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
 
 
 def list_tasks(*words: str) -> Listing:
     """Return all tasks, with a sentence each; with ``words``, those with every word in name or sentence."""
-    return _matching({fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words)
+    return _filter_entries(
+        {fields.kebab(name): _first_sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words
+    )
 
 
 def list_models(*words: str) -> Listing:
     """Return the models that a recipe may have, with a sentence each; with ``words``, those with every word."""
-    return _matching({name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, words)
+    return _filter_entries({name: _first_sentence(cls) for name, cls in catalog.parts()["models"].items()}, words)
 
 
-def _matching(entries: Mapping[str, str], words: Sequence[str]) -> Listing:
+def _filter_entries(entries: Mapping[str, str], words: Sequence[str]) -> Listing:
     return Listing(sources.filter_entries(entries, texts_from(words, "words")))
 
 
-def _sentence(cls: type) -> str:
+def _first_sentence(cls: type) -> str:
     return sources.first_sentence(inspect.getdoc(cls) or "")
 
 

@@ -69,16 +69,16 @@ def _return_type(function: Callable[..., Any]) -> Any:
         return None
 
 
-def _recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
+def _find_recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
     modules = list(modules)
     found = _find_functions(modules, Recipe)
     for module in modules:  # one by one: two modules' family functions may share a name, though their recipes do not
         for family in _find_functions([module], dict[str, Recipe]).values():
-            found |= {name: _recipe_function(recipe, family.__doc__) for name, recipe in family().items()}
+            found |= {name: _wrap_recipe(recipe, family.__doc__) for name, recipe in family().items()}
     return found
 
 
-def _recipe_function(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
+def _wrap_recipe(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
     def make() -> Recipe:
         return recipe
 
@@ -98,7 +98,7 @@ def recipes() -> dict[str, Callable[[], Recipe]]:
 
 @cache
 def _shipped_recipes() -> dict[str, Callable[[], Recipe]]:
-    return _recipes(import_folder("recipes"))
+    return _find_recipes(import_folder("recipes"))
 
 
 def studies() -> dict[str, Callable[..., Study]]:
@@ -128,7 +128,7 @@ def add(module: ModuleType) -> None:
         for cls in found:
             if cls.__module__ == module.__name__ and (other := others.get(cls.__name__)):
                 raise UsageError(f"{cls.__name__}: {other.__module__} and {cls.__module__} each define it: rename one")
-    recipes, studies = _recipes([module]), _find_functions([module], Study)
+    recipes, studies = _find_recipes([module]), _find_functions([module], Study)
     # A module without recipes does not wait for the package's recipes to be built.
     taken = [name for name in recipes if name in _shipped_recipes()]
     if taken := taken + [name for name in studies if name in _shipped_studies()]:
@@ -145,7 +145,7 @@ def find_defined(
 ) -> tuple[list[type[Config]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """Return the parts, recipes and studies that a user's own module defines."""
     found = [cls for known in parts().values() for cls in known.values() if cls.__module__ == module.__name__]
-    return found, _recipes([module]), _find_functions([module], Study)
+    return found, _find_recipes([module]), _find_functions([module], Study)
 
 
 def describe_own() -> tuple[dict[str, str], dict[str, str]]:

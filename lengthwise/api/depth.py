@@ -10,7 +10,7 @@ from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import RULE, AnySize, Fate, group_seeds, name_of_seeds, verdict_of_seeds
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation.fate import fate_of
+from lengthwise.evaluation.fate import measure_fate
 from lengthwise.runs.run import Run, Weights, load
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Fates(PrintedTable, list[Fate]):
         smallest and the largest number."""
         return HEADS, [
             [name_of_seeds(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
-             *(_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
+             *(_format_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
                for k in (*LATER, seeds[0].after[-1])),
-             *(_span([values[-1] for values in courses], "{:.0e}".format) for courses in
+             *(_format_span([values[-1] for values in courses], "{:.0e}".format) for courses in
                zip(*((fate.moved, fate.moved_over_two) for fate in seeds), strict=True)),
              verdict_of_seeds(seeds)] for seeds in group_seeds(self)
         ]  # fmt: skip
@@ -54,7 +54,7 @@ class Fates(PrintedTable, list[Fate]):
         return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {RULE}"
 
 
-def _span(values: Sequence[float | None], write: Callable[[float], str]) -> str:
+def _format_span(values: Sequence[float | None], write: Callable[[float], str]) -> str:
     """Return the smallest and largest number of several seeds, or the one that all share."""
     known = [value for value in values if value is not None]
     ends = [write(min(known)), write(max(known))] if known else ["–"]
@@ -84,7 +84,7 @@ def depth(
     if more < 1 or samples < 1:
         raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")
     loaded = [one if isinstance(one, Weights) else load(one) for one in several]
-    return Fates([fate_of(one, size, more=more, samples=samples, seed=seed) for one in loaded])
+    return Fates([measure_fate(one, size, more=more, samples=samples, seed=seed) for one in loaded])
 
 
 def check_named_once(names: Sequence[str | Path]) -> None:

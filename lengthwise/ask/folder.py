@@ -93,7 +93,7 @@ def token_counts(usage: Any) -> dict[str, int]:
     return {name: n if type(n) is int and 0 <= n <= MAX_TOKENS else 0 for name, n in zip(TOKENS, counts, strict=True)}
 
 
-def estimate(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
+def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
     """Estimate tokens in and out for prompts that lack a reply, each with its answer. The counts of ``known`` replies
     scale the estimate: they show how the endpoint counts tokens, and how much the model writes besides the answer."""
     guessed = _estimate_from_text(inquiry, {prompt: row["right"] for prompt, row in known.items()})

@@ -16,7 +16,7 @@ from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whol
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, Score, UsageError
-from lengthwise.experiment.data import fresh_problems, natural_bottom
+from lengthwise.experiment.data import fresh_problems, smallest_natural_size
 from lengthwise.experiment.source import FRESH, Source
 from lengthwise.tasks import Task, texts_of
 
@@ -130,7 +130,7 @@ def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
     found = []
     for size in each_once:
-        bottom = natural_bottom(size, inquiry.bottom, inquiry.top)
+        bottom = smallest_natural_size(size, inquiry.bottom, inquiry.top)
         chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
         problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
         found += [Item(size, prompt, answer) for prompt, answer in texts_of(inquiry.task, problems)]

@@ -236,11 +236,11 @@ def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
     return tree
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     return value if math.isfinite(value := float(text)) else None
 
 
-_DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_number)  # earlier versions wrote NaN
+_DECODER = json.JSONDecoder(parse_float=_parse_number, parse_constant=_parse_number)  # earlier versions wrote NaN
 
 
 def one_line(error: BaseException) -> str:

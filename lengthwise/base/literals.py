@@ -36,12 +36,12 @@ def parse(text: str, name: str = "value") -> Any:
         ) from None
 
 
-def _quote(found: re.Match[str]) -> str:
+def _quote(match: re.Match[str]) -> str:
     """Quote a match where Python would misread it: a dash as subtraction, a slash as division, or a keyword."""
-    word = found[0]
-    if found[1]:
+    word = match[0]
+    if match[1]:
         return word
-    if found[2]:
+    if match[2]:
         return repr(word)
     return repr(word) if "-" in word or word[0].isdigit() or (iskeyword(word) and word not in PLAIN) else word
 
@@ -62,7 +62,7 @@ def _to_value(node: ast.expr) -> Any:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return [_to_value(part) for part in parts]
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
-            return {"kind": kind} | _fields(kind, keywords)
+            return {"kind": kind} | _parse_fields(kind, keywords)
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
             raise UsageError(f"name the field of {kind}, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
         case ast.Call(func=ast.Constant(value=str(path))) if "." in path:
@@ -72,7 +72,7 @@ def _to_value(node: ast.expr) -> Any:
     raise ValueError
 
 
-def _fields(kind: str, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
+def _parse_fields(kind: str, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for keyword in keywords:
         if keyword.arg is None:

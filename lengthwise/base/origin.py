@@ -11,12 +11,12 @@ STANDARD = {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
 
 def is_shipped(cls: type) -> bool:
     """Return whether this package defines the class."""
-    return _root(cls) == "lengthwise"
+    return _root_package(cls) == "lengthwise"
 
 
 def is_foreign(cls: type) -> bool:
     """Return whether neither this package, torch nor Python's builtins define the class."""
-    return _root(cls) not in KNOWN
+    return _root_package(cls) not in KNOWN
 
 
 def is_own(cls: type) -> bool:
@@ -24,7 +24,7 @@ def is_own(cls: type) -> bool:
     package."""
     path = source_file(cls)
     installed = path is not None and "site-packages" in path.parts
-    return is_foreign(cls) and _root(cls) not in STANDARD and not installed
+    return is_foreign(cls) and _root_package(cls) not in STANDARD and not installed
 
 
 def source_file(cls: type) -> Path | None:
@@ -33,5 +33,5 @@ def source_file(cls: type) -> Path | None:
     return Path(name) if name and name.endswith(".py") and Path(name).is_file() else None
 
 
-def _root(cls: type) -> str:
+def _root_package(cls: type) -> str:
     return cls.__module__.partition(".")[0]

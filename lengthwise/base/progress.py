@@ -32,8 +32,8 @@ TELLING = 0.005  # fraction of the work after which the remaining time is estima
 class Line:
     """The progress of one piece of work: ``done`` of ``total``, in any unit, and a note."""
 
-    def __init__(self, what: str, total: float | None, done: float = 0.0) -> None:
-        self.what, self.total, self.note = what, total, ""
+    def __init__(self, label: str, total: float | None, done: float = 0.0) -> None:
+        self.label, self.total, self.note = label, total, ""
         self.done = self.first = done
         self.start, self.end = time.monotonic(), math.inf
 
@@ -93,10 +93,10 @@ class Progress:
         """Print a message, even if ``quiet``."""
         self.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def line(self, what: str, total: float | None = None, done: float = 0.0) -> Line:
+    def line(self, label: str, total: float | None = None, done: float = 0.0) -> Line:
         """Add a piece of work, ``done`` of which an earlier call has completed; without ``total``, no remaining time is
         shown."""
-        self.lines.append(Line(what, total, done))
+        self.lines.append(Line(label, total, done))
         return self.lines[-1]
 
     @contextmanager
@@ -119,14 +119,14 @@ class Progress:
         for line in self.lines:
             full = round(line.fraction * BAR)
             bar = [Text.assemble(("━" * full, "green"), ("━" * (BAR - full), "dim"))] if line.total else []
-            parts.append(Text(" ").join([Text(line.what), *bar, Text(line.describe_time(), "cyan")]))
+            parts.append(Text(" ").join([Text(line.label), *bar, Text(line.describe_time(), "cyan")]))
             if line.note and line.end == math.inf:
                 parts.append(Padding(Text(line.note), (0, 0, 0, 2)))
         return Group(*parts)
 
     def _log(self) -> None:
         for line in self.lines[-1:]:  # the lines before it are done
-            self.console.print(f"{line.what}: {line.describe()}", highlight=False, markup=False, soft_wrap=True)
+            self.console.print(f"{line.label}: {line.describe()}", highlight=False, markup=False, soft_wrap=True)
 
     def _replace_page(self) -> None:
         from IPython.display import HTML, display  # type: ignore[import-not-found] (a notebook has it)
@@ -159,7 +159,7 @@ def _repeat(show: Callable[[], None], seconds: float) -> Iterator[None]:
 def as_bar(line: Line) -> str:
     """Format a line as plain HTML."""
     value = f' value="{line.fraction:.4f}"' if line.total else ""
-    return f"<div>{html.escape(line.what)} <progress{value}></progress> {html.escape(line.describe())}</div>"
+    return f"<div>{html.escape(line.label)} <progress{value}></progress> {html.escape(line.describe())}</div>"
 
 
 def _in_notebook() -> bool:

@@ -27,13 +27,13 @@ class Range:
     def demand(self, value: float) -> str | None:
         low = value > self.low if self.ends == "open" else value >= self.low
         high = value <= self.high if self.ends == "closed" else value < self.high
-        return None if low and high else self._text(too_low=not low)
+        return None if low and high else self._describe(too_low=not low)
 
     def __str__(self) -> str:
-        low, high = self._text(too_low=True), self._text(too_low=False)
+        low, high = self._describe(too_low=True), self._describe(too_low=False)
         return low if low == high or self.high >= PRACTICAL else f"{low} and {high}"
 
-    def _text(self, too_low: bool) -> str:
+    def _describe(self, too_low: bool) -> str:
         least = f"above {self.low:g}" if self.ends == "open" else f"{self.low:g} or more"
         most = f"{self.high:g} or less" if self.ends == "closed" else f"below {self.high:g}"
         if math.isinf(self.low) or math.isinf(self.high) or self.high >= PRACTICAL:
@@ -96,8 +96,8 @@ def describe_type(annotation: str) -> str:
     return re.sub(r"\b[A-Z]\w+\b", lambda found: _SPELLED.get(found[0], found[0]), inline)
 
 
-def _describe_annotated(found: re.Match[str]) -> str:
-    return _describe_kind(found[1], Range(*ast.literal_eval(found[2])))
+def _describe_annotated(match: re.Match[str]) -> str:
+    return _describe_kind(match[1], Range(*ast.literal_eval(match[2])))
 
 
 def _describe_kind(kind: str, bounds: Range) -> str:

@@ -15,12 +15,12 @@ from torch import Tensor
 
 def length_mask(length: Int[Tensor, "*b"], width: int) -> Bool[Tensor, "*b width"]:
     """Return a mask that is True at each row's first ``length`` positions; lengths are 0 to ``width``."""
-    return _first_bits(length, width, torch.bool)
+    return _mask_first(length, width, torch.bool)
 
 
 def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tensor, "*b n"]:
     """Set every number after a row's length to 0."""
-    return rows & _first_bits(length, rows.shape[-1], rows.dtype)
+    return rows & _mask_first(length, rows.shape[-1], rows.dtype)
 
 
 def shift_right(rows: Shaped[Tensor, "b n"], by: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
@@ -29,22 +29,22 @@ def shift_right(rows: Shaped[Tensor, "b n"], by: Int[Tensor, " b"], width: int) 
     apart = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row
     apart[:count, width:] = rows
     start = torch.arange(width, count * (width + size) + 1, width + size)
-    return windows(apart.flatten(), start - by, width)
+    return extract_windows(apart.flatten(), start - by, width)
 
 
-def windows(row: Shaped[Tensor, " n"], start: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
+def extract_windows(row: Shaped[Tensor, " n"], start: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
     """Return the ``width`` numbers of ``row`` from each ``start``."""
     return row.unfold(0, width, 1).index_select(0, start)
 
 
-def _first_bits(length: Int[Tensor, "*b"], width: int, dtype: torch.dtype) -> Shaped[Tensor, "*b width"]:
+def _mask_first(length: Int[Tensor, "*b"], width: int, dtype: torch.dtype) -> Shaped[Tensor, "*b width"]:
     """Return a bit mask: all bits set at each row's first ``length`` positions, 0 elsewhere."""
-    bits = windows(_half_bits(width, dtype), width - length.flatten(), width)
+    bits = extract_windows(_half_mask(width, dtype), width - length.flatten(), width)
     return bits if length.dim() == 1 else bits.view(*length.shape, width)
 
 
 @lru_cache(maxsize=256)
-def _half_bits(width: int, dtype: torch.dtype) -> Shaped[Tensor, " n"]:
+def _half_mask(width: int, dtype: torch.dtype) -> Shaped[Tensor, " n"]:
     """Return 2 · width numbers: all bits set in the first half, 0 in the second."""
     row = torch.zeros(2 * width, dtype=dtype)
     row[:width] = True if dtype == torch.bool else -1

@@ -13,7 +13,7 @@ from rich.text import Text
 from lengthwise.api import catalog
 from lengthwise.ask.asking import RequestOptions, collect
 from lengthwise.ask.client import Key, client_library
-from lengthwise.ask.folder import InquiryRun, estimate
+from lengthwise.ask.folder import InquiryRun, estimate_tokens
 from lengthwise.ask.inquiry import Inquiry, Item, items, scores
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
@@ -55,7 +55,7 @@ class Options(KindOptions, OutputOptions, ProgressOptions):
 
 def run(args: Options) -> int:
     """Ask a model for the answers to fresh problems; return 1 if some prompts have no reply yet, else 0."""
-    inquiry, sizes = _inquiry(args)
+    inquiry, sizes = _build_inquiry(args)
     key = Key.read(args.key_variable)
     key.check_absent(inquiry)
     request_options = RequestOptions(key, args.limit, args.concurrency, args.timeout, args.backoff)
@@ -93,7 +93,7 @@ def run(args: Options) -> int:
     return 1 if outcome.left else 0
 
 
-def _inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
+def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     """Return the inquiry and its sizes; with --like, the sizes on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
     choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
@@ -122,7 +122,7 @@ def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
     lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
     missing = dict(islice(lacking.items(), args.limit))
     requests = len(missing)
-    tokens = estimate(inquiry, missing, known)
+    tokens = estimate_tokens(inquiry, missing, known)
     result = {"requests": requests, "replies": len(known)} | tokens
     costs = f"{requests} requests, about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
     more = f"; at most {requests * args.max_tokens:,} out" if args.max_tokens else ""

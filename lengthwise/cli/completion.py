@@ -27,19 +27,19 @@ def add_completers(top: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return top
 
 
-def _recipes(**_: Any) -> list[str]:
-    return [name for system in sources.systems() or [] for name in system.recipes] + _runs()
+def _list_recipes(**_: Any) -> list[str]:
+    return [name for system in sources.systems() or [] for name in system.recipes] + _list_runs()
 
 
-def _runs(**_: Any) -> list[str]:
+def _list_runs(**_: Any) -> list[str]:
     return [str(path.parent) for path in runs_folder().glob("*/*.json") if path.stem in ("config", "asked")]
 
 
 NAMES: dict[str, Any] = {
-    "recipe": _recipes,
-    "like": _recipes,
-    "weights": lambda **_: [*list_shipped(), *_runs()],
-    "runs": _runs,
+    "recipe": _list_recipes,
+    "like": _list_recipes,
+    "weights": lambda **_: [*list_shipped(), *_list_runs()],
+    "runs": _list_runs,
     "task": lambda **_: [kebab(name) for name in sources.parts()["tasks"]],
     "changes": lambda **_: [f"{path}=" for path in sources.field_paths()],
     "study": lambda **_: list(sources.studies()),

@@ -37,10 +37,10 @@ err = Terminal(stderr=True)
 
 
 @contextmanager
-def show_elapsed(what: str, *, quiet: bool = False) -> Iterator[Progress]:
+def show_elapsed(label: str, *, quiet: bool = False) -> Iterator[Progress]:
     """Show progress with the elapsed time; further lines may be added."""
     with Progress(quiet=quiet, console=err) as shown:
-        shown.line(what)
+        shown.line(label)
         yield shown
 
 
@@ -64,7 +64,7 @@ def warn(text: str) -> None:
     err.print(f"lengthwise: {text}", highlight=False, soft_wrap=True)
 
 
-def code_changed(run: Run, model: nn.Module | None = None) -> bool:
+def has_code_changed(run: Run, model: nn.Module | None = None) -> bool:
     """Return True, and print a warning, if the user's own code has changed since this run, or its ``model``, was
     trained: the scores would then belong to another model."""
     if changed := run.changed_code(model):
@@ -83,11 +83,13 @@ def save_page(args: OutputOptions, file: str, page: str, **more: Any) -> int:
     return print_result(args, {"file": str(path), "bytes": size, **more}, written)
 
 
-def announce_duration(what: str, demand: ResourceEstimate) -> None:
+def announce_duration(description: str, demand: ResourceEstimate) -> None:
     """Announce the duration if it is long. Raises UsageError if this machine has too little memory."""
-    demand.check(what)
+    demand.check(description)
     if demand.seconds > LONG:
-        err.print(f"{what} takes about {duration(demand.seconds)} of one CPU thread", highlight=False, markup=False)
+        err.print(
+            f"{description} takes about {duration(demand.seconds)} of one CPU thread", highlight=False, markup=False
+        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, group_by, latest
 from lengthwise.base.types import Kind, Score, UsageError
-from lengthwise.cli.console import code_changed, print_result
+from lengthwise.cli.console import has_code_changed, print_result
 from lengthwise.cli.forecast import announce_scores
 from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
 from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
@@ -74,7 +74,7 @@ def run(args: Options) -> int:
     # Scores of weights from the Hub are not saved, since they belong to no run.
     folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
     own = Run.open(folder) if folder and RunFolder(folder).is_run else None
-    if own and code_changed(own, weights.model):
+    if own and has_code_changed(own, weights.model):
         own = None
     rules = rules_of(args, weights.recipe)
     if args.restarts:
@@ -118,7 +118,7 @@ def _measure(
     uniform = options | {"samples": most, "precision": args.precision, "kind": kind}
     for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
         what = f"{weights.name}: exact match"
-        for score in follow_scores(weights, lacks, missing, progress, what=what, **uniform):
+        for score in follow_scores(weights, lacks, missing, progress, label=what, **uniform):
             rows += keep([score])
     by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
     maps = [map_table(found, tops) for found in by_rule if len(found) > BLOCKS**2]  # of blocks, if the map is large
@@ -128,7 +128,7 @@ def _measure(
         options["samples"] = samples_of_family(samples)
         everywhere = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, options["samples"]), *sizes]))]
         chosen, what = rules_of_families(rules), f"{weights.name}: families"
-        found = follow_scores(weights, everywhere, chosen, progress, what=what, families=True, **options)
+        found = follow_scores(weights, everywhere, chosen, progress, label=what, families=True, **options)
         # Saved per complete size, since the worst family needs all families.
         structured = [row for _, of_size in groupby(found, lambda score: score.sizes) for row in keep(of_size)]
         tables += _family_tables(rows, structured, tops, all_families=args.families)
@@ -138,7 +138,7 @@ def _measure(
     if not args.anatomy:
         return print_result(args, rows, *tables)
     parts = []
-    for size in follow_sizes(progress, recipe, sizes, what=f"{weights.name}: how answers go wrong"):
+    for size in follow_sizes(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
         parts.append(anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
         if own:
             own.keep("anatomy", parts[-1])

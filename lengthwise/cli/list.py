@@ -47,7 +47,7 @@ def run(args: Options) -> int:
         systems.append(sources.System("yours", "Recipes of imported modules", own_recipes))
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
-    everything |= {"studies": studies} | _sections_on_disk()
+    everything |= {"studies": studies} | _read_sections()
     found = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
     summaries = {kind: {name: one.summary for name, one in known.items()} for kind, known in sources.parts().items()}
     parts = {kind: sources.filter_entries(about, args.words, f"parts {kind}") for kind, about in summaries.items()}
@@ -58,7 +58,7 @@ def run(args: Options) -> int:
     if not args.words:
         head = "Parts of a recipe (lengthwise show Transformer; lengthwise list WORD says what each is)"
         names = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
-        return print_result(args, None, _overview(systems, found), "", format_columns(Text(head, "bold"), names))
+        return print_result(args, None, _build_overview(systems, found), "", format_columns(Text(head, "bold"), names))
     matches = {title: entries for title, entries in (found | parts).items() if entries}
     if not matches:
         raise UsageError(f"list: no name or description contains {' and '.join(args.words)}")
@@ -70,7 +70,7 @@ def run(args: Options) -> int:
             shown.append(format_columns(head, rows, gap=True))
             continue
         # A line per entry, cut to the terminal's width.
-        lines = _group(entries, SEVERAL if count > SCREEN else math.inf)
+        lines = _group_entries(entries, SEVERAL if count > SCREEN else math.inf)
         longest = min(max(len(name) for name, _ in lines), out.width // 2)
         texts = (f"  {name:{longest}}  {sources.first_sentence(text)}" for name, text in lines)
         shown.append(Group(head, Text("\n".join(texts), no_wrap=True, overflow="ellipsis")))
@@ -85,7 +85,7 @@ def _shipped_recipes() -> list[sources.System]:
     return found or []
 
 
-def _sections_on_disk() -> Sections:
+def _read_sections() -> Sections:
     files = (runs_folder().glob(f"*/{name}.json") for name in ("config", "asked"))
     runs, asked = (sorted(found, key=lambda path: path.parent.name) for found in files)
     weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped()}
@@ -99,13 +99,13 @@ def _sections_on_disk() -> Sections:
 # Output
 
 
-def _overview(systems: Iterable[sources.System], found: Sections) -> Any:
+def _build_overview(systems: Iterable[sources.System], found: Sections) -> Any:
     """Return all names, recipes by system; shipped weights are marked."""
     rows: list[tuple[str, Text]] = []
     for system in systems:
         about = Text(system.about.partition(":")[0].rstrip("."), "dim")
         marked = {name + "*" * (name in found["weights"]): text for name, text in system.recipes.items()}
-        names = ", ".join(name for name, _ in _group(marked, NAMED))
+        names = ", ".join(name for name, _ in _group_entries(marked, NAMED))
         rows.append((system.name, Text.assemble(about, "\n", names)))
     rows.append(("studies", Text(", ".join(found["studies"]))))
     for kind in ("runs", "asked"):
@@ -119,12 +119,12 @@ def _overview(systems: Iterable[sources.System], found: Sections) -> Any:
     return format_columns(head, rows)
 
 
-def _group(entries: Mapping[str, str], few: float) -> list[tuple[str, str]]:
-    """Return names with their texts; of ``few`` names or more with the same text, only the first and their number."""
+def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, str]]:
+    """Return names with their texts; of ``limit`` names or more with the same text, only the first and their number."""
     shown = []
     for text, found in group_by(entries.items(), lambda entry: entry[1]).items():
         names = [name for name, _ in found]
-        shown += [(name, text) for name in (names if len(names) < few else [f"{names[0]} … ({len(names)})"])]
+        shown += [(name, text) for name in (names if len(names) < limit else [f"{names[0]} … ({len(names)})"])]
     return shown
 
 

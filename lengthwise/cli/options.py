@@ -41,7 +41,7 @@ def parse_sizes(text: str) -> list[AnySize]:
     """Parse ``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` · ``1-20x1-40``
     (every pair); or several joined by commas, without duplicates. Raises UsageError, in one line, if it is invalid or
     names too many sizes for any machine."""
-    parts = [_spans_of(part.strip()) for part in text.split(",")]
+    parts = [_parse_spans(part.strip()) for part in text.split(",")]
     count = sum(math.prod(map(len, spans)) for spans in parts)
     resources.estimate_sizes(count).check(f"{text[:40]}: a row for each size")
     sizes: list[AnySize] = []
@@ -62,7 +62,7 @@ def parse_grid(text: str) -> list[AnySize]:
     return parse_sizes(re.sub(r"(?<![\d-])(\d+)x(\d+)(?![\d-])", r"1-\1x1-\2", text))
 
 
-def _spans_of(part: str) -> list[range]:
+def _parse_spans(part: str) -> list[range]:
     """Return the sizes that a part names, per axis."""
     spans = []
     for axis in part.split("x"):
@@ -256,12 +256,12 @@ def training_options(args: TrainingOptions) -> list[str]:
     return to_words(args, {field.name for field in dataclasses.fields(args)} - passed)
 
 
-def to_words(args: Any, left_out: Collection[str]) -> list[str]:
-    """Return a verb's options as they are typed, except those in ``left_out`` and those at their default."""
+def to_words(args: Any, excluded: Collection[str]) -> list[str]:
+    """Return a verb's options as they are typed, except those in ``excluded`` and those at their default."""
     words = []
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), flag_of(field.name)
-        if field.name in left_out or value == field.default or value == []:
+        if field.name in excluded or value == field.default or value == []:
             continue
         if value is True:
             words.append(flag)

@@ -15,7 +15,7 @@ from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import check_file, is_folder, path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
-from lengthwise.cli.console import announce_duration, code_changed, print_files, save_page, show_elapsed, warn
+from lengthwise.cli.console import announce_duration, has_code_changed, print_files, save_page, show_elapsed, warn
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
@@ -246,7 +246,7 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
         announce_duration(
             f"{one.recipe.name}: every loop", estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()])
         )
-        code_changed(one)
+        has_code_changed(one)
         lock = one.locked(wait=True) if one.is_run else nullcontext()
         with lock, computation_settings(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))

@@ -165,7 +165,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
         files += publish_overview(shown, folder, title=study.title, strong=study.strong)
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
     files += publish_parameters(every, list(claims), folder)
-    drawn = [*_other_columns(folder, study), *drawn] if study.matrix else drawn
+    drawn = [*_read_other_columns(folder, study), *drawn] if study.matrix else drawn
     cells = matrix_rows(drawn) if study.matrix else []
     files += publish_matrix(cells, folder, title=study.title) if cells else []
     table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(every))
@@ -175,7 +175,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     return print_files(args, files, table, "", card_table(cards), study.notes, **result)
 
 
-def _other_columns(folder: Path, study: Study) -> list[RunFolder]:
+def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
     """Return the runs of tasks that were published before and are not in this study: columns of a matrix stay in it."""
     now = {path_inside(folder, panel.name) for panel in study.panels}
     others = [place for place in sorted(folder.glob("*")) if place not in now and is_published(place)]

@@ -155,7 +155,7 @@ def _show_part(args: Options) -> int:
     }
     shown: list[RenderableType] = [
         Text.assemble((part.name, "bold"), f"  {part.where}"),
-        Text(_paragraphs(part.about)),
+        Text(_split_paragraphs(part.about)),
         "",
     ]
     if part.fields:
@@ -167,7 +167,7 @@ def _show_part(args: Options) -> int:
     return print_result(args, result, *shown)
 
 
-def _paragraphs(about: str) -> str:
+def _split_paragraphs(about: str) -> str:
     """Return a docstring with unwrapped paragraphs and without code marks."""
     joined = re.sub(r"(?<=[^\n])\n(?=[^\n\s-])(?!- )", " ", about)
     return re.sub(r"(?<=[^\n])\n +", " ", joined).replace("``", "")

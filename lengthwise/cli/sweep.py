@@ -112,9 +112,9 @@ def _parse_sweep(args: Options) -> Sweep:
 def _dry_run(args: Options, sweep: Sweep) -> int:
     """Print the cost of a grid; for a search, its maximum if all trials cost the same as the recipe."""
     if sweep.trials is None:
-        plan = [_replicates(change_recipe(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
+        plan = [_list_replicates(change_recipe(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
         return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
-    plan = [_replicates(sweep.recipe, sweep.seeds * sweep.trials)]
+    plan = [_list_replicates(sweep.recipe, sweep.seeds * sweep.trials)]
     return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
 
 
@@ -131,7 +131,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 
 def _run_grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     points = list(grid(sweep.axes))
-    recipes = [_replicates(change_recipe(sweep.recipe, point), sweep.seeds) for point in points]
+    recipes = [_list_replicates(change_recipe(sweep.recipe, point), sweep.seeds) for point in points]
     groups = [[Run.of(one) for one in group] for group in recipes]
     faults = _train(args, sweep, [one for group in groups for one in group])
     rows = [_trial_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
@@ -170,7 +170,7 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, active: Sequence[An
         runs = {}
         for number, (trial, point) in [*trials.items()]:
             try:
-                runs[number] = Run.of(_replicates(change_recipe(sweep.recipe, point), sweep.seeds)[seed])
+                runs[number] = Run.of(_list_replicates(change_recipe(sweep.recipe, point), sweep.seeds)[seed])
             except UsageError as error:  # incompatible values
                 faults.append(str(error))
                 search.tell(trial, None)
@@ -188,13 +188,13 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, active: Sequence[An
     return faults, lost
 
 
-def _replicates(recipe: Recipe, count: int) -> list[Recipe]:
+def _list_replicates(recipe: Recipe, count: int) -> list[Recipe]:
     return seeds_of(recipe, recipe.seed, count)
 
 
 def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
     try:
-        return [Run.locate(one) for one in _replicates(change_recipe(sweep.recipe, point), sweep.seeds)]
+        return [Run.locate(one) for one in _list_replicates(change_recipe(sweep.recipe, point), sweep.seeds)]
     except UsageError:
         return []
 

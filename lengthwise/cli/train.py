@@ -264,7 +264,7 @@ def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Pro
             }
             for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
                 what, options = f"{recipe.name}: exact match, {asked.kind}", {"samples": count, "kind": asked.kind}
-                for score in follow_scores(weights, lacks, missing, progress, what=what, **options):
+                for score in follow_scores(weights, lacks, missing, progress, label=what, **options):
                     run.append("scores", score.row() | {"seed": 0})
 
 
@@ -289,7 +289,7 @@ def _measure_families(
     }
     for missing, lacks in sizes_without_scores(recipe, wanted, rules, known).items():
         what = f"{recipe.name}: families"
-        found = follow_scores(weights, lacks, missing, progress, what=what, families=True, samples=count)
+        found = follow_scores(weights, lacks, missing, progress, label=what, families=True, samples=count)
         # Saved per complete size, so that a repeated command resumes where it was interrupted.
         for _, of_size in groupby(found, lambda score: score.sizes):
             run.append("scores", *(score.row() | {"seed": 0} for score in of_size))

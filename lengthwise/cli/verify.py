@@ -21,7 +21,7 @@ from lengthwise.runs.hub import NEEDED
 from lengthwise.runs.run import choose_device, load, name_of, weights_folder
 from lengthwise.training.arithmetic import computation_settings
 from lengthwise.verify.claims import claims_of
-from lengthwise.verify.verification import compare_retrained, file_digest, has_passed, read, sign, verify
+from lengthwise.verify.verification import compare_retrained, file_digest, has_passed, read_record, sign_record, verify
 
 STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
@@ -47,7 +47,7 @@ def run(args: Options) -> int:
         path = Path(args.weights)
         if not path.exists():
             raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
-        return _print_record(args, read(path), f"{path}: unchanged")
+        return _print_record(args, read_record(path), f"{path}: unchanged")
     folder = weights_folder(args.weights)
     weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
     weights = replace(weights, name=name_of(args.weights, folder))
@@ -59,11 +59,11 @@ def run(args: Options) -> int:
     with computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
         record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **options)
         if args.retrain:
-            write_json(out, sign(record))  # saved first, since training takes long and may be interrupted
+            write_json(out, sign_record(record))  # saved first, since training takes long and may be interrupted
             how = {"device": args.device, "threads": args.threads}
             again = compare_retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
             record["checks"].append(asdict(again))
-    record = sign(record)
+    record = sign_record(record)
     write_json(out, record)
     return _print_record(args, record, f"written to {out}")
 

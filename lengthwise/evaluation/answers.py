@@ -60,11 +60,13 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
     found = _answers_from_one_start(model, recipe, batch, inner, movement)
     for place, rule in enumerate(rules):
         if isinstance(rule, Restarts):
-            found[place] = _restart(starts[: rule.count], recipe, batch, rule, found[place])
+            found[place] = _answer_after_restarts(starts[: rule.count], recipe, batch, rule, found[place])
     return found
 
 
-def _restart(starts: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restarts, best: Predictions) -> Predictions:
+def _answer_after_restarts(
+    starts: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restarts, best: Predictions
+) -> Predictions:
     """Answer from the rule's further first states, too, and return the picked answer of each row. ``best`` are the
     answers from the first one."""
     total = best.loops if best.ran is None else best.ran
@@ -92,7 +94,7 @@ def _answers_from_one_start(
         return [Predictions(symbols, confidence, limits[0])]
     if all(rule.stops or not rule.reads_output for rule in rules):
         followed = [
-            _FollowedRule(rule, limit, planned, batch, movement) for rule, limit in zip(rules, limits, strict=True)
+            _RuleProgress(rule, limit, planned, batch, movement) for rule, limit in zip(rules, limits, strict=True)
         ]
         _run_until_done(model, batch, followed, end, movement)
         return [rule.predictions() for rule in followed]
@@ -113,7 +115,7 @@ def _answers_from_one_start(
     return predictions
 
 
-class _FollowedRule:
+class _RuleProgress:
     """One stopping rule, applied loop by loop, and its choices in a batch so far."""
 
     def __init__(
@@ -153,7 +155,7 @@ class _FollowedRule:
 
 
 def _run_until_done(
-    model: Model, batch: Batch, followed: Sequence[_FollowedRule], end: int | None, movement: bool
+    model: Model, batch: Batch, followed: Sequence[_RuleProgress], end: int | None, movement: bool
 ) -> None:
     """Run each row until every rule has chosen a loop for it. Only the loops that rules look at are kept, so that
     memory does not grow with the number of loops."""
@@ -167,7 +169,7 @@ def _run_until_done(
             return
         ((best, logs),) = _copy_to_host([_most_likely(logits)])
         current = _empty_trace(1, batch, movement)
-        _fill(current, 0, rows, _read_slots(best, logs, batch.answer_slots[rows], end), far)
+        _store_answers(current, 0, rows, _read_slots(best, logs, batch.answer_slots[rows], end), far)
         latest = current if latest is None else _append_loop(latest, current, window)
         for rule in followed:
             rule.choose(latest, loop)
@@ -202,15 +204,15 @@ def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
     )
 
 
-def _fill(
-    trace: Trace, index: int, rows: Int[Tensor, " r"], read: tuple[Tensor, Tensor, Tensor], far: Tensor | None
+def _store_answers(
+    trace: Trace, index: int, rows: Int[Tensor, " r"], answers: tuple[Tensor, Tensor, Tensor], movement: Tensor | None
 ) -> None:
     """Write the answers of these rows, and the movement of their states, to loop ``index`` + 1 of a trace."""
-    symbols, length, confidence = read
+    symbols, length, confidence = answers
     trace.predictions[index, rows, : symbols.shape[1]] = symbols
     trace.ends[index, rows], trace.confidence[index, rows] = length, confidence
-    if trace.movement is not None and far is not None:
-        trace.movement[index, rows] = far.amax(1).float().cpu()
+    if trace.movement is not None and movement is not None:
+        trace.movement[index, rows] = movement.amax(1).float().cpu()
 
 
 @torch.no_grad()
@@ -223,7 +225,7 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None,
         steps.append((loop, rows, None if far is None else far.amax(1, keepdim=True)))
         best.append(_most_likely(logits))
     for (loop, rows, far), likeliest in zip(steps, _copy_to_host(best), strict=True):
-        _fill(traced, loop - 1, rows, _read_slots(*likeliest, batch.answer_slots[rows], end), far)
+        _store_answers(traced, loop - 1, rows, _read_slots(*likeliest, batch.answer_slots[rows], end), far)
     return traced
 
 

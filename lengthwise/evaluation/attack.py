@@ -116,8 +116,8 @@ def attack(
     chosen = _choose_sizes(recipe, sizes)
     _check_time(weights, max(chosen, key=sum), rule, math.inf if tries else seconds)
     search, until = Attempts(), math.inf if tries else time.monotonic() + seconds
-    pace = _Pace(recipe, until)
-    for problems, origin in _candidates(recipe, chosen, search, seed):
+    pace = _TimeBudget(recipe, until)
+    for problems, origin in _generate_candidates(recipe, chosen, search, seed):
         new = search.select_new(problems, recipe.task)
         for part in pace.parts(new) if len(new) else ():
             search.add(_try_problems(weights, part, origin, rule))
@@ -138,7 +138,7 @@ def _check_time(weights: Weights, size: tuple[int, ...], rule: Stopping, seconds
         )
 
 
-class _Pace:
+class _TimeBudget:
     """Decides how many problems to try before the time is checked: more if the last ones took little time."""
 
     def __init__(self, recipe: Recipe, until: float) -> None:
@@ -174,7 +174,7 @@ def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple
     return distinct
 
 
-def _candidates(
+def _generate_candidates(
     recipe: Recipe, sizes: Sequence[tuple[int, ...]], search: Attempts, seed: int
 ) -> Iterator[tuple[Problems, str]]:
     """Yield problems to try, with their origins, while there are new ones: initial problems of each size, all problems
@@ -194,14 +194,16 @@ def _candidates(
     chance, fruitless = Random(address(seed, "attack", "changes")), 0
     while fruitless < FRUITLESS:
         before = len(search.known)
-        if mutations := list(_mutations(task, search, chance, largest)):
+        if mutations := list(_generate_mutations(task, search, chance, largest)):
             yield Problems.join(mutations), "mutation"
         else:
             yield sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(ROUND, 1), draw), "uniform"
         fruitless = 0 if len(search.known) > before else fruitless + 1
 
 
-def _mutations(task: Task, search: Attempts, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
+def _generate_mutations(
+    task: Task, search: Attempts, chance: Random, largest: Int[Tensor, " axes"]
+) -> Iterator[Problems]:
     """Yield new problems, at most ``largest`` on each axis: mutations, as typed text, of problems with the lowest
     confidence or of the shortest failures, which may give shorter ones."""
     parents = [problem.prompt for problem in [*search.unsure, *search.shortest, *search.shortest]]

@@ -51,9 +51,9 @@ def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
         return
     with preserve_modes(model), running_foreign_code(recipe):
         model.eval()
-        batch = recipe.layout.write(_problems(recipe), recipe.task)
+        batch = recipe.layout.write(_draw_problems(recipe), recipe.task)
         _check_symbols(model, batch.inputs, recipe)
-        _check_room(model, recipe, sizes)
+        _check_positions(model, recipe, sizes)
         model = _in_double_precision(model, batch.inputs)
         least = _tolerance(model, batch.inputs)
         _check_repeatable(model, batch.inputs, least)
@@ -65,7 +65,7 @@ def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
 
 def _check_layout(recipe: Recipe) -> None:
     """Raise UsageError if inputs depend on the answer in a layout whose answers are not decoded symbol by symbol."""
-    problems, layout = _problems(recipe), recipe.layout
+    problems, layout = _draw_problems(recipe), recipe.layout
     present = torch.arange(problems.answer.shape[1]) < problems.answer_length[:, None]
     other = replace(problems, answer=((problems.answer + 1) % 2).where(present, 0))
     inputs, changed = (layout.write(part, recipe.task).inputs for part in (problems, other))
@@ -77,7 +77,7 @@ def _check_layout(recipe: Recipe) -> None:
             )
 
 
-def _problems(recipe: Recipe) -> Problems:
+def _draw_problems(recipe: Recipe) -> Problems:
     """Draw a few problems of different lengths, even if the recipe trains on one length."""
     draw, task = stream(0, "causality"), recipe.task
     bottom = max(task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - SPREAD))
@@ -96,7 +96,7 @@ def _in_double_precision(model: Model, inputs: Inputs) -> Model:
     for kind in [torch.float64] * small + [torch.float32] * narrow:
         try:
             copied = deepcopy(model).to(kind)
-            _logits(copied, inputs)
+            _compute_logits(copied, inputs)
         except Exception:  # it may cast to another type inside, or have parts that cannot be copied
             continue
         return copied
@@ -129,7 +129,7 @@ def _tolerance(model: Model, inputs: Inputs) -> Tolerance:
     double = all(weight.dtype == torch.float64 for weight in weights)
     try:
         with _CoarsestType() as seen:
-            _logits(model, inputs)
+            _compute_logits(model, inputs)
     except Exception:  # compiled code may not support dispatch modes
         return Tolerance(MOVED, 1)
     if double and seen.eps <= torch.finfo(torch.float32).eps:
@@ -137,7 +137,7 @@ def _tolerance(model: Model, inputs: Inputs) -> Tolerance:
     return Tolerance(max(MOVED, ROUNDINGS * seen.eps), 1)
 
 
-def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
+def _compute_logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
     """Return the logits of all positions. Raises TooFewPositions if the model lacks positions, or a symbol."""
     loops = torch.full((len(inputs),), LOOPS if not isinstance(model, SinglePass) else 1)
     try:
@@ -156,10 +156,10 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
     try:
         if device_of(model).type != "cpu":
             _try_on_cpu(model, inputs)
-        logits = _logits(model, inputs)
+        logits = _compute_logits(model, inputs)
     except TooFewPositions:
         # Rows of one symbol fail too if it lacks positions. On a GPU, a second error would stop the process.
-        _logits(deepcopy(model).cpu(), replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
+        _compute_logits(deepcopy(model).cpu(), replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
         raise UsageError(
             f"{name} has too few embeddings for the {len(reads)} symbols of {recipe.task.name} in "
             f"{type(recipe.layout).__name__}"
@@ -171,20 +171,20 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         )
 
 
-def _check_room(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
+def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
     """Raise UsageError if a row of the largest size has more positions than the model."""
     if sizes:
         largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes), key=sum))]
         problems = recipe.task.sample(torch.tensor([largest]), stream(0, "room"))
         on_cpu = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
-        _logits(on_cpu, recipe.layout.write(problems, recipe.task).inputs)
+        _compute_logits(on_cpu, recipe.layout.write(problems, recipe.task).inputs)
 
 
 def _try_on_cpu(model: Model, inputs: Inputs) -> None:
     """Raise TooFewPositions for an unknown symbol on the CPU; on a CUDA device it would stop all further
     computation."""
     try:
-        _logits(deepcopy(model).cpu(), inputs)
+        _compute_logits(deepcopy(model).cpu(), inputs)
     except TooFewPositions:
         raise
     except Exception:  # the model may run on its own device only, where other errors appear
@@ -194,13 +194,13 @@ def _try_on_cpu(model: Model, inputs: Inputs) -> None:
 def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
     """Raise UsageError if the same rows get different logits a second time: later comparisons would differ for this
     reason."""
-    if not _differ(_logits(model, inputs), _logits(model, inputs), inputs.padding_mask, least):
+    if not _differ(_compute_logits(model, inputs), _compute_logits(model, inputs), inputs.padding_mask, least):
         return
 
     def compute_seeded() -> Float[Tensor, "b t v"]:
         for seed in (torch.manual_seed, numpy.random.seed, random.seed):
             seed(0)
-        return _logits(model, inputs)
+        return _compute_logits(model, inputs)
 
     before = numpy.random.get_state()  # ``check`` restores the other generators
     first, again = compute_seeded(), compute_seeded()
@@ -221,12 +221,12 @@ def _check_causality(model: Model, batch: Batch, layout: Layout, least: Toleranc
     """Raise UsageError if the tokens after a position change the logits up to it. It checks one position within the
     prompt and several from the one that predicts the first symbol of the answer, where looking ahead would help."""
     inputs = batch.inputs
-    before, symbols = _logits(model, inputs), int(inputs.tokens.max()) + 1
+    before, symbols = _compute_logits(model, inputs), int(inputs.tokens.max()) + 1
     first, count = batch.answer_slots.long().argmax(1), batch.answer_slots.sum(1)
     for cut in (first // 2, *(first + count * part // CUTS for part in range(CUTS))):
         later = torch.arange(inputs.tokens.shape[1]) > cut[:, None]
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
-        after = _logits(model, replace(inputs, tokens=changed))
+        after = _compute_logits(model, replace(inputs, tokens=changed))
         if _differ(before, after, inputs.padding_mask & ~later, least):
             name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
             raise UsageError(
@@ -249,11 +249,11 @@ def _check_norms(model: Model) -> None:
 
 def _check_padding(model: Model, inputs: Inputs, least: Tolerance) -> None:
     """Raise UsageError unless a row gets the same logits alone and beside longer rows."""
-    together = _logits(model, inputs)
+    together = _compute_logits(model, inputs)
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).narrow()
         width = alone.tokens.shape[1]
-        if _differ(_logits(model, alone), together[row : row + 1, :width], alone.padding_mask, least):
+        if _differ(_compute_logits(model, alone), together[row : row + 1, :width], alone.padding_mask, least):
             raise UsageError(
                 f"{_name(model)} reads padding, or other rows: a row alone gets other logits than beside longer rows; "
                 "give its forward a parameter padding_mask (rows × positions, True for a real token), hide positions "

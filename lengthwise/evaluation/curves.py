@@ -41,7 +41,7 @@ def follow_scores(
     rules: Sequence[Stopping],
     progress: Progress,
     *,
-    what: str,
+    label: str,
     families: bool = False,
     **options: Any,
 ) -> Iterator[Score]:
@@ -50,7 +50,7 @@ def follow_scores(
     recipe = weights.recipe
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
     measure, per_rule = (evaluate_families, len(recipe.task.families)) if families else (evaluate, 1)
-    line, done = progress.line(what, per_rule * len(rules) * sum(cost.values())), 0.0
+    line, done = progress.line(label, per_rule * len(rules) * sum(cost.values())), 0.0
 
     def watch(current: Sequence[Sizes], share: float) -> None:
         inside = share * per_rule * len(rules) * sum(cost[size] for size in current)
@@ -62,10 +62,10 @@ def follow_scores(
         yield score
 
 
-def follow_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, what: str) -> Iterator[Any]:
+def follow_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, label: str) -> Iterator[Any]:
     """Yield sizes and show progress; a size counts as done when the next one is requested."""
     total = sum(work(recipe, size) for size in sizes)
-    line, done = progress.line(what, total), 0.0
+    line, done = progress.line(label, total), 0.0
     for size in sizes:
         line.show(done, f"at {size_text(recipe.sizes(size))}")
         yield size

@@ -82,7 +82,7 @@ def depths(
     wanted = [run.recipe.sizes(size) for size in sizes]
     if missing := [size for size in wanted if size not in known]:
         weights, shown = run.weights(device), progress or Progress(quiet=True)
-        for size in follow_sizes(shown, run.recipe, missing, what=f"{run.recipe.name}: every loop"):
+        for size in follow_sizes(shown, run.recipe, missing, label=f"{run.recipe.name}: every loop"):
             known[size] = depth(weights, size, samples=samples)
             if run.is_run and not changed:
                 run.append("depth", known[size])

@@ -21,7 +21,7 @@ from lengthwise.runs.run import Weights
 
 
 @torch.no_grad()
-def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, seed: int) -> Fate:
+def measure_fate(weights: Weights, size: AnySize | None, *, more: int, samples: int, seed: int) -> Fate:
     """Measure one set of weights, loop by loop, as a ``Fate``. The model runs twice, as states are compared with the
     last."""
     model, recipe = weights.model.eval(), weights.recipe
@@ -45,7 +45,7 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
         current = flat_state(model.answer_state(state), batch.inputs.padding_mask.shape[1])
         real = batch.inputs.padding_mask[rows]
         count = real.sum(1)
-        exact[loop - 1, rows] = _right_rows(model, recipe.layout.end(recipe.task), batch, rows, state)
+        exact[loop - 1, rows] = _find_right_rows(model, recipe.layout.end(recipe.task), batch, rows, state)
         means = ((moved[..., period] * real).sum(1) / count for period in range(PERIODS))
         moved_one[loop - 1, rows], moved_two[loop - 1, rows] = means
         similarity = F.cosine_similarity(current, last[to_device(rows, last.device)], dim=-1).cpu()
@@ -64,14 +64,16 @@ def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, 
         seed=seed,
         planned=float(planned.float().mean()),
         after=list(range(1 - before, more + 1)),
-        **{name: _means_by_distance(values, planned, before, more) for name, values in names.items()},
+        **{name: _average_by_distance(values, planned, before, more) for name, values in names.items()},
         map=first_map,
         path=_project_states(torch.stack(first_row)),
         map_planned=int(planned[0]),
     )
 
 
-def _right_rows(model: Model, end: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any) -> Bool[Tensor, " r"]:
+def _find_right_rows(
+    model: Model, end: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any
+) -> Bool[Tensor, " r"]:
     """Return which rows' answers are right."""
     part = batch.take(rows)
     answer = gather_slots(model.read(state).argmax(-1).cpu(), part.answer_slots)
@@ -79,7 +81,7 @@ def _right_rows(model: Model, end: int | None, batch: Batch, rows: Int[Tensor, "
     return ((answer == wanted) | ~answer_mask(wanted, part.answer_slots, end)).all(1)
 
 
-def _means_by_distance(
+def _average_by_distance(
     values: Float[Tensor, "k b"], planned: Int[Tensor, " b"], before: int, more: int
 ) -> list[float | None]:
     """Return means over rows at equal distances in loops from each row's T(n)."""

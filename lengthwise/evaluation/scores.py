@@ -194,11 +194,11 @@ def build_score(
         together=rule.together if rule.together > 1 else None,
         **describe_repeats(weights.recipe.has_fixed_problems, problems),
         outcomes=Outcomes(digest, bytes(results.counts[:, 0].tolist())),
-        answers=_answers(weights.recipe, rule, kind, sizes, problems, results) if rows else [],
+        answers=_answer_rows(weights.recipe, rule, kind, sizes, problems, results) if rows else [],
     )
 
 
-def _answers(
+def _answer_rows(
     recipe: Recipe, rule: Stopping, kind: Kind, sizes: tuple[int, ...], problems: Problems, results: RowResults
 ) -> list[dict[str, Any]]:
     """Return a row for each problem: its size and set of problems, the prompt, the right answer, the model's answer,

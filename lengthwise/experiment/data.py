@@ -109,8 +109,8 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
     """Draw problems as at the end of training, from their own random stream, for a loss on unseen problems."""
     clock, seed = recipe.lengths.clock(recipe.steps, None), recipe.data_seed
     draws = {"draw": stream(seed, "validation"), "structured": stream(seed, "families", "validation")}
-    more = partial(_draw_problems, recipe, clock, purpose="validation", **draws)
-    return _draw_part("validation", source_of(recipe.task, recipe.source), more, count)
+    draw_more = partial(_draw_problems, recipe, clock, purpose="validation", **draws)
+    return _draw_part("validation", source_of(recipe.task, recipe.source), draw_more, count)
 
 
 def source_of(task: Task, source: Source) -> Source:
@@ -159,12 +159,12 @@ def fresh_problems(
     address = "hard" if kind == task.harder else kind  # two names of one set of problems
     draw = stream(seed, "test", task.name, address, *size, -1 if step is None else step)
 
-    def more(rows: int) -> Problems:
+    def draw_more(rows: int) -> Problems:
         if kind == "natural":
             return task.pool(rows, max(bottom, task.smallest), max(size), draw)
         return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
-    return _draw_part(purpose, source, more, count)
+    return _draw_part(purpose, source, draw_more, count)
 
 
 def sampler(task: Task, kind: Kind) -> Sampler:
@@ -187,7 +187,7 @@ def evaluation_problems(
     ``Recipe.sizes``). ``natural`` problems start where training starts or, beyond the training length, where it ends,
     so that the two sets do not overlap."""
     sizes = recipe.sizes(size)
-    where = {"bottom": natural_bottom(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
+    where = {"bottom": smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
     return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
 
 
@@ -228,18 +228,18 @@ def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "unifo
         evaluation_problems(recipe, size, 1, seed=0, kind=kind)
 
 
-def natural_bottom(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
+def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
     """Return the smallest size of natural problems up to ``sizes``, for training from ``bottom`` to ``top`` (None: no
     training)."""
     return top + 1 if top is not None and max(sizes) > top else bottom
 
 
-def _draw_part(part: Purpose, source: Source, more: Callable[[int], Problems], count: int) -> Problems:
+def _draw_part(part: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int) -> Problems:
     """Draw ``count`` problems of this part. Raises NoProblemsLeft if there are too few."""
     found: list[Problems] = []
     kept, tried = 0, 0
     while kept < count:
-        drawn = more(count)
+        drawn = draw_more(count)
         found.append(drawn.take(source.of(part, drawn)))
         kept, tried = kept + len(found[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (kept + 1):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lengthwise.base.fields import Config, kinds
 from lengthwise.base.ranges import Extra
-from lengthwise.base.rows import length_mask, shift_right, windows, zero_after
+from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
 from lengthwise.base.vocab import END, EQUALS, PAD, PAUSE, START, Vocab
 from lengthwise.tasks import Task
@@ -74,7 +74,7 @@ class Layout(Config):
 
 
 @dataclass(frozen=True)
-class _Row(Layout):
+class _RowLayout(Layout):
     """Rows ``prompt = answer $``. The position before each symbol predicts it: the ``=``, or the last pause, predicts
     the answer's first symbol. A row has the task's number of answer slots + 1, for the end."""
 
@@ -108,7 +108,7 @@ class _Row(Layout):
         # Stored as XOR with the end symbol, the answer is 0 outside its own positions, and rows combine by XOR.
         answer = shift_right(zero_after(problems.answer.to(small) ^ end, problems.answer_length), first, width)
         # First every row without prompt and answer: zeros, the tokens between them, then end symbols.
-        tokens = windows(_around(ids.around, width, small), width + self.pauses - first, width)
+        tokens = extract_windows(_pad_ids(ids.around, width, small), width + self.pauses - first, width)
         # Problems selected from a larger batch may have more padding than this batch is wide.
         prompt = zero_after(problems.prompt.to(small), problems.prompt_length)[:, : width - self.framed]
         tokens[:, self.framed : self.framed + prompt.shape[1]].bitwise_or_(prompt)
@@ -119,7 +119,7 @@ class _Row(Layout):
             tokens = tokens.where(padding_mask, ids.pad)
         index = torch.arange(width)
         last = int(first.max())  # there are no signs from here on
-        signs = _signs(tokens[:, :last], ids.edges) & prompted[:, :last]
+        signs = _mark_signs(tokens[:, :last], ids.edges) & prompted[:, :last]
         position = torch.empty(tokens.shape, dtype=torch.long)
         position[:, :last] = digit_positions(signs, before[:, :last] if task.mirrored else None)
         position[:, last:] = index[last:] - first[:, None]
@@ -167,14 +167,14 @@ def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) 
     return _Ids(integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges), start, pad)
 
 
-def _signs(tokens: Int[Tensor, "b t"], edges: tuple[int, ...]) -> Int[Tensor, "b t"]:
+def _mark_signs(tokens: Int[Tensor, "b t"], edges: tuple[int, ...]) -> Int[Tensor, "b t"]:
     """Return 1 at signs, else 0."""
     # Each clamp is 1 for ids from an edge on. Comparing takes ten times as long, indexing a table thirty times.
     return reduce(operator.xor, ((tokens - (edge - 1)).clamp_(0, 1) for edge in edges))
 
 
 @lru_cache(maxsize=64)
-def _around(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
+def _pad_ids(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
     """Return ``width`` zeros, then the ids, then the last id repeated: a window of this is a row without prompt and
     answer."""
     row = torch.full((2 * width + 1,), ids[-1], dtype=dtype)
@@ -184,7 +184,7 @@ def _around(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor,
 
 
 @dataclass(frozen=True)
-class FullOutput(_Row):
+class FullOutput(_RowLayout):
     """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
     supervised too, with the end symbol as target. With ``level`` too, all rows of a training batch have as many
@@ -221,7 +221,7 @@ class FullOutput(_Row):
 
 
 @dataclass(frozen=True)
-class NextToken(_Row):
+class NextToken(_RowLayout):
     """Next-token prediction (NTP): the correct answer is part of the input; each position predicts the next symbol."""
 
     decodes = True
@@ -268,7 +268,7 @@ class Pairs(Layout):
         return task.answer(predicted)
 
 
-class _Classes(Layout):
+class _ClassLayout(Layout):
     """A row without an end symbol, whose answer slots have one logit for each symbol that the task writes."""
 
     decodes = False
@@ -288,7 +288,7 @@ class _Classes(Layout):
 
 
 @dataclass(frozen=True)
-class Tagged(_Classes):
+class Tagged(_ClassLayout):
     """An output at every position (sequence tagging): a row is the prompt, and the target at position i is the answer's
     symbol i. For tasks that have ``answers_each_symbol``, such as running parities and words of a group. Targets are
     symbols that the task ``writes``; there is no end symbol."""
@@ -308,7 +308,7 @@ class Tagged(_Classes):
         padding_mask = length_mask(length, width)
         tokens = _renumber(problems.prompt[:, :width], task.vocab, reads).where(padding_mask, 0)
         targets = _renumber(problems.answer[:, :width], task.vocab, writes).where(padding_mask, 0)
-        inputs = _inputs(tokens, padding_mask, task, reads)
+        inputs = _build_inputs(tokens, padding_mask, task, reads)
         return Batch(inputs, targets, padding_mask, padding_mask, problems.rounds, problems.sizes)
 
 
@@ -331,7 +331,7 @@ class Grid(Tagged):
 
 
 @dataclass(frozen=True)
-class Labelled(_Classes):
+class Labelled(_ClassLayout):
     """One class for a row (sequence classification): rows ``prompt =``, and the target at ``=`` is the answer. For
     tasks whose answers have one symbol, such as parity and membership in a language. Targets are symbols that the
     task ``writes``; there is no end symbol."""
@@ -360,10 +360,12 @@ class Labelled(_Classes):
         prompt = _renumber(problems.prompt[:, : width - 1], task.vocab, reads)
         tokens = torch.nn.functional.pad(prompt, (0, 1)).where(prompted, 0).masked_fill(slot, reads.id(EQUALS))
         targets = _renumber(problems.answer[:, :1], task.vocab, writes) * slot
-        return Batch(_inputs(tokens, padding_mask, task, reads), targets, slot, slot, problems.rounds, problems.sizes)
+        return Batch(
+            _build_inputs(tokens, padding_mask, task, reads), targets, slot, slot, problems.rounds, problems.sizes
+        )
 
 
-def _inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task: Task, reads: Vocab) -> Inputs:
+def _build_inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task: Task, reads: Vocab) -> Inputs:
     """Return the inputs of rows that start with a prompt, with positions and digit positions."""
     signs = torch.tensor([symbol in task.signs or symbol not in task.symbols for symbol in reads.symbols])[tokens]
     mirrored = padding_mask if task.mirrored else None
@@ -371,14 +373,14 @@ def _inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task:
     return Inputs(tokens, position, digit_positions(signs | ~padding_mask, mirrored).long(), padding_mask)
 
 
-def _renumber(ids: Int[Tensor, "*b n"], before: Vocab, now: Vocab) -> Int[Tensor, "*b n"]:
+def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> Int[Tensor, "*b n"]:
     """Replace ids of one vocabulary by those of the same symbols in another. Symbols that it lacks, and ids without a
-    symbol, become an id outside ``now``."""
-    if before.symbols == now.symbols[: len(before)]:
+    symbol, become an id outside ``new_vocab``."""
+    if old_vocab.symbols == new_vocab.symbols[: len(old_vocab)]:
         return ids.long()
-    known = {symbol: i for i, symbol in enumerate(now.symbols)}
-    table = torch.tensor([known.get(symbol, len(now)) for symbol in before.symbols] + [len(now)])
-    return table[ids.long().clamp(max=len(before))]
+    known = {symbol: i for i, symbol in enumerate(new_vocab.symbols)}
+    table = torch.tensor([known.get(symbol, len(new_vocab)) for symbol in old_vocab.symbols] + [len(new_vocab)])
+    return table[ids.long().clamp(max=len(old_vocab))]
 
 
 def until_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:

@@ -95,7 +95,7 @@ def _user_classes(used: Iterable[type]) -> list[type]:
 def _hash_class(cls: type) -> str:
     path, outermost = source_file(cls), cls.__qualname__.partition(".")[0]
     known = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
-    text = _code_with_dependencies(outermost, known) if outermost in known else repr(_bytecode(cls))
+    text = _code_with_dependencies(outermost, known) if outermost in known else repr(_collect_bytecode(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
@@ -132,15 +132,19 @@ def _without_docstrings(node: ast.stmt) -> ast.AST:
     return copy
 
 
-def _bytecode(thing: Any) -> Any:
+def _collect_bytecode(value: Any) -> Any:
     """Return the bytecode of a class without a source file, as in a notebook."""
-    if isinstance(thing, CodeType):
-        return thing.co_code, thing.co_names, [_bytecode(one) for one in thing.co_consts]
-    if isinstance(thing, frozenset):  # its order differs between processes
-        return sorted(repr(_bytecode(one)) for one in thing)
-    if isinstance(thing, tuple):
-        return [_bytecode(one) for one in thing]
-    if isinstance(thing, type):
-        functions = {name: getattr(one, "__func__", getattr(one, "fget", one)) for name, one in vars(thing).items()}
-        return [(name, _bytecode(one.__code__)) for name, one in sorted(functions.items()) if hasattr(one, "__code__")]
-    return repr(thing)
+    if isinstance(value, CodeType):
+        return value.co_code, value.co_names, [_collect_bytecode(one) for one in value.co_consts]
+    if isinstance(value, frozenset):  # its order differs between processes
+        return sorted(repr(_collect_bytecode(one)) for one in value)
+    if isinstance(value, tuple):
+        return [_collect_bytecode(one) for one in value]
+    if isinstance(value, type):
+        functions = {name: getattr(one, "__func__", getattr(one, "fget", one)) for name, one in vars(value).items()}
+        return [
+            (name, _collect_bytecode(one.__code__))
+            for name, one in sorted(functions.items())
+            if hasattr(one, "__code__")
+        ]
+    return repr(value)

@@ -38,12 +38,12 @@ class ProblemSet(Sequence[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.problems)
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return ProblemSet(self.task, self.problems.take(at))
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        return self.__getitems__([at])[0]
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return ProblemSet(self.task, self.problems.take(index))
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self.__getitems__([index])[0]
 
     def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
         """Return several items; a torch ``DataLoader`` calls this for a batch."""
@@ -123,11 +123,11 @@ def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
     answers = symbol_texts(task, problems.answer, problems.answer_length)
     if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:
         columns = [shape[1] for size in problems.sizes.tolist() if (shape := task.shape(size))]
-        prompts, answers = ([*map(_lines, texts, columns)] for texts in (prompts, answers))
+        prompts, answers = ([*map(_split_lines, texts, columns)] for texts in (prompts, answers))
     return list(zip(prompts, answers, strict=True))
 
 
-def _lines(text: str, columns: int) -> str:
+def _split_lines(text: str, columns: int) -> str:
     return "/".join(text[i : i + columns] for i in range(0, len(text), columns))
 
 

@@ -38,14 +38,14 @@ class ResourceEstimate:
     memory: float  # bytes
     seconds: float  # of one CPU thread
 
-    def check(self, what: str) -> None:
+    def check(self, description: str) -> None:
         """Raise UsageError if this machine lacks the memory, or the work would take more than a century."""
         if self.memory > (most := available_memory()):
             raise UsageError(
-                f"{what} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
+                f"{description} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
             )
         if self.seconds > 100 * YEAR:
-            raise UsageError(f"{what} takes about {duration(self.seconds)}")
+            raise UsageError(f"{description} takes about {duration(self.seconds)}")
 
 
 def available_memory() -> float:
@@ -76,7 +76,7 @@ def estimate_model(recipe: Recipe, numbers: int = 1) -> ResourceEstimate:
 
 def estimate_training(recipe: Recipe) -> ResourceEstimate:
     """Estimate the cost of training: weights, gradients and optimizer state, and the activations of a batch."""
-    positions, rounds = _row(recipe, recipe.tops)
+    positions, rounds = _estimate_row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, parameters(recipe)
     held = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
@@ -89,13 +89,15 @@ def estimate_evaluation(
 ) -> ResourceEstimate:
     """Estimate the cost of exact match on ``samples`` problems per size: memory of the largest, time of all."""
     shown = sizes[:: max(1, len(sizes) // 32)]  # a sample of many sizes
-    each = [_measuring(recipe, recipe.sizes(size), samples, rules) for size in shown]
+    each = [_estimate_measurement(recipe, recipe.sizes(size), samples, rules) for size in shown]
     seconds = sum(one.seconds for one in each) * len(sizes) / len(shown)
     return ResourceEstimate(max(one.memory for one in each), seconds)
 
 
-def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Sequence[Stopping]) -> ResourceEstimate:
-    positions, rounds = _row(recipe, size)
+def _estimate_measurement(
+    recipe: Recipe, size: tuple[int, ...], samples: int, rules: Sequence[Stopping]
+) -> ResourceEstimate:
+    positions, rounds = _estimate_row(recipe, size)
     planned = recipe.loops.planned(torch.tensor([round(rounds)]))
     limits = [int(limit_of(rule, planned)) for rule in rules]
     loops, run = max(limits), max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
@@ -113,7 +115,7 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
 
 
 @lru_cache(maxsize=256)
-def _row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
+def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     """Return the number of positions of a row of this size, and T(n). Both are extrapolated from two smaller sizes if
     the size is large: positions linearly, T(n) by a power."""
     largest = max(size)

@@ -267,9 +267,11 @@ def choose_loops(
     return chosen
 
 
-def _check_rows(rule: Stopping, method: str, found: object, dtype: torch.dtype, rows: int) -> None:
-    if not isinstance(found, Tensor) or found.dtype != dtype or found.shape != (rows,):
-        what = f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+def _check_rows(rule: Stopping, method: str, returned: object, dtype: torch.dtype, rows: int) -> None:
+    if not isinstance(returned, Tensor) or returned.dtype != dtype or returned.shape != (rows,):
+        what = (
+            f"{returned.dtype} of {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+        )
         wanted = "torch.bool" if dtype == torch.bool else "torch.long"
         raise UsageError(f"{rule.name}: {method} must return a {wanted} for each of {rows} rows, not {what}")
 

@@ -22,14 +22,14 @@ def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> lis
     for name in named:
         if name not in known:
             raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
-    check_once(named, option)
+    check_unique(named, option)
     return named
 
 
-def check_once(named: Sequence[str], option: str) -> None:
+def check_unique(names: Sequence[str], option: str) -> None:
     """Raise UsageError if a name is repeated."""
-    if len(set(named)) < len(named):
-        raise UsageError(f"{option}: name each only once, not {','.join(named)}")
+    if len(set(names)) < len(names):
+        raise UsageError(f"{option}: name each only once, not {','.join(names)}")
 
 
 @dataclass(frozen=True)

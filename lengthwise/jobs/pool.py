@@ -76,7 +76,7 @@ class JobPool:
             for run in runs:
                 run.clear_cache()
             if reason := job.failure():
-                self._fail(runs, reason)
+                self._record_failure(runs, reason)
         room = max(0, self.executor.free_slots(len(self.running)))
         starting, self.waiting = self.waiting[:room], self.waiting[room:]
         if starting:
@@ -89,7 +89,7 @@ class JobPool:
             self.running += zip(starting, self.executor.submit(commands), strict=True)
         return bool(self.running)
 
-    def _fail(self, runs: Together, reason: str) -> None:
+    def _record_failure(self, runs: Together, reason: str) -> None:
         """Record the unfinished runs of one command as failed, also in their folders, unless a run has recorded that it
         diverged, the disk is full or another process holds the run's lock."""
         for run in [run for run in runs if not run.done] or runs:

@@ -52,7 +52,7 @@ class ExternalModule(ModelSpec):
         """Return the configuration of a module. Raises UsageError if its weights are not initialised yet."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy layers without weights: call it on some tokens first")
-        digest, form = _weights(module), _weights(module, numbers=False)
+        digest, form = _collect_weights(module), _collect_weights(module, numbers=False)
         # The attributes of all modules, such as a number of heads, which neither weights nor ``repr`` need show.
         seen: dict[int, int] = {}
         for name, part in module.named_modules():
@@ -121,7 +121,7 @@ def _from_config(name: str, text: str) -> nn.Module:
         raise UsageError(f"{name}: transformers cannot build it from its configuration ({one_line(error)})") from None
 
 
-def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
+def _collect_weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
     """Return a digest of a module's structure, of its weights (or only their names, types and shapes), and of which
     weights are frozen."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
@@ -157,24 +157,24 @@ def _list_contents(value: Any) -> dict[str, Any]:
     }
 
 
-def _describe_value(value: Any, seen: dict[int, int], deep: int = 0) -> str:
+def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
     """Return a description of a value that is the same in every process: of a tensor its numbers, of a named object its
     name, of a module its weights, of other objects their attributes, once (``seen`` numbers them). Empty for an object
     without visible attributes."""
 
     def parts(values: Iterable[Any]) -> list[str]:
-        return [_describe_value(part, seen, deep + 1) for part in values]
+        return [_describe_value(part, seen, depth + 1) for part in values]
 
     if value is None or isinstance(value, PLAIN):
         return repr(value)
     if isinstance(value, ModuleType | logging.Logger):  # these refer to all others of their kind
         return value.__name__ if isinstance(value, ModuleType) else value.name
-    if hasattr(value, "__qualname__") or deep > DEEPEST:
+    if hasattr(value, "__qualname__") or depth > DEEPEST:
         return getattr(value, "__qualname__", "")
     if isinstance(value, Tensor):
         return _describe_tensor(value)
     if isinstance(value, nn.Module):
-        return f"{type(value).__qualname__} {_weights(value).hexdigest()}"
+        return f"{type(value).__qualname__} {_collect_weights(value).hexdigest()}"
     if isinstance(value, np.ndarray | np.generic):
         numbers = parts(value.ravel()) if value.dtype.hasobject else hashlib.blake2b(value.tobytes()).hexdigest()
         return f"{value.dtype}{list(value.shape)} {numbers}"
@@ -192,7 +192,7 @@ def _describe_value(value: Any, seen: dict[int, int], deep: int = 0) -> str:
         return f"{type(value).__qualname__} {seen[id(value)]}"
     seen[id(value)] = len(seen)
     held = _list_contents(value)
-    return f"{type(value).__qualname__}{_describe_value(held, seen, deep + 1)}" if held else ""
+    return f"{type(value).__qualname__}{_describe_value(held, seen, depth + 1)}" if held else ""
 
 
 def _describe_tensor(tensor: Tensor) -> str:

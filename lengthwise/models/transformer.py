@@ -125,11 +125,11 @@ class TransformerModel(Model):
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.norm_embedding = nn.LayerNorm(spec.width, spec.eps) if spec.embedding_norm else nn.Identity()
         self.inject = InputInjection(spec.injection, spec.width)
-        blocks = [_block(spec, encodings, layer, causal) for layer in range(spec.layers)]
+        blocks = [_build_block(spec, encodings, layer, causal) for layer in range(spec.layers)]
         _refuse_unused(spec, encodings, blocks)
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
-        self.readout = _readout(spec, writes)
+        self.readout = _build_readout(spec, writes)
 
     def embed(self, inputs: Inputs) -> TransformerContext:
         # The bias, whose size is the square of a row's length, is computed only for attention.
@@ -172,11 +172,11 @@ class TransformerModel(Model):
         return self.readout(state)
 
 
-def _block(spec: Transformer, encodings: Sequence[Encoding], layer: int, causal: bool) -> Block:
+def _build_block(spec: Transformer, encodings: Sequence[Encoding], layer: int, causal: bool) -> Block:
     width, dropout, mixers = spec.width, spec.dropout, spec.mixers or (spec.mixer,)
     chosen = mixers[layer % len(mixers)]
     mixer = build_mixer(chosen, width, spec.heads, causal=causal, layer=layer, dropout=dropout, biases=spec.biases)
-    mlp = _mlp(spec) if spec.mlp else None
+    mlp = _build_mlp(spec) if spec.mlp else None
     block = Block(mixer, mlp, width, post=spec.norm == "post", eps=spec.eps, dropout=dropout)
     block.initialise(spec.init_std, spec.layers, scale_mlp=spec.init == "all")
     # After the weights are initialised: an encoding may make a head's keys equal to its queries.
@@ -196,11 +196,11 @@ def _refuse_unused(spec: Transformer, encodings: Sequence[Encoding], blocks: Seq
             raise UsageError(f"{', '.join(names)} has no attention for {type(position).__name__} to act on")
 
 
-def _mlp(spec: Transformer) -> MLP:
+def _build_mlp(spec: Transformer) -> MLP:
     return MLP(spec.width, spec.mlp * spec.width, spec.activation, gated=spec.gated, biases=spec.biases)
 
 
-def _readout(spec: Transformer, writes: int) -> nn.Module:
+def _build_readout(spec: Transformer, writes: int) -> nn.Module:
     norm = [nn.LayerNorm(spec.width, spec.eps)] if spec.final_norm == "readout" else []
     if spec.readout == "scaled":
         scaled = ScaledReadout(spec.width, writes)
@@ -208,7 +208,7 @@ def _readout(spec: Transformer, writes: int) -> nn.Module:
         return nn.Sequential(*norm, scaled)
     linear = nn.Linear(spec.width, writes, bias=spec.biases)
     if spec.readout == "mlp":
-        return nn.Sequential(_mlp(spec), *norm, nn.Linear(spec.width, spec.width, bias=spec.biases), linear)
+        return nn.Sequential(_build_mlp(spec), *norm, nn.Linear(spec.width, spec.width, bias=spec.biases), linear)
     return nn.Sequential(*norm, linear) if norm else linear
 
 

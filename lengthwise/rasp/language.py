@@ -220,7 +220,7 @@ def aggregate(
     alphabet; if none is selected, the default symbol, or −1 for positions."""
     facts: dict[str, Any] = {"default": default, "how": how}
     if isinstance(values, Row):
-        values = _admit(values, default)
+        values = _extend_alphabet(values, default)
         facts["symbols"] = values.alphabet
     data = values.ids if isinstance(values, Row) else values.at
     if selector.chosen is None or data is None:
@@ -247,7 +247,7 @@ def count(selector: Selector) -> Recorded[Places]:
 @_operation
 def shift(row: Row, default: Symbol) -> Recorded[Row]:
     """Move symbols one position right: ``aggregate(select(after(positions(row)), positions(row)), row, default)``."""
-    row, facts = _admit(row, default), {"default": default}
+    row, facts = _extend_alphabet(row, default), {"default": default}
     if row.ids is None:
         return row, facts
     edge = torch.full_like(row.ids[:, :1], row.alphabet.index(default))
@@ -265,7 +265,7 @@ def seen(marks: Row) -> Recorded[Row]:
 @_operation
 def latest(values: Row, marks: Row, default: Symbol) -> Recorded[Row]:
     """Return the value at the last mark up to each position: that of the largest marked position."""
-    values, marks, facts = _admit(values, default), _to_booleans(marks), {"default": default}
+    values, marks, facts = _extend_alphabet(values, default), _to_booleans(marks), {"default": default}
     if values.ids is None or marks.ids is None:
         return Row(values.alphabet, None), facts
     position = torch.arange(values.ids.shape[1])
@@ -274,7 +274,7 @@ def latest(values: Row, marks: Row, default: Symbol) -> Recorded[Row]:
     return Row(values.alphabet, torch.where(last < 0, values.alphabet.index(default), value)), facts
 
 
-def _admit(row: Row, symbol: Symbol) -> Row:
+def _extend_alphabet(row: Row, symbol: Symbol) -> Row:
     """Return the row with ``symbol`` appended to its alphabet, if missing."""
     return row if symbol in row.alphabet else Row((*row.alphabet, symbol), row.ids)
 

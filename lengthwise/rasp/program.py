@@ -111,41 +111,41 @@ def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[l
     """Run a program; return the names of its state's parts, and the operations of ``prepare``, ``finish`` and each
     step."""
     with record() as prepared:
-        state = _valid(program.prepare(row))
+        state = _validate_state(program.prepare(row))
     tapes: list[list[Operation]] = []
-    before = _symbols(state)
+    before = _list_alphabets(state)
     for number in range(steps):
         with record() as calls:
-            following = _valid(program.step(state, row))
-        tape = _operations(calls)
+            following = _validate_state(program.step(state, row))
+        tape = _list_operations(calls)
         if following.keys() != state.keys():
             raise Forbidden(f"the state changes its parts: {', '.join(state)} became {', '.join(following)}")
-        grows = _symbols(following) != _symbols(state)
+        grows = _list_alphabets(following) != _list_alphabets(state)
         if grows and number >= GROWING:
             raise Forbidden(f"the state's alphabet is still growing after {number} steps")
         # Tables depend on alphabets, so they may change while these grow.
-        closed = number > 0 and _symbols(state) == before
+        closed = number > 0 and _list_alphabets(state) == before
         if tapes and (tape != tapes[-1] if closed else [one[0] for one in tape] != [one[0] for one in tapes[-1]]):
             raise Forbidden("the step's operations differ between rounds: it may not count its rounds")
         tapes.append(tape)
-        before, state = _symbols(state), following
+        before, state = _list_alphabets(state), following
     with record() as finished:
         if not isinstance(program.finish(state, row), Row):
             raise Forbidden("finish must return a row of symbols")
-    return list(state), [_operations(prepared), _operations(finished), *tapes]
+    return list(state), [_list_operations(prepared), _list_operations(finished), *tapes]
 
 
-def _operations(calls: Sequence[Call]) -> list[Operation]:
+def _list_operations(calls: Sequence[Call]) -> list[Operation]:
     return [(call.name, len(call.reads), call.facts) for call in calls]
 
 
-def _valid(state: State) -> State:
+def _validate_state(state: State) -> State:
     if not isinstance(state, dict) or not all(isinstance(part, (Row, Places)) for part in state.values()):
         raise Forbidden("a state must be a dict of rows and places")
     return state
 
 
-def _symbols(state: State) -> dict[str, Any]:
+def _list_alphabets(state: State) -> dict[str, Any]:
     return {name: part.alphabet if isinstance(part, Row) else None for name, part in state.items()}
 
 
@@ -160,11 +160,11 @@ def format_state(part: Row | Places) -> str:
         assert part.at is not None
         return " ".join(map(str, part.at[0].tolist()))
     assert part.ids is not None
-    characters = [_character(symbol) for symbol in part.alphabet]
+    characters = [_to_character(symbol) for symbol in part.alphabet]
     return "".join([characters[i] for i in part.ids[0].tolist()])
 
 
-def _character(symbol: Any) -> str:
+def _to_character(symbol: Any) -> str:
     return "·" if symbol in (None, False) else "^" if symbol is True else str(symbol)
 
 
@@ -187,19 +187,23 @@ def graph(program: Program) -> dict[str, Any]:
     row = Row(alphabet(program.task), None)
     with record() as calls:
         state = program.prepare(row)
-    prepared, steps = _part(calls, {"row": row}, state), []
+    prepared, steps = _build_part(calls, {"row": row}, state), []
     while len(steps) < 2 or steps[-1] != steps[-2]:
         assert len(steps) <= GROWING + 1, "the state's alphabets do not stop growing: `check` rejects such a program"
         with record() as calls:
             following = program.step(state, row)
-        steps.append(_part(calls, {"row": row, **state}, following))
+        steps.append(_build_part(calls, {"row": row, **state}, following))
         state = following
     with record() as calls:
         output = program.finish(state, row)
-    return {"prepare": prepared, "steps": steps[:-1], "finish": _part(calls, {"row": row, **state}, {"said": output})}
+    return {
+        "prepare": prepared,
+        "steps": steps[:-1],
+        "finish": _build_part(calls, {"row": row, **state}, {"said": output}),
+    }
 
 
-def _part(calls: list[Call], known: Mapping[str, Any], out: State) -> dict[str, Any]:
+def _build_part(calls: list[Call], known: Mapping[str, Any], out: State) -> dict[str, Any]:
     references: dict[int, int | str] = {id(value): name for name, value in known.items()}
     nodes = []
     for call in calls:

@@ -98,7 +98,7 @@ def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str 
 
 
 @cache
-def declared() -> dict[str, list[ClassDeclaration]]:
+def declared_classes() -> dict[str, list[ClassDeclaration]]:
     """Return all classes of parts of recipes and their bases, by name."""
     found: dict[str, list[ClassDeclaration]] = {}
     for folder in FOLDERS:
@@ -109,7 +109,7 @@ def declared() -> dict[str, list[ClassDeclaration]]:
 
 def add(path: Path) -> None:
     """Register the classes of a user's own module."""
-    _register(path, declared())
+    _register(path, declared_classes())
     parts.cache_clear()
     field_paths.cache_clear()
 
@@ -131,7 +131,7 @@ def _register(path: Path, found: dict[str, list[ClassDeclaration]]) -> None:
 def parts() -> dict[str, dict[str, ClassDeclaration]]:
     """Return the parts of recipes, by kind and by name."""
     found: dict[str, dict[str, ClassDeclaration]] = {kind: {} for kind in BASES}
-    for one in sorted((one for known in declared().values() for one in known), key=lambda one: one.name):
+    for one in sorted((one for known in declared_classes().values() for one in known), key=lambda one: one.name):
         above = {ancestor.name for ancestor in ancestors(one)}
         for kind, base in BASES.items():
             if one.is_dataclass and base in above and not one.name.startswith("_"):
@@ -141,7 +141,7 @@ def parts() -> dict[str, dict[str, ClassDeclaration]]:
 
 def find(name: str) -> ClassDeclaration | None:
     """Return a part, another dataclass of a recipe, or the base of a kind of parts, by name; None if there is none."""
-    return next((one for one in declared().get(name, []) if one.is_dataclass or name in BASES.values()), None)
+    return next((one for one in declared_classes().get(name, []) if one.is_dataclass or name in BASES.values()), None)
 
 
 def is_readable(tree: Any) -> bool:
@@ -157,10 +157,10 @@ def is_readable(tree: Any) -> bool:
 
 
 @cache
-def _field_names(one: ClassDeclaration) -> tuple[dict[str, None], dict[str, None]]:
+def _field_names(declaration: ClassDeclaration) -> tuple[dict[str, None], dict[str, None]]:
     """Return the names of a class's fields, and of its required ones."""
-    needed = [field.name for field in one.fields if field.default is None]
-    return dict.fromkeys(field.name for field in one.fields), dict.fromkeys(needed)
+    needed = [field.name for field in declaration.fields if field.default is None]
+    return dict.fromkeys(field.name for field in declaration.fields), dict.fromkeys(needed)
 
 
 def ancestors(one: ClassDeclaration, *below: ClassDeclaration) -> list[ClassDeclaration]:
@@ -168,7 +168,7 @@ def ancestors(one: ClassDeclaration, *below: ClassDeclaration) -> list[ClassDecl
     found = []
     for base in one.bases:
         # A class may have the name of its base, as in ``class GRU(nn.GRU)``, so exclude the class itself.
-        known = [other for other in declared().get(base, []) if other not in (one, *below)]
+        known = [other for other in declared_classes().get(base, []) if other not in (one, *below)]
         if nearest := next((other for other in known if other.file == one.file), known[0] if known else None):
             found += [nearest, *ancestors(nearest, one, *below)]
     return found
@@ -281,7 +281,7 @@ def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> lis
         tree = json.loads(MEMBERS.read_text(encoding="utf-8")) if MEMBERS.exists() else {}
         members = tree["families"] if tree.get("files") == fingerprints() else None
     found = []
-    for path in _files("recipes"):
+    for path in _list_files("recipes"):
         if members is None or path.stem not in members:
             return None
         recipes = {name.replace("_", "-"): about for name, about in _functions_returning(path, "Recipe")}
@@ -293,14 +293,14 @@ def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> lis
 
 def studies() -> dict[str, str]:
     """Return the shipped studies, with a description each."""
-    pairs = [found for path in _files("studies") for found in _functions_returning(path, "Study")]
+    pairs = [found for path in _list_files("studies") for found in _functions_returning(path, "Study")]
     return {name.replace("_", "-"): about for name, about in pairs}
 
 
 def fingerprints() -> dict[str, str]:
     """Return a hash of each recipe file's code, without docstrings and full-line comments."""
     found = {}
-    for path in _files("recipes"):
+    for path in _list_files("recipes"):
         text = path.read_text(encoding="utf-8")
         doc_lines: set[int] = set()
         for node in ast.walk(ast.parse(text)):
@@ -312,7 +312,7 @@ def fingerprints() -> dict[str, str]:
     return found
 
 
-def _files(folder: str) -> list[Path]:
+def _list_files(folder: str) -> list[Path]:
     return sorted(path for path in (PACKAGE / folder).glob("*.py") if path.stem != "__init__")
 
 

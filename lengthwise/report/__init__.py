@@ -90,7 +90,7 @@ class Curve:
     def _points(self) -> Sequence[Point]:
         rows = [row for seed in self.rows_by_seed.values() for row in latest(seed)]
         by_size: dict[Sizes, list[Row]] = group_by(rows, lambda row: tuple(row["sizes"]))
-        return [_point(sizes, rows) for sizes, rows in sorted(by_size.items())]
+        return [_build_point(sizes, rows) for sizes, rows in sorted(by_size.items())]
 
     def diagonal(self) -> list[Point]:
         """Return the points whose sizes are equal on all axes; an axis trained to less than ``top`` stays at its own
@@ -245,7 +245,7 @@ def _is_family(problems: str) -> bool:
     return problems not in (*ALONE, WORST)
 
 
-def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
+def _build_point(sizes: Sizes, rows: Sequence[Row]) -> Point:
     shares = [row["exact"] for row in rows]
     if len(rows) == 1:
         low, high, error = rows[0]["low"], rows[0]["high"], None

@@ -74,25 +74,25 @@ def _count_common_words(words: Sequence[Sequence[str]]) -> int:
 
 
 def name_lines(
-    axes: Axes, looks: Sequence[LineStyle], ends: Sequence[tuple[float, float]], width: Width, heading: str = ""
+    axes: Axes, styles: Sequence[LineStyle], ends: Sequence[tuple[float, float]], width: Width, heading: str = ""
 ) -> None:
     """Write each line's name to the right of the axes, as close to its end as space permits; a thin line connects them
     if they are apart. ``ends`` are in data coordinates, within the axes. In a column-wide figure the names form a
     legend below."""
     if width == "column":
-        legend(cast(Figure, axes.figure), looks, columns=2, heading=heading)
+        legend(cast(Figure, axes.figure), styles, columns=2, heading=heading)
         return
     figure = cast(Figure, axes.figure)
     figure.draw_without_rendering()  # lays the figure out, which sets the axes' height
     height = axes.get_window_extent().height / figure.dpi
     wanted = [float(axes.transAxes.inverted().transform(axes.transData.transform(end))[1]) for end in ends]
     order = sorted(range(len(ends)), key=lambda number: -wanted[number])
-    gaps = [(ROW + NOTE * bool(looks[number].note)) / height for number in order]
+    gaps = [(ROW + NOTE * bool(styles[number].note)) / height for number in order]
     heights = _spread_heights([wanted[number] for number in order], gaps)
     for number, at in zip(order, heights, strict=True):
         edge = ScaledTranslation(1, at, axes.transAxes)  # type: ignore[arg-type]
         beside = figure.dpi_scale_trans + edge  # x in inches from the axes' right edge
-        look = looks[number]
+        look = styles[number]
         line = look.line() | {"label": "_"}
         axes.add_artist(Line2D([0.16, 0.34, 0.52], [0] * 3, markevery=[1], transform=beside, clip_on=False, **line))
         weight = "bold" if look.strong else "normal"
@@ -110,22 +110,22 @@ def name_lines(
         axes.annotate(heading, (1, max([1.0, *heights])), (11.5, 10), fontsize=7, color=FAINT, **place)
 
 
-def legend(figure: Figure, looks: Sequence[LineStyle], columns: int, heading: str = "") -> None:
+def legend(figure: Figure, styles: Sequence[LineStyle], columns: int, heading: str = "") -> None:
     """Add a legend below the figure, in at most ``columns`` columns, fewer if they do not fit."""
     handles = [
         Line2D([], [], **look.line() | {"label": f"{look.name} ({look.note})" if look.note else look.name})
-        for look in looks
+        for look in styles
     ]
     columns = min(columns, len(handles))
     head = {"title": heading or None, "title_fontproperties": {"size": 7}}
     shown = figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3, **head)
-    for look, text in zip(looks, shown.get_texts(), strict=True):
+    for look, text in zip(styles, shown.get_texts(), strict=True):
         text.set_fontweight("bold" if look.strong else "normal")
         text.set_parse_math(False)
     figure.draw_without_rendering()
     if columns > 1 and shown.get_window_extent().width > figure.bbox.width:
         shown.remove()
-        legend(figure, looks, columns - 1, heading)
+        legend(figure, styles, columns - 1, heading)
 
 
 def _spread_heights(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:

@@ -121,7 +121,7 @@ def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]
 
 
 def _draw_losses(
-    axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, LineStyle]
+    axes: Axes, groups: dict[str, list[_Training]], styles: dict[str, LineStyle]
 ) -> list[tuple[float, float]]:
     """Draw all losses. Return the end point of each recipe's lines, averaged over seeds."""
     axes.set(yscale="log", ylabel="loss (nats)")
@@ -133,26 +133,26 @@ def _draw_losses(
     for label, group in groups.items():
         if len(groups) <= FULLY_DRAWN:
             logged, _ = _join_lines([one.losses for one in group])
-            axes.plot(*logged, color=looks[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
+            axes.plot(*logged, color=styles[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
         smooth = []
         for one in group:
             steps, losses = zip(*one.losses, strict=True)
             smooth.append([*zip(steps, running_mean(losses), strict=True)])
         joined, _ = _join_lines(smooth)
-        axes.plot(*joined, zorder=2.9 if looks[label].strong else 3, **looks[label].line())
+        axes.plot(*joined, zorder=2.9 if styles[label].strong else 3, **styles[label].line())
         last = [line[-1] for line in smooth]
         ends.append((max(step for step, _ in last), statistics.geometric_mean(loss for _, loss in last)))
     return ends
 
 
 def _draw_watched(
-    axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, LineStyle], sizes: Sequence[str]
+    axes: Axes, groups: dict[str, list[_Training]], styles: dict[str, LineStyle], sizes: Sequence[str]
 ) -> None:
     """Draw exact match in the colours of the recipes; each size has a marker and a dash, or axes of its own."""
     axes.set(ylim=(-0.02, 1.02), ylabel="exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
     for label, group in groups.items():
         for number, size in enumerate(sizes):
-            own = looks[label]
+            own = styles[label]
             if len(sizes) > 1:
                 own = replace(_size_style(number, size), name=f"{own.name} at {size}", colour=own.colour)
             joined, marked = _join_lines([points for one in group if (points := one.watched.get(size))])

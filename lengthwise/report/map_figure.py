@@ -124,9 +124,9 @@ def _cell_starts(sizes: Sequence[int]) -> list[float]:
     return [number + sum(gaps[:number]) for number in range(len(sizes))]
 
 
-def _mark_jumps(axes: Axes, left: Sequence[float], low: Sequence[float]) -> None:
+def _mark_jumps(axes: Axes, x_starts: Sequence[float], y_starts: Sequence[float]) -> None:
     """Draw a white gap across the map where sizes jump, and two strokes on the axis."""
-    for starts, span, along in ((left, axes.axvspan, 0), (low, axes.axhspan, 1)):
+    for starts, span, along in ((x_starts, axes.axvspan, 0), (y_starts, axes.axhspan, 1)):
         for one, two in itertools.pairwise(starts):
             if two - one > 1:
                 span(one + 1, two, color="white", linewidth=0)

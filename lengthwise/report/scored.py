@@ -101,7 +101,7 @@ class Comparison(PrintedTable):
     Raises UsageError for scores of different tasks. Equal names are distinguished by seeds or stopping rules.
 
     ``difference`` is the last one's exact match minus the first one's, with Newcombe's 95 % interval (see
-    ``newcombe``). The interval covers the sampling of problems; seeds of training are another source of spread.
+    ``newcombe_interval``). The interval covers the sampling of problems; training seeds are another source of spread.
     """
 
     title_above = False
@@ -127,7 +127,7 @@ class Comparison(PrintedTable):
         for key in self.keys:
             each = [part[key] for part in self._found]
             pairing = _pairing(each[0], each[-1])
-            difference, low, high = newcombe(each[0], each[-1], pairing)
+            difference, low, high = newcombe_interval(each[0], each[-1], pairing)
             shares = {name: one.exact for name, one in zip(self.names, each, strict=True)}
             sizes, problems = key
             rows.append({"size": size_text(sizes), "problems": problems, **shares,
@@ -164,7 +164,7 @@ PAIRINGS: dict[Pairing, str] = {
 }
 
 
-def newcombe(first: Score, second: Score, pairing: Pairing = "independent") -> tuple[float, float, float]:
+def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independent") -> tuple[float, float, float]:
     """Return the difference of two proportions, second − first, and both ends of Newcombe's 95 % interval: for
     independent samples (1998, Statistics in Medicine 17, 873–890, method 10), or for pairs (ibid., 2635–2650, method
     10), which need both scores' ``outcomes``. For "unknown" pairing, the correlation is the lowest possible with these

@@ -42,23 +42,23 @@ class FittedTable(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         if self.title:
-            yield _text(self.title)
+            yield _to_text(self.title)
         plain = [column for number, column in enumerate(self.columns) if number != self.optional]
         for columns, words in ((self.columns, str.split), (self.columns, _split_words), (plain, _split_words)):
-            grid = [[_text(cell) for cell in (column.header, *column.cells)] for column in columns]
+            grid = [[_to_text(cell) for cell in (column.header, *column.cells)] for column in columns]
             breaks = [str.splitlines if column.no_wrap else words for column in columns]
             least = [_max_width(cells, how) for cells, how in zip(grid, breaks, strict=True)]
             if sum(least) <= options.max_width - GAP * len(grid):
                 most = [_max_width(cells, str.splitlines) for cells in grid]
-                yield _table(columns, grid, _share_width(least, most, options))
+                yield _build_table(columns, grid, _distribute_width(least, most, options))
                 break
         else:
             yield from _paragraphs(grid, options.max_width)
         if self.caption:
-            yield _text(self.caption)
+            yield _to_text(self.caption)
 
 
-def _table(columns: Sequence[Column], grid: Grid, widths: Sequence[int]) -> Table:
+def _build_table(columns: Sequence[Column], grid: Grid, widths: Sequence[int]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     fitted = [[_wrap_cell(cell, width) for cell in cells] for cells, width in zip(grid, widths, strict=True)]
     for column, cells, width in zip(columns, fitted, widths, strict=True):
@@ -68,7 +68,7 @@ def _table(columns: Sequence[Column], grid: Grid, widths: Sequence[int]) -> Tabl
     return table
 
 
-def _text(cell: Any) -> Text:
+def _to_text(cell: Any) -> Text:
     return cell if isinstance(cell, Text) else Text.from_markup(str(cell))
 
 
@@ -81,7 +81,7 @@ def _max_width(cells: Iterable[Text], pieces: Callable[[str], list[str]]) -> int
     return max((Text(piece).cell_len for cell in cells for piece in pieces(cell.plain)), default=0)
 
 
-def _share_width(least: Sequence[int], most: Sequence[int], options: ConsoleOptions) -> list[int]:
+def _distribute_width(least: Sequence[int], most: Sequence[int], options: ConsoleOptions) -> list[int]:
     """Return a width for each column: its minimum, then spare width first for names, then for the columns that need the
     least more."""
     widths, spare = list(least), options.max_width - GAP * len(least) - sum(least)

@@ -99,14 +99,14 @@ class CachedTransformer(Reader):
         self.seen = stop = start + inputs.tokens.shape[1]
         self.cache.rewind()
         embedded = model.embed_tokens(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
-        self.context = TransformerContext(embedded, piece(self.attention, start, stop), self.cache)
+        self.context = TransformerContext(embedded, slice_context(self.attention, start, stop), self.cache)
         return model.start(self.context)
 
     def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
         return self.model.advance(state, self.context)
 
 
-def piece(context: AttentionContext, start: int, stop: int) -> AttentionContext:
+def slice_context(context: AttentionContext, start: int, stop: int) -> AttentionContext:
     """Return the context of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
     angles, keys = (None if part is None else part[:, start:stop] for part in (context.angles, context.keys))
     device = context.padding_mask.device

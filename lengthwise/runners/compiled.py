@@ -44,7 +44,7 @@ class Compiled(claims.Claiming):
         if (reason := super().declines(model)) is not None:
             return reason
         # At other shapes, other random numbers would be drawn.
-        if drops(model):
+        if has_dropout(model):
             return "it has dropout"
         return "its first state is random in training" if model.start_noise else None
 
@@ -75,7 +75,7 @@ class Compiled(claims.Claiming):
             yield state
 
 
-def drops(model: Model) -> bool:
+def has_dropout(model: Model) -> bool:
     """Return True if the model has dropout."""
     dropout = any(isinstance(part, nn.Dropout) and part.p for part in model.modules())
     return dropout or any(isinstance(part, SoftmaxAttention) and part.dropout for part in model.modules())

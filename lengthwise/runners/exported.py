@@ -62,15 +62,15 @@ class Exported(nn.Module):
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         constant = sum(isinstance(leaf, Tensor) for leaf in tree_flatten(context)[0])
 
-        def whole(given: Any) -> Any:
+        def rebuild_tree(given: Any) -> Any:
             rest = iter(given)
             return tree_unflatten([next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
 
-        def goes_on(k: Tensor, loops: Tensor, *given: Tensor) -> Tensor:
+        def has_more(k: Tensor, loops: Tensor, *given: Tensor) -> Tensor:
             return k < loops.max()
 
         def loop(k: Tensor, loops: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-            context, state = whole(given)
+            context, state = rebuild_tree(given)
             scan = isinstance(model, ScanModel)
             changed = tree_flatten(_advance_scan(model, state, k) if scan else model.advance(state, context))[0]
             both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], given[constant:], strict=True)
@@ -79,7 +79,7 @@ class Exported(nn.Module):
             return k + 1, loops.clone(), *(one.clone() for one in given[:constant]), *kept
 
         first = torch.zeros((), dtype=torch.long), loops.clone(), *(tensor.clone() for tensor in tensors)
-        return model.read(whole(while_loop(goes_on, loop, first)[2:])[1])
+        return model.read(rebuild_tree(while_loop(has_more, loop, first)[2:])[1])
 
 
 def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> torch.export.ExportedProgram:
@@ -104,9 +104,13 @@ def graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]
     return *(getattr(inputs, one.name).contiguous() for one in fields(Inputs)), loops
 
 
-def _where(first: Tensor, one: Tensor, other: Tensor) -> Tensor:
+def _where(condition: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
     """Select like ``torch.where``, which onnxruntime lacks for Booleans."""
-    return (first & one) | (~first & other) if one.dtype == torch.bool else torch.where(first, one, other)
+    return (
+        (condition & chosen) | (~condition & other)
+        if chosen.dtype == torch.bool
+        else torch.where(condition, chosen, other)
+    )
 
 
 @contextmanager
@@ -139,7 +143,7 @@ def _scan_positions(
     states."""
     index = torch.arange(x.shape[1])
 
-    def goes_on(t: Tensor, outputs: Tensor, *states: Tensor) -> Tensor:
+    def has_more(t: Tensor, outputs: Tensor, *states: Tensor) -> Tensor:
         return t < outputs.shape[1]
 
     def loop(t: Tensor, outputs: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -147,7 +151,7 @@ def _scan_positions(
         return t + 1, torch.where((index == t)[:, None], output[:, None], outputs), *after
 
     first = torch.zeros((), dtype=torch.long), x.new_zeros(x.shape[0], x.shape[1], width)
-    return while_loop(goes_on, loop, (*first, *(state.clone() for state in states)))[1]
+    return while_loop(has_more, loop, (*first, *(state.clone() for state in states)))[1]
 
 
 def _select_position(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Tensor, "b d"]:
@@ -208,19 +212,19 @@ def _retran_layer(
     keys, values = (room * part(first).unflatten(-1, by_head)[:, :, None] for part in (layer.key, layer.value))
     queries = layer.query(x)
 
-    def turned(one: Tensor, t: Tensor) -> Tensor:
+    def rotate(one: Tensor, t: Tensor) -> Tensor:
         swapped = one.roll(one.shape[-1] // 2, -1)
         return one * own.index_select(0, t.view(1)) + swapped * other.index_select(0, t.view(1))
 
     def step(t: Tensor, short: Tensor, long: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        query = turned(_select_position(queries, t).unflatten(-1, by_head), t) / math.sqrt(keys.shape[-1])
+        query = rotate(_select_position(queries, t).unflatten(-1, by_head), t) / math.sqrt(keys.shape[-1])
         scores = (query[:, :, None] @ keys.mT).masked_fill(index > t, -torch.inf)
         mixed = (scores.softmax(-1) @ values).flatten(1)
         h = layer.norm_attention(_select_position(x, t) + layer.mix(mixed))
         output, (short, long) = layer.cell(h[:, None], (short, long))
         y = layer.norm_cell(h + output[:, 0])
         now = (index == t + 1)[:, None]
-        keys = torch.where(now, turned(layer.key(y).unflatten(-1, by_head), t)[:, :, None], keys)
+        keys = torch.where(now, rotate(layer.key(y).unflatten(-1, by_head), t)[:, :, None], keys)
         values = torch.where(now, layer.value(y).unflatten(-1, by_head)[:, :, None], values)
         return y, short, long, keys, values
 

@@ -40,7 +40,7 @@ from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.position import Encoding
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
-from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, drops, pad_to_bucket
+from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, has_dropout, pad_to_bucket
 from lengthwise.runners.plain import choose_rows, detach, pick
 from lengthwise.runners.short_attention import choose_attention, head_width
 
@@ -78,9 +78,9 @@ class Graphs(Runner):
         self.recordings: dict[Shape, Recording] = {}  # in the order of use, the latest last
         self.pools: list[Any] = []  # memory pools, by the number of the call
         self.calls = 0
-        self.by_waves, self.buffers = waves.claims(self.model), [*self.model.buffers()]
+        self.by_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
-        known = cpu.claims.why_declined(self.model, Compiled.parts, ("cuda",)) is None and not drops(self.model)
+        known = cpu.claims.why_declined(self.model, Compiled.parts, ("cuda",)) is None and not has_dropout(self.model)
         self.compiles = self.device.type == "cuda" and (known or self.by_waves)
         kinds = {type(part).__module__ for part in self.model.modules()}
         self.own_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
@@ -243,7 +243,7 @@ class Recording:
         # A replay draws random numbers from its own step's seed, not from that of the recorded step.
         on_gpu = owner.device.type == "cuda"
         with torch.random.fork_rng([owner.device] if on_gpu else []):
-            self._try(WARM_UP if on_gpu else 1)
+            self._run_passes(WARM_UP if on_gpu else 1)
             if on_gpu:
                 pool = owner.pool(shape.call)
                 self.forward, self.backward = capture(self._forward, pool), capture(self._backward, pool)
@@ -255,7 +255,7 @@ class Recording:
         for buffer, value in zip(buffers, [*tensors_of(inputs).values(), running], strict=True):
             buffer.copy_(value.pin_memory() if buffer.is_cuda else value, non_blocking=True)
 
-    def _try(self, times: int) -> None:
+    def _run_passes(self, times: int) -> None:
         """Run both passes. Raises ValueError for operations that a replay would not repeat."""
         buffers, drawn = self.owner.buffers, random.getstate()
         versions = [buffer._version for buffer in buffers]
@@ -362,7 +362,7 @@ def round_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, 
     return {name: weight.to(torch.bfloat16) for name, weight in weights.items() if name in linear}
 
 
-def pays(device: torch.device) -> bool:
+def is_worthwhile(device: torch.device) -> bool:
     """Return whether steps are recorded on this device: only where it computes beside a host that launches
     operations."""
     return device.type == "cuda"

@@ -30,21 +30,21 @@ def unroll(
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
     context = model.embed(inputs.take(order).to(device := device_of(model)))
-    state = model.start(context) if state is None else rows_of(state, to_device(order, device))
+    state = model.start(context) if state is None else select_rows(state, to_device(order, device))
     for k, count in enumerate(running, 1):
         if not count:
             return
         if count < len(order):  # rows with fewer loops are last, so cutting them off is a slice, without a copy
-            order, (state, context) = order[:count], rows_of((state, context), slice(count))
+            order, (state, context) = order[:count], select_rows((state, context), slice(count))
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
             state = model.advance(state, context)
         if (stay := (yield k, order, state)) is not None:
             kept = stay.nonzero()[:, 0]
-            order, (state, context) = order[kept], rows_of((state, context), to_device(kept, device))
+            order, (state, context) = order[kept], select_rows((state, context), to_device(kept, device))
             running[k:] = [int((loops[order] > later).sum()) for later in range(k, len(running))]
 
 
-def rows_of(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
+def select_rows(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
     """Return these rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
     return tree_map_only(Tensor, lambda part: part if len(part) == 1 else part[rows], tree)
 
@@ -98,7 +98,7 @@ class Plain(Runner):
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
         halted = self._until_last(inputs, loops, state=state)
-        state = join_rows([(rows[-left:], rows_of(own, slice(-left, None))) for rows, own, left in halted])
+        state = join_rows([(rows[-left:], select_rows(own, slice(-left, None))) for rows, own, left in halted])
         return pick(self.model.read(state), *at.nonzero(as_tuple=True)), state
 
     def _until_last(
@@ -135,7 +135,7 @@ class Movements:
         """Return the movement of these rows' states, given those after this loop."""
         now, device = self.model.answer_state(state), self.real.device
         left = to_device(torch.isin(self.ran, rows).nonzero()[:, 0], device)
-        self.earlier = [rows_of(one, left) for one in self.earlier]
+        self.earlier = [select_rows(one, left) for one in self.earlier]
         moved = relative_movement(now, self.earlier, self.real[to_device(rows, device)])
         self.ran, self.earlier = rows, [now, *self.earlier][:PERIODS]
         return moved

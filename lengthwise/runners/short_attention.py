@@ -89,7 +89,7 @@ def _time_attention(device: torch.device, kind: torch.dtype, positions: int, hea
     size = PAIRS // 16, 16, positions, head_width
     query, key, value = (torch.randn(size, device=device, dtype=kind, requires_grad=True) for _ in range(3))
 
-    def passes(count: int) -> None:
+    def run_passes(count: int) -> None:
         with (
             attend_by_products()
             if products
@@ -100,8 +100,8 @@ def _time_attention(device: torch.device, kind: torch.dtype, positions: int, hea
                 torch.autograd.grad(found, (query, key, value), found.detach())
 
     with side_stream():
-        passes(3)
-    replay = capture(partial(passes, 20))
+        run_passes(3)
+    replay = capture(partial(run_passes, 20))
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     replay()
     start.record()

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lengthwise.base.types import CopiedInputs, Inputs, UsageError, to_device
 from lengthwise.models import Model, device_of
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
-from lengthwise.runners.plain import choose_rows, detach, pick, rows_of
+from lengthwise.runners.plain import choose_rows, detach, pick, select_rows
 
 Answered = Any  # what ``last`` returns, or a list of what ``each`` yields
 
@@ -70,11 +70,11 @@ class Recorder(Runner):
         zeros, call = torch.zeros(int(at.sum()), self.symbols), len(self.asked) - 1
         if self.supervises:
 
-            def note(targets: Tensor) -> tuple[Tensor, Tensor]:
+            def record_call(targets: Tensor) -> tuple[Tensor, Tensor]:
                 self.targets.append((call, number, targets))
                 return torch.zeros(()), torch.zeros(())
 
-            zeros.supervision = note  # type: ignore[attr-defined]
+            zeros.supervision = record_call  # type: ignore[attr-defined]
         return zeros
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
@@ -120,10 +120,10 @@ def supervise_together(recorders: Sequence[Recorder], found: Sequence[Sequence[A
         if all(map(len, targets)):
             results = zip(*_supervise_segments(logits, targets), strict=True)
             for own, known, result in zip(logits, targets, results, strict=True):
-                own.supervision = partial(_recall, known, result, getattr(own, "supervision", None))
+                own.supervision = partial(_reuse_result, known, result, getattr(own, "supervision", None))
 
 
-def _recall(
+def _reuse_result(
     known: Tensor, result: tuple[Tensor, Tensor], earlier: Any, targets: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     """Return the result if it belongs to these targets; None if they were not known."""
@@ -185,7 +185,7 @@ class _Unrolled(nn.Module):
         state, found = model.start(context), []
         for k, count in enumerate(plan.most):
             if count < len(running):
-                state, context, running = rows_of((state, context, running), slice(count))
+                state, context, running = select_rows((state, context, running), slice(count))
             before = state
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= min(plan.no_grad_loops)):
                 state = model.advance(before, context)
@@ -224,7 +224,7 @@ class _Plan:
         order = offset[self.loops - 1] + self.order.argsort(dim=1)
         at = [one.at.nonzero(as_tuple=True) for one in self.asked]
         index = [(own[row], position) for own, (row, position) in zip(order, at, strict=True)]
-        return _pick(torch.cat([*found], 1), index)
+        return _select_logits(torch.cat([*found], 1), index)
 
     def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
         """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
@@ -232,7 +232,7 @@ class _Plan:
         for k, logits in enumerate(found):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
             index = [one.at[rows].nonzero(as_tuple=True) for one, rows in zip(self.asked, ran, strict=True)]
-            for answer, rows, own in zip(answers, ran, _pick(logits, index), strict=True):
+            for answer, rows, own in zip(answers, ran, _select_logits(logits, index), strict=True):
                 answer += [(k + 1, rows, own)] if len(rows) else []
         return answers
 
@@ -251,7 +251,7 @@ def join_rows(parts: Sequence[Tensor]) -> Tensor:
     return joined.flatten(0, 1)
 
 
-def _pick(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
+def _select_logits(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
     """Return the logits of each model at its rows and positions."""
     counts = [len(row) for row, _ in index]
     model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))

@@ -97,9 +97,9 @@ class StackedGraphs(Graphs):
         if logits is None:
             return None
         if depths.numel():
-            found = [_pick_last(logits, at, count, loops.clamp(max=depth)) for depth in depths.T]
+            found = [_select_last(logits, at, count, loops.clamp(max=depth)) for depth in depths.T]
             return [list(own) for own in zip(*found, strict=True)]
-        return _pick_each(logits, running, at, count) if each else _pick_last(logits, at, count)
+        return _select_each(logits, running, at, count) if each else _select_last(logits, at, count)
 
     def publish(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -228,7 +228,7 @@ def _join_inputs(asked: Sequence[Query]) -> Inputs:
     return inputs
 
 
-def _pick_last(
+def _select_last(
     logits: Float[Tensor, "*k b t v"], at: Bool[Tensor, "b t"], count: int, loops: Int[Tensor, " b"] | None = None
 ) -> list[Answered]:
     """Return the logits of each model at its selected positions; if there are logits after each loop, those after
@@ -238,7 +238,7 @@ def _pick_last(
     return [*pick(logits, *after, row, position).split(counts)]
 
 
-def _pick_each(
+def _select_each(
     logits: Float[Tensor, "k b t v"], running: Bool[Tensor, "k b"], at: Bool[Tensor, "b t"], count: int
 ) -> list[Answered]:
     """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""

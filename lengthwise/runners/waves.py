@@ -62,7 +62,7 @@ class _ReTran(cpu.recurrent.Wave):
     devices = "cpu", "cuda"
 
 
-def claims(model: Model) -> bool:
+def can_advance(model: Model) -> bool:
     """Return whether ``advance`` computes this model."""
     return any(kind.is_for(model) and kind.declines(model) is None for kind in (_LSTM, _ReTran))
 
@@ -80,8 +80,8 @@ def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiled: Callabl
     depth, step, columns, outputs = len(cells), compiled(_compute_cells), x.unbind(1), []
     gates = _stack_gates(cells)
     out_short = stack_linear([[weights_of(cell.out), weights_of(cell.short)] for cell in cells])
-    states, active = _start(cells, x), _find_active(depth, positions, x)
-    factors = _draw(x, model.drop.p if model.drop.training else 0.0, len(active), (depth - 1, rows, width))
+    states, active = _initial_states(cells, x), _find_active(depth, positions, x)
+    factors = _draw_dropout(x, model.drop.p if model.drop.training else 0.0, len(active), (depth - 1, rows, width))
     for wave, runs in enumerate(active):
         states = States(*step(gates, out_short, states, columns[min(wave, positions - 1)], runs, factors[wave]))
         outputs.append(states.outputs[-1])
@@ -98,7 +98,7 @@ def _compute_cells(
 ) -> Parts:
     """Return the states after a wave of the LSTM that begins with ``x``."""
     below = torch.cat([x[None], states.outputs[:-1] if drop is None else states.outputs[:-1] * drop])
-    return _keep(active, _step_cells(gates, out_short, below, states), states)
+    return _choose_active(active, _step_cells(gates, out_short, below, states), states)
 
 
 def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiled: Callable[[Step], Step]) -> list[Tensor]:
@@ -106,12 +106,12 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiled: Cal
     depth, heads, step, columns, outputs = len(layers), layers[0].heads, compiled(_compute_layers), x.unbind(1), []
     weights = {"gates": _stack_gates([layer.cell for layer in layers])}
     weights |= stack_maps(layers, heads) | stack_norms(layers)  # type: ignore[arg-type]
-    states, memory = _start([layer.cell for layer in layers], x), _start_memory(layers, x)
+    states, memory = _initial_states([layer.cell for layer in layers], x), _initial_memory(layers, x)
     active = _find_active(depth, positions, x)
-    places = _places(model, active, x)
+    places = _build_places(model, active, x)
     probability = layers[0].dropout if layers[0].training else 0.0
-    seen = _draw(x, probability, len(active), (depth, depth + positions, rows, heads))
-    sums = _draw(x, probability, len(active), (2, depth, rows, width))
+    seen = _draw_dropout(x, probability, len(active), (depth, depth + positions, rows, heads))
+    sums = _draw_dropout(x, probability, len(active), (2, depth, rows, width))
     for wave, runs in enumerate(active):
         column, factors = columns[min(wave, positions - 1)], (seen[wave], sums[wave])
         new, stored = step(weights, states, memory, column, runs, places[wave], factors, heads)
@@ -144,7 +144,7 @@ def _compute_layers(
     straight, on, value = _map(weights["key_value"], y).chunk(3, -1)
     new = rotate(torch.cat([straight, on], -1), turn), value
     stored = [torch.where(place.written, one[:, None], kept) for one, kept in zip(new, memory, strict=True)]
-    return _keep(active, (y, short, long), states), tuple(stored)
+    return _choose_active(active, (y, short, long), states), tuple(stored)
 
 
 def _by_head(x: Float[Tensor, "*l d"], heads: int) -> Float[Tensor, "*l heads e"]:
@@ -159,7 +159,7 @@ def _step_cells(gates: Pair, out_short: Pair, x: Float[Tensor, "l r d"], states:
     return output, short, long
 
 
-def _keep(active: Bool[Tensor, "l 1 1"], new: Parts, old: Parts) -> Parts:
+def _choose_active(active: Bool[Tensor, "l 1 1"], new: Parts, old: Parts) -> Parts:
     return tuple([torch.where(active, *pair) for pair in zip(new, old, strict=True)])
 
 
@@ -176,7 +176,7 @@ def _stack_gates(cells: Sequence[Cell]) -> Pair:
     return stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
 
 
-def _start(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> States:
+def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> States:
     """Return the states before the first wave."""
     rows, _, width = x.shape
     short = torch.stack([cell.first_short.expand(rows, -1) for cell in cells])
@@ -185,7 +185,7 @@ def _start(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> States:
     return States(x.new_zeros(len(cells), rows, width).requires_grad_(torch.is_grad_enabled()), short, long)
 
 
-def _start_memory(layers: Sequence[Layer], x: Float[Tensor, "r t d"]) -> Memory:
+def _initial_memory(layers: Sequence[Layer], x: Float[Tensor, "r t d"]) -> Memory:
     """Return the memory before the first wave, with only the learned first vectors."""
     rows, positions, _ = x.shape
     depth = len(layers)
@@ -203,7 +203,7 @@ def _find_active(depth: int, positions: int, x: Tensor) -> Bool[Tensor, "w l 1 1
     return ((position >= 0) & (position < positions))[..., None, None]
 
 
-def _places(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor) -> list[Place]:
+def _build_places(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor) -> list[Place]:
     waves, depth = active.shape[:2]
     layer, slot = (torch.arange(count, device=x.device) for count in (depth, waves + 1))
     wave = torch.arange(waves, device=x.device)[:, None]
@@ -215,6 +215,6 @@ def _places(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor) -> l
     return [Place(*one) for one in zip(*(part.unbind() for part in parts), strict=True)]
 
 
-def _draw(x: Tensor, probability: float, waves: int, shape: tuple[int, ...]) -> Sequence[Tensor | None]:
+def _draw_dropout(x: Tensor, probability: float, waves: int, shape: tuple[int, ...]) -> Sequence[Tensor | None]:
     """Draw dropout's factors, 1 / (1 − p) or 0, for each wave; None without dropout."""
     return F.dropout(x.new_ones(waves, *shape), probability).unbind() if probability else [None] * waves

@@ -42,7 +42,7 @@ class Place(NamedTuple):
         return f"{PREFIX}{self.repository}" + (f"@{self.revision}" if self.revision else "")
 
 
-def place(text: str) -> Place:
+def parse_place(text: str) -> Place:
     """Parse ``hf:user/name@revision``. Raises UsageError if the form is wrong."""
     found = re.fullmatch(rf"(?:{PREFIX})?({NAME}/{NAME})(?:@([\w./-]{{1,200}}))?", text)
     if not found:
@@ -53,7 +53,7 @@ def place(text: str) -> Place:
 def fetch(text: str) -> Path:
     """Download a repository's weights, or find them in the cache without a network, and return their folder. Raises
     UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
-    where, hub = place(text), import_library("huggingface_hub", "hub")
+    where, hub = parse_place(text), import_library("huggingface_hub", "hub")
     with _silence_progress(), _translate_errors(where):
         listed = _list_digests(hub, where)
         options = {"revision": where.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
@@ -74,7 +74,7 @@ def fetch(text: str) -> Path:
 def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
     """Upload the weights of a folder to the Hub with a model card, and return the commit's URL. The repository is
     created if needed. Raises UsageError if the Hub refuses."""
-    where = place(text)
+    where = parse_place(text)
     if where.revision:
         raise UsageError(f"{where}: an upload becomes the newest revision; omit @{where.revision}")
     hub = import_library("huggingface_hub", "hub")
@@ -102,7 +102,7 @@ def _list_digests(hub: Any, where: Place) -> dict[str, str]:
     api = hub.HfApi(endpoint=_endpoint())
     try:
         info = api.model_info(where.repository, revision=where.revision, files_metadata=True)
-    except (ConnectionError, *_unreachable()):
+    except (ConnectionError, *_unreachable_errors()):
         return {}
     files = {one.rfilename: one for one in info.siblings or [] if one.rfilename in FILES}
     for name in NEEDED:
@@ -151,7 +151,7 @@ def _translate_errors(where: Place) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         raise UsageError(f"{where}: {STATUSES.get(status, f'the Hub answered with status {status}')}") from None
-    except (errors.LocalEntryNotFoundError, ConnectionError, *_unreachable()):
+    except (errors.LocalEntryNotFoundError, ConnectionError, *_unreachable_errors()):
         raise UsageError(f"{where}: the Hub cannot be reached, and the cache has no whole copy") from None
     except UsageError:
         raise
@@ -166,6 +166,6 @@ def _import_http_client() -> Any:
     )
 
 
-def _unreachable() -> tuple[type[Exception], ...]:
+def _unreachable_errors() -> tuple[type[Exception], ...]:
     """Return the HTTP library's errors for an unreachable server."""
     return _import_http_client().ConnectError, _import_http_client().TimeoutException

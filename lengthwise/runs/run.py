@@ -42,7 +42,7 @@ from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, device_of
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
-from lengthwise.runs.hub import PREFIX, fetch, place
+from lengthwise.runs.hub import PREFIX, fetch, parse_place
 
 FINAL = "final.pt"  # the final training state, from which another run can start
 CODE = "code.json"  # digests of the user's own classes that a run was trained with
@@ -108,7 +108,11 @@ def weights_folder(weights: str | Path) -> Path:
 def name_of(weights: str | Path, folder: Path) -> str:
     """Return the name of weights: the repository's if they come from the Hub, whose folders are named after commits,
     else the folder's."""
-    return place(str(weights)).repository if str(weights).startswith(PREFIX) else remove_controls(folder.resolve().name)
+    return (
+        parse_place(str(weights)).repository
+        if str(weights).startswith(PREFIX)
+        else remove_controls(folder.resolve().name)
+    )
 
 
 def choose_device(name: str | torch.device) -> torch.device:

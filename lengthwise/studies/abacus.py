@@ -35,8 +35,8 @@ def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
     """Abacus embeddings: the map of sums up to 40 × 40 digits; positions compared; layers and loops; other tasks."""
     panels = {
         "cpu": _cpu(),
-        "blog": (_map((blog_abacus_addition(),), loops=LOOPS),),
-        "paper": (_map(tuple(paper().values()), loops=LOOPS, grid=FAR, sizes=(60, 100, FARTHEST)),),
+        "blog": (_map_panel((blog_abacus_addition(),), loops=LOOPS),),
+        "paper": (_map_panel(tuple(paper().values()), loops=LOOPS, grid=FAR, sizes=(60, 100, FARTHEST)),),
     }
     if scale not in panels:
         raise UsageError(f"scale: {scale!r} is not one of: {', '.join(panels)}")
@@ -48,7 +48,7 @@ def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
     )
 
 
-def _map(
+def _map_panel(
     recipes: tuple[Recipe, ...],
     loops: tuple[int, ...] = (),
     grid: tuple[int, int] = (40, 40),
@@ -68,7 +68,7 @@ def _map(
 
 def _cpu() -> tuple[Panel, ...]:
     return (
-        _map((abacus_addition(), abacus_addition_full())),
+        _map_panel((abacus_addition(), abacus_addition_full())),
         Panel(
             "Positions, trained on up to 5 digits",
             tuple(positions().values()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import MATRIX_TIMES
-from lengthwise.experiment.study import Panel, Study, check_once
+from lengthwise.experiment.study import Panel, Study, check_unique
 from lengthwise.recipes.formal import ARCHITECTURES, STEPS, TASKS, Scale, formal_recipe
 
 TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
@@ -19,8 +19,8 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
     """
     on = [*TASKS] if tasks == "all" else tasks.split(",")
     names = [*ARCHITECTURES] if methods == "all" else methods.split(",")
-    check_once(on, "tasks")
-    check_once(names, "methods")
+    check_unique(on, "tasks")
+    check_unique(names, "methods")
     if scale not in STEPS:
         raise UsageError(f"scale: {scale!r} is not one of: {', '.join(STEPS)}")
     panels = tuple(_panel(task, names, scale) for task in on)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lengthwise.base.results import Claim
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
-from lengthwise.experiment.study import Panel, Study, check_once
+from lengthwise.experiment.study import Panel, Study, check_unique
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.recipes.window import FORMS
 
@@ -38,8 +38,8 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     chosen = [*METHODS, *own] if methods == "all" else methods.split(",")
     on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
     panels = tuple(_panel(task, chosen, scale) for task in on)
-    check_once(on, "tasks")
-    check_once(chosen, "methods")
+    check_unique(on, "tasks")
+    check_unique(chosen, "methods")
     return Study(
         title="Looped transformers and their baselines",
         panels=panels,

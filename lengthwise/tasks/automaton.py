@@ -38,7 +38,7 @@ class Automaton(SequenceTask):
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
-        next_state, outputs = _tables_of(self)
+        next_state, outputs = _cached_tables(self)
         index = torch.zeros(len(self.symbols), dtype=torch.long)  # index of each symbol among those that the task reads
         index[self.vocab.encode(self.reads or self.symbols).long()] = torch.arange(next_state.shape[1])
         state, states = torch.zeros(len(row), dtype=torch.long), []
@@ -65,7 +65,7 @@ class Automaton(SequenceTask):
 
 
 @cache
-def _tables_of(task: Automaton) -> tuple[Tensor, Tensor]:
+def _cached_tables(task: Automaton) -> tuple[Tensor, Tensor]:
     return task.automaton()
 
 
@@ -160,14 +160,14 @@ class GroupWords(Automaton):
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
         members = elements(self.group)
         number = {element: i for i, element in enumerate(members)}
-        table = [[number[product(self.group, a, b)] for b in members] for a in members]
+        table = [[number[multiply(self.group, a, b)] for b in members] for a in members]
         return torch.tensor(table), torch.arange(len(members))
 
     def state_after(self, word: str) -> str:
         members = elements(self.group)
         state = members[0]
         for letter in word:
-            state = product(self.group, state, members[LETTERS.index(letter)])
+            state = multiply(self.group, state, members[LETTERS.index(letter)])
         return LETTERS[members.index(state)]
 
     @property
@@ -178,7 +178,7 @@ class GroupWords(Automaton):
         if pattern not in (inverse_pairs, word_and_inverse):
             return super().draw_pattern(pattern, sizes, generator)
         elements = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
-        row = pattern(elements, inverses(self.group), sizes[:, 0])
+        row = pattern(elements, find_inverses(self.group), sizes[:, 0])
         return self.from_rows(sizes, zero_after(row.to(torch.int8), sizes[:, 0]))
 
 
@@ -210,7 +210,7 @@ def elements(group: str) -> list[Permutation]:
     return [one for one in permutations if sum(a > b for a, b in itertools.combinations(one, 2)) % 2 == 0]
 
 
-def product(group: str, a: Permutation, b: Permutation) -> Permutation:
+def multiply(group: str, a: Permutation, b: Permutation) -> Permutation:
     """Return the product ab: position i gets the value of a at position b[i]."""
     if group[0] == "Z":
         return ((a[0] + b[0]) % int(group[1:]),)
@@ -218,7 +218,7 @@ def product(group: str, a: Permutation, b: Permutation) -> Permutation:
 
 
 @cache
-def inverses(group: str) -> Int[Tensor, " g"]:
+def find_inverses(group: str) -> Int[Tensor, " g"]:
     """Return the number of each element's inverse."""
     members = elements(group)
-    return torch.tensor([[product(group, a, b) for b in members].index(members[0]) for a in members])
+    return torch.tensor([[multiply(group, a, b) for b in members].index(members[0]) for a in members])

@@ -87,14 +87,14 @@ class SquareRoot(SequenceTask):
             ),
         )
 
-    def _near_square(self, less: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _near_square(self, difference: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         uniform = self.sample(sizes, generator)
-        roots = [max(math.isqrt(number), 1) for number in _integers(uniform.prompt, sizes[:, 0])]
-        return self.from_rows(sizes, _bits([root**2 - less for root in roots], int(sizes.max())))
+        roots = [max(math.isqrt(number), 1) for number in _to_integers(uniform.prompt, sizes[:, 0])]
+        return self.from_rows(sizes, _to_bits([root**2 - difference for root in roots], int(sizes.max())))
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length, slots = sizes[:, 0], self.answer_slots(sizes)
-        roots = _bits([math.isqrt(number) for number in _integers(row, length)], int(slots.max()))
+        roots = _to_bits([math.isqrt(number) for number in _to_integers(row, length)], int(slots.max()))
         return Problems(sizes, row, length, roots, slots, length**2)
 
     def parse(self, text: str) -> Problems:
@@ -121,13 +121,13 @@ class SquareRoot(SequenceTask):
         return (sizes[:, 0] + 1) // 2
 
 
-def _integers(row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> list[int]:
+def _to_integers(row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> list[int]:
     """Return rows of bits as numbers of any size."""
     bits = zip(row.flip(1).tolist(), length.tolist(), strict=True)
     return [int("".join(map(str, one[len(one) - count :])), 2) for one, count in bits]
 
 
-def _bits(numbers: Sequence[int], width: int) -> Int[Tensor, "b width"]:
+def _to_bits(numbers: Sequence[int], width: int) -> Int[Tensor, "b width"]:
     return torch.tensor([[number >> place & 1 for place in range(width)] for number in numbers], dtype=SYMBOL)
 
 
@@ -172,13 +172,13 @@ class BinarySum(SequenceTask):
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """The number of ones is near a power of two, by one at most: 7, 8, 9."""
         length = sizes[:, 0]
-        power = 2 ** (torch.rand(len(sizes), generator=generator) * _bit_length(length)).long()
+        power = 2 ** (torch.rand(len(sizes), generator=generator) * _count_bits(length)).long()
         ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
         return self._draw_rows_with_ones(sizes, torch.minimum(ones, length)[:, None], generator)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length, count = sizes[:, 0], bits.sum(1)
-        written = _bit_length(count)
+        written = _count_bits(count)
         answer = count[:, None] >> torch.arange(int(written.max())) & 1
         return Problems(sizes, bits, length, answer, written, length)
 
@@ -193,9 +193,9 @@ class BinarySum(SequenceTask):
         return {"ones": problems.prompt.sum(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        return _bit_length(sizes[:, 0])
+        return _count_bits(sizes[:, 0])
 
 
-def _bit_length(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+def _count_bits(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """Return the number of bits of each number in binary; 1 for zero."""
     return number.double().frexp().exponent.clamp(min=1).long()  # exact up to 2⁵³

@@ -67,19 +67,19 @@ class BitwiseOr(PairTask):
         one = (torch.rand(len(sizes), generator=generator) * sizes.amin(1)).long()
         position = torch.where(in_first, one, first + 1 + one)
         bits = torch.zeros(len(sizes), int(sizes.sum(1).max()) + 1, dtype=SYMBOL)
-        return self._problems(sizes, bits.scatter_(1, position[:, None], 1))
+        return self._build_problems(sizes, bits.scatter_(1, position[:, None], 1))
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
         first, second = operands.unbind(1)
-        return self._problems(sizes, join_numbers(first, second, sizes, "least", 0))
+        return self._build_problems(sizes, join_numbers(first, second, sizes, "least", 0))
 
     def parse(self, text: str) -> Problems:
         """Read any two vectors."""
         first, second = split_numbers(self, text, OR, "vectors")
         bits = torch.cat([first, torch.zeros(1, dtype=torch.long), second])
-        return self._problems(torch.tensor([[len(first), len(second)]]), bits[None])
+        return self._build_problems(torch.tensor([[len(first), len(second)]]), bits[None])
 
-    def _problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+    def _build_problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         """Return problems with the ``bits`` of both vectors and a zero at the sign's position."""
         first, second, longest = *sizes.unbind(1), sizes.amax(1)
         width = int(longest.max())

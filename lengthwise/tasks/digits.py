@@ -48,8 +48,8 @@ def carry(totals: Shaped[Tensor, "b n"], base: int, most: int) -> Int[Tensor, "b
     is lost."""
     parts: list[Tensor] = []
     carry: Tensor | int = 0
-    for columns in totals.split(_exact_columns(base, most), 1):
-        powers = _powers(base, columns.shape[1] + 1)
+    for columns in totals.split(_count_exact_columns(base, most), 1):
+        powers = _powers_of_base(base, columns.shape[1] + 1)
         # Doubles are exact here, and divided in a fraction of the time that integers take.
         quotients = ((columns.double() @ powers[:-1] + carry)[:, None] / powers).floor_()
         parts.append(quotients[:, :-1].sub(quotients[:, 1:], alpha=base))
@@ -57,19 +57,19 @@ def carry(totals: Shaped[Tensor, "b n"], base: int, most: int) -> Int[Tensor, "b
     return torch.cat(parts, 1).to(SYMBOL)
 
 
-def words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
+def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
     """Return numbers as words, each of as many digits as a double holds exactly, least significant first."""
-    parts = digits.double().split(_exact_columns(base, base - 1), -1)
-    return [(part @ _powers(base, part.shape[-1])).long() for part in parts]
+    parts = digits.double().split(_count_exact_columns(base, base - 1), -1)
+    return [(part @ _powers_of_base(base, part.shape[-1])).long() for part in parts]
 
 
-def _exact_columns(base: int, most: int) -> int:
+def _count_exact_columns(base: int, most: int) -> int:
     """Return how many columns of up to ``most``, with a carry into them, a double holds exactly."""
     return next(count for count in itertools.count(1) if most * base ** (count + 1) >= EXACT)
 
 
 @lru_cache(maxsize=64)
-def _powers(base: int, count: int) -> Float[Tensor, " n"]:
+def _powers_of_base(base: int, count: int) -> Float[Tensor, " n"]:
     return torch.tensor([float(base**position) for position in range(count)], dtype=torch.double)
 
 

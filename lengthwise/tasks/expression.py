@@ -16,7 +16,19 @@ from torch import Generator, Tensor
 from lengthwise.base.ranges import Range
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
-from lengthwise.tasks.grammar import CLOSE, LONGEST, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES, draw, tables, value
+from lengthwise.tasks.grammar import (
+    CLOSE,
+    LONGEST,
+    MINUS,
+    OPEN,
+    OPERATORS,
+    PLUS,
+    SYMBOLS,
+    TIMES,
+    draw,
+    evaluate,
+    tables_for,
+)
 from lengthwise.tasks.operands import arithmetic_question
 
 TRIES = 64  # draws of an expression of a family, until its value is short enough
@@ -213,12 +225,12 @@ class Expression(Task):
             first = short[:, done].long().argmax(0) * len(left) + done
             rows[left[done], : drawn.shape[1]], values[left[done]] = drawn[first], results[first]
             left = left[~short.any(0)]
-        return self._problems(lengths, rows, values)
+        return self._build_problems(lengths, rows, values)
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         """Sample from the grammar's distribution, given that the length is in the range and the value short enough."""
         self.check_pool(count, low, high)
-        mass = torch.where(torch.arange(high + 1) < low, 0, tables(high).mass[: high + 1])
+        mass = torch.where(torch.arange(high + 1) < low, 0, tables_for(high).mass[: high + 1])
         parts = []
         while count:
             # Somewhat more than are needed, so that a second round is rare; the first short values are kept.
@@ -228,7 +240,7 @@ class Expression(Task):
             parts.append([part.index_select(0, short) for part in (lengths, rows, values)])
             count -= len(short)
         lengths, rows, values = map(torch.cat, zip(*parts, strict=True))
-        return self._problems(lengths, rows, values)
+        return self._build_problems(lengths, rows, values)
 
     def _is_short(self, values: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
         """Return which values are short enough."""
@@ -239,7 +251,9 @@ class Expression(Task):
         """The open interval of values that are short enough."""
         return -(10 ** (self.most - 1)), 10**self.most
 
-    def _problems(self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]) -> Problems:
+    def _build_problems(
+        self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]
+    ) -> Problems:
         answer, answer_length = _write_values(values, self.most)
         rows = rows[:, : int(lengths.max())]
         symbol = rows - PLUS  # all symbols before + wrap around to large numbers
@@ -256,7 +270,7 @@ class Expression(Task):
         texts = []
         for size in sizes[:, 0].tolist():
             tries = (pattern(size, draw) for _ in range(TRIES))
-            texts.append(next((text for text in tries if low < value(text) < high), None))
+            texts.append(next((text for text in tries if low < evaluate(text) < high), None))
         missing = torch.tensor([text is None for text in texts])
         parts = [self._from_texts([text for text in texts if text])] if not missing.all() else []
         if missing.any():
@@ -270,7 +284,7 @@ class Expression(Task):
         rows = torch.zeros(len(texts), int(lengths.max()), dtype=torch.uint8)
         for row, text in enumerate(texts):
             rows[row, : len(text)] = self.vocab.encode(text)
-        return self._problems(lengths, rows, torch.tensor([value(text) for text in texts]))
+        return self._build_problems(lengths, rows, torch.tensor([evaluate(text) for text in texts]))
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         if size[0] != self.smallest:
@@ -278,7 +292,7 @@ class Expression(Task):
         low, high = self._bounds
         digits = self.symbols[:10]
         texts = ["".join(parts) for parts in itertools.product(digits, OPERATORS, digits)]
-        short = [text for text in texts if low < value(text) < high]
+        short = [text for text in texts if low < evaluate(text) < high]
         return self._from_texts(short) if len(short) <= most else None
 
     # People
@@ -288,19 +302,19 @@ class Expression(Task):
         dropped. Raises UsageError for expressions outside the grammar (a single number, parentheses without an
         operator, a minus sign before a parenthesis) and for a value longer than ``most``."""
         expression = self.vocab.decode(parse_symbols(self, text))
-        _check(expression)
+        _check_syntax(expression)
         # As the grammar writes it.
         expression = expression.replace("--", "+").replace("+-", "-")
         expression = re.sub(r"(?<!\d)0+(?=\d)", "", expression)
         expression = re.sub(r"(?<![\d)])-(?=0)", "", expression)
-        result, (low, high) = value(expression), self._bounds
+        result, (low, high) = evaluate(expression), self._bounds
         if not low < result < high:
             raise UsageError(f"expression: the value of {expression} has more than {self.most} characters")
         row = self.vocab.encode(expression).to(torch.uint8)
-        return self._problems(torch.tensor([len(row)]), row[None], torch.tensor([result]))
+        return self._build_problems(torch.tensor([len(row)]), row[None], torch.tensor([result]))
 
     def reference(self, prompt: str) -> str:
-        return str(value(prompt))
+        return str(evaluate(prompt))
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         """Return the number of operators, and the depth of parentheses."""
@@ -327,7 +341,7 @@ def _write_values(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b 
     return torch.where(negative[:, None], signed, row)[:, : int(length.max())].long(), length
 
 
-def _check(text: str) -> None:
+def _check_syntax(text: str) -> None:
     """Raise UsageError with the fault and its position unless this is an expression of the grammar."""
 
     def fail(reason: str) -> UsageError:

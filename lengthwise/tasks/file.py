@@ -119,16 +119,16 @@ class File(Task):
         return self.listed_sizes[-1]
 
     def part(self, purpose: Purpose) -> Task:
-        return _part_of_file(self, purpose)
+        return _build_part(self, purpose)
 
-    def _rows(self) -> Int[Tensor, " n"]:
+    def _find_rows(self) -> Int[Tensor, " n"]:
         """Return the numbers of the rows that may be drawn."""
         return torch.arange(len(self.collection.size))
 
     @cached_property
     def _by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
         """The rows, ordered by size; the sizes; and the number of rows of each size."""
-        rows = self._rows()
+        rows = self._find_rows()
         size = self.collection.size[rows]
         return rows[size.sort(stable=True).indices], *size.unique(return_counts=True)
 
@@ -161,7 +161,7 @@ class File(Task):
     def parse(self, text: str) -> Problems:
         typed = to_symbols(text, self.words)
         row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
-        if row is not None and bool((self._rows() == row).any()):
+        if row is not None and bool((self._find_rows() == row).any()):
             return self.collection.problems(torch.tensor([row]))
         prompt, known = parse_symbols(self, typed), self.collection
         told = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
@@ -207,15 +207,15 @@ class _Part(File):
     def part(self, purpose: Purpose) -> Task:
         return self
 
-    def _rows(self) -> Int[Tensor, " n"]:
+    def _find_rows(self) -> Int[Tensor, " n"]:
         return (self.collection.part == PARTS.index(self.purpose)).nonzero()[:, 0]
 
 
 @cache
-def _part_of_file(task: File, purpose: Purpose) -> _Part:
+def _build_part(task: File, purpose: Purpose) -> _Part:
     """Return a part of a file, built once per process. Raises UsageError if it has no problems."""
     part = _Part(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
-    if not len(part._rows()):
+    if not len(part._find_rows()):
         raise UsageError(f"{task.name}: no problem falls into the {purpose} part: add problems, or change shares")
     return part
 

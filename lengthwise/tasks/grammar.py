@@ -54,7 +54,7 @@ class _Blocks:
     weight: Float[Tensor, " k"]  # probability, without that of the symbols inside
 
 
-def _blocks(top: int) -> _Blocks:
+def _build_blocks(top: int) -> _Blocks:
     """Return the blocks of expressions of up to ``top`` symbols."""
     plus, minus, times = OPERATORS.values()
     positive, negative = 1 - NEGATIVE, NEGATIVE
@@ -75,7 +75,7 @@ def _blocks(top: int) -> _Blocks:
     return _Blocks(*map(torch.tensor, ids), weight=torch.tensor(weight, dtype=torch.float64))
 
 
-class _Ways:
+class _Transitions:
     """The transitions from every state: the next block, and the state after it.
 
     A state describes the text still to be written; it is an index into the table ``mass`` of probabilities. Row k,
@@ -84,7 +84,7 @@ class _Ways:
     """
 
     def __init__(self, top: int) -> None:
-        self.blocks = _blocks(top)
+        self.blocks = _build_blocks(top)
         self.most = (top - 1) // 2  # largest number of tails
         self.inner, self.whole = self.most + 1, self.most + 2
         self.mass = torch.zeros(self.most + 3, top + 1, dtype=torch.float64)
@@ -101,11 +101,13 @@ class _Ways:
         whole = torch.cat([(1 - PARENTHESES) * spine, torch.full_like(spine[:1], 1 / NESTED).expand(len(alone))])
         for symbols in range(2, top + 1):
             for k in range(1, min(self.most, symbols // 2) + 1):
-                self._add(k, symbols, tail, torch.tensor(k - 1))
-            self._add(self.inner, symbols, first, tails, spine)
-            self._add(self.whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), whole)
+                self._add_transitions(k, symbols, tail, torch.tensor(k - 1))
+            self._add_transitions(self.inner, symbols, first, tails, spine)
+            self._add_transitions(self.whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), whole)
 
-    def _add(self, row: int, symbols: int, chosen: Tensor, tails: Tensor, shape: Tensor | float = 1.0) -> None:
+    def _add_transitions(
+        self, row: int, symbols: int, chosen: Tensor, tails: Tensor, shape: Tensor | float = 1.0
+    ) -> None:
         """Add the transitions from a state by the ``chosen`` blocks, each followed by ``tails`` tails."""
         hidden = int(row >= self.inner)  # the first block's ( is not counted among the symbols
         left = symbols + hidden - self.blocks.length[chosen]
@@ -125,7 +127,7 @@ class _Tables:
     whole: int  # the state of a complete expression of n symbols is whole + n
     first: Int[Tensor, " s"]  # first entry of each state
     count: Float[Tensor, " s"]  # number of entries of each state
-    keep: Float[Tensor, " e"]  # probability of keeping a drawn entry (see ``_aliases``)
+    keep: Float[Tensor, " e"]  # probability of keeping a drawn entry (see ``_build_alias_tables``)
     other: Int[Tensor, " e"]  # the entry used otherwise
     block: Int[Tensor, " e"]
     state: Int[Tensor, " e"]  # the state after the block; 0: nothing is left
@@ -140,20 +142,20 @@ class _Tables:
     inside: Int[Tensor, " k"]  # the state of its contents
 
 
-def tables(longest: int) -> _Tables:
+def tables_for(longest: int) -> _Tables:
     """Return the tables for expressions of up to ``longest`` symbols. Raises UsageError above ``LONGEST``."""
     if longest > LONGEST:
         raise UsageError(f"expression: at most {LONGEST} characters can be drawn, not {longest}")
-    return _tables(-(-longest // 8) * 8)
+    return _build_tables(-(-longest // 8) * 8)
 
 
 @cache
-def _tables(top: int) -> _Tables:
-    ways = _Ways(top)
+def _build_tables(top: int) -> _Tables:
+    ways = _Transitions(top)
     blocks, mass = ways.blocks, ways.mass
     count = torch.tensor([len(ways.of[state][0]) if state in ways.of else 0 for state in range(mass.numel())])
     block, state, weight = (torch.cat(parts) for parts in zip(*(ways.of[s] for s in sorted(ways.of)), strict=True))
-    keep, other = _aliases(weight.tolist(), count.tolist())
+    keep, other = _build_alias_tables(weight.tolist(), count.tolist())
     return _Tables(
         mass[ways.whole],
         ways.whole * mass.shape[1],
@@ -174,7 +176,7 @@ def _tables(top: int) -> _Tables:
     )
 
 
-def _aliases(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
+def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
     """Return the tables of the alias method (Walker 1977), which draws by weight in constant time: draw a uniform entry
     of a state, then keep it with probability ``keep`` or take its ``other`` entry."""
     keep, other, start = list(weights), list(range(len(weights))), 0
@@ -196,7 +198,7 @@ def _aliases(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e
 
 def draw(lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor, "b p"], Int[Tensor, " b"]]:
     """Sample expressions of the given lengths, padded with zeros, and compute their values."""
-    known, order = tables(int(lengths.max())), lengths.short().argsort()
+    known, order = tables_for(int(lengths.max())), lengths.short().argsort()
     rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
     values, start = torch.empty_like(lengths), 0
     for part in order.split(ROWS):
@@ -208,44 +210,46 @@ def draw(lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor
     return rows.index_select(0, back), values.index_select(0, back)
 
 
-def _write(known: _Tables, lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
+def _write(
+    tables: _Tables, lengths: Int[Tensor, " b"], generator: Generator
+) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
     """Sample expressions, as columns of symbols, and their steps (see ``values.Step``): first the first block of every
     row, then, step by step, the blocks after and inside those of the previous step."""
     rows = len(lengths)
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
-    text, leads, ends = columns.view(-1), known.lead * rows, known.length * rows
-    state, start, steps = (known.whole + lengths).int(), torch.arange(rows), []
+    text, leads, ends = columns.view(-1), tables.lead * rows, tables.length * rows
+    state, start, steps = (tables.whole + lengths).int(), torch.arange(rows), []
     while len(state):
         # Draw a transition from each state.
-        drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * known.count.index_select(0, state)
+        drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * tables.count.index_select(0, state)
         index = drawn.int()
-        entry = known.first.index_select(0, state) + index
-        keeps = drawn - index < known.keep.index_select(0, entry)
-        entry = torch.where(keeps, entry, known.other.index_select(0, entry))
-        block, state = known.block.index_select(0, entry), known.state.index_select(0, entry)
-        follows = known.follows.index_select(0, block)
+        entry = tables.first.index_select(0, state) + index
+        keeps = drawn - index < tables.keep.index_select(0, entry)
+        entry = torch.where(keeps, entry, tables.other.index_select(0, entry))
+        block, state = tables.block.index_select(0, entry), tables.state.index_select(0, entry)
+        follows = tables.follows.index_select(0, block)
         digit = torch.randint(1, 10, follows.shape, generator=generator, dtype=torch.uint8)
         first = torch.where(follows == DIGIT, digit, follows)
         lead, end = (offsets.index_select(0, block).add_(start) for offsets in (leads, ends))
-        text.scatter_(0, start, known.sign.index_select(0, block))
+        text.scatter_(0, start, tables.sign.index_select(0, block))
         text.scatter_(0, start + rows, MINUS)  # overwritten below unless the number has a minus sign
         text.scatter_(0, lead, first)
-        goes_on, nests = nonzero(state > 0), nonzero(known.nests.index_select(0, block))
+        goes_on, nests = nonzero(state > 0), nonzero(tables.nests.index_select(0, block))
         text.index_fill_(0, end.index_select(0, nests) - rows, CLOSE)
         steps.append((block, lead, first, start, goes_on, nests))
-        inside = known.inside.index_select(0, block.index_select(0, nests))
+        inside = tables.inside.index_select(0, block.index_select(0, nests))
         state = torch.cat([state.index_select(0, goes_on), inside])
         start = torch.cat([end.index_select(0, goes_on), lead.index_select(0, nests)])
     block, lead, first = (torch.cat([step[part] for step in steps]) for part in range(3))
-    numbers = _lengthen(known, text, block, lead, first, rows, generator).split([len(step[0]) for step in steps])
+    numbers = _lengthen(tables, text, block, lead, first, rows, generator).split([len(step[0]) for step in steps])
     return columns, [Step(step[3], number, *step[4:]) for step, number in zip(steps, numbers, strict=True)]
 
 
 def _lengthen(
-    known: _Tables, text: Tensor, block: Tensor, lead: Tensor, first: Tensor, rows: int, generator: Generator
+    tables: _Tables, text: Tensor, block: Tensor, lead: Tensor, first: Tensor, rows: int, generator: Generator
 ) -> Float[Tensor, " n"]:
     """Draw and write the numbers' digits from the second on; return the signed numbers."""
-    number, digits = first.double(), known.digits.index_select(0, block)
+    number, digits = first.double(), tables.digits.index_select(0, block)
     longer, count = nonzero(digits > 1), 1
     while len(longer):
         digit = torch.randint(10, longer.shape, generator=generator, dtype=torch.uint8)
@@ -253,13 +257,13 @@ def _lengthen(
         number.index_copy_(0, longer, number.index_select(0, longer) * 10 + digit)
         count += 1
         longer = longer.index_select(0, nonzero(digits.index_select(0, longer) > count))
-    return number.mul_(known.signed.index_select(0, block))
+    return number.mul_(tables.signed.index_select(0, block))
 
 
 # Values
 
 
-def value(expression: str) -> int:
+def evaluate(expression: str) -> int:
     """Return the value of an expression of the grammar, of any size, in one pass over its symbols.
 
     The value of the symbols read so far is total + term · number; a stack holds total and term before each open
@@ -314,7 +318,7 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
     values = torch.where(exact, totals, 0).long()
     for row in (~exact).nonzero().flatten().tolist():
         expression = "".join(SYMBOLS[i] for i in columns[1 : int(lengths[row]) + 1, row].tolist())
-        values[row] = max(-(2**63), min(value(expression), 2**63 - 1))
+        values[row] = max(-(2**63), min(evaluate(expression), 2**63 - 1))
     return values
 
 

@@ -187,9 +187,9 @@ class Maze(SquareGridTask):
         return self.draw_pattern(depth_first, sizes, generator)
 
     def draw_pattern(self, pattern: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_by_size(sizes, partial(self._draw, pattern, generator))
+        return self.draw_by_size(sizes, partial(self._draw_problems, pattern, generator))
 
-    def _draw(self, pattern: Carver, generator: Generator, cells: int, count: int) -> Problems:
+    def _draw_problems(self, pattern: Carver, generator: Generator, cells: int, count: int) -> Problems:
         free, ends = pattern(count, cells, generator)
         if ends is None:
             ends = torch.rand(count, cells * cells, generator=generator).topk(2, 1).indices
@@ -267,9 +267,9 @@ def fill_dead_ends(grid: Int[Tensor, "b h w"]) -> tuple[Bool[Tensor, "b h w"], I
     return way, rounds
 
 
-def _is_connected(way: Bool[Tensor, "h w"]) -> bool:
+def _is_connected(mask: Bool[Tensor, "h w"]) -> bool:
     """Return whether the True symbols are connected."""
-    cells = {(i, j) for i, j in way.nonzero().tolist()}
+    cells = {(i, j) for i, j in mask.nonzero().tolist()}
     queue = [cells.pop()]
     while queue:
         i, j = queue.pop()

@@ -47,11 +47,13 @@ class Multiplication(ArithmeticTask):
         return self.order != self.product
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._problems(sizes, *(self._draw_operand(length, generator) for length in sizes.unbind(1)))
+        return self._build_problems(sizes, *(self._draw_operand(length, generator) for length in sizes.unbind(1)))
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         share = torch.rand(len(sizes), 1, generator=generator)
-        return self._problems(sizes, *(self._draw_operand(length, generator, share) for length in sizes.unbind(1)))
+        return self._build_problems(
+            sizes, *(self._draw_operand(length, generator, share) for length in sizes.unbind(1))
+        )
 
     def _draw_operand(
         self, length: Int[Tensor, " b"], generator: Generator, share: Float[Tensor, "b 1"] | None = None
@@ -71,9 +73,9 @@ class Multiplication(ArithmeticTask):
         return zero_after(drawn, length)
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
-        return self._problems(sizes, *(operands[:, i, : int(sizes[:, i].max())] for i in (0, 1)))
+        return self._build_problems(sizes, *(operands[:, i, : int(sizes[:, i].max())] for i in (0, 1)))
 
-    def _problems(
+    def _build_problems(
         self, sizes: Int[Tensor, "b axes"], first: Int[Tensor, "b n"], second: Int[Tensor, "b m"]
     ) -> Problems:
         """Return problems with these operands, least significant digit first and padded with zeros."""

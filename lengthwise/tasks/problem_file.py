@@ -20,7 +20,7 @@ from torch import Tensor
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import is_folder, one_line, read_bytes
-from lengthwise.base.rows import windows, zero_after
+from lengthwise.base.rows import extract_windows, zero_after
 from lengthwise.base.types import Problems, Purpose, integer_type
 from lengthwise.base.vocab import Vocab
 
@@ -60,14 +60,14 @@ class Collection:
 
     def problems(self, rows: Int[Tensor, " b"]) -> Problems:
         """Return the problems with these row numbers, in this order."""
-        prompt, answer = (self._texts(self.start[rows, i], self.length[rows, i]) for i in (0, 1))
+        prompt, answer = (self._read_texts(self.start[rows, i], self.length[rows, i]) for i in (0, 1))
         length = self.length[rows]
         return Problems(self.size[rows, None], prompt, length[:, 0], answer, length[:, 1], self.rounds[rows])
 
-    def _texts(self, start: Int[Tensor, " b"], length: Int[Tensor, " b"]) -> Int[Tensor, "b w"]:
+    def _read_texts(self, start: Int[Tensor, " b"], length: Int[Tensor, " b"]) -> Int[Tensor, "b w"]:
         if not len(length):
             return self.ids.new_zeros(0, 0)
-        return zero_after(windows(self.ids, start, int(length.amax())), length)
+        return zero_after(extract_windows(self.ids, start, int(length.amax())), length)
 
 
 def to_symbols(text: str, words: bool = False) -> str:
@@ -127,12 +127,12 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
         length=length,
         size=torch.tensor([entry.size for entry in distinct]),
         rounds=torch.tensor([entry.rounds for entry in distinct]),
-        part=torch.tensor([_part_of(entry, shares) for entry in distinct]),
+        part=torch.tensor([_choose_part(entry, shares) for entry in distinct]),
         row={entry.prompt.replace(" ", between): number for number, entry in enumerate(distinct)},
     )
 
 
-def _part_of(entry: Entry, shares: tuple[int, int, int]) -> int:
+def _choose_part(entry: Entry, shares: tuple[int, int, int]) -> int:
     if entry.part:
         return PARTS.index(entry.part)
     code = hashlib.blake2b(entry.prompt.encode(), digest_size=8).digest()

@@ -13,7 +13,15 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
-from lengthwise.tasks.digits import EXACT, Order, number_length, reorder, to_reading_order, without_leading_zeros, words
+from lengthwise.tasks.digits import (
+    EXACT,
+    Order,
+    number_length,
+    reorder,
+    to_machine_words,
+    to_reading_order,
+    without_leading_zeros,
+)
 from lengthwise.tasks.family import every_row
 
 # Families: structured lists of numbers.
@@ -216,7 +224,7 @@ class Sorting(Task):
         digits = torch.randint(10, (rows, count, width), generator=generator, dtype=SYMBOL)
         others = torch.randint(1, 10, digits.shape, generator=generator, dtype=SYMBOL)
         digits = without_leading_zeros(digits, length, others)
-        return self._problems(sizes, digits, length, _draw_labels(rows, count, generator))
+        return self._build_problems(sizes, digits, length, _draw_labels(rows, count, generator))
 
     patterns = LISTS
 
@@ -224,7 +232,7 @@ class Sorting(Task):
         drawn = NumberList(sizes, generator)
         rows, count, _ = drawn.shape
         digits, length = pattern(drawn)
-        return self._problems(sizes, digits.to(SYMBOL).contiguous(), length, _draw_labels(rows, count, generator))
+        return self._build_problems(sizes, digits.to(SYMBOL).contiguous(), length, _draw_labels(rows, count, generator))
 
     def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
         """Return all lists with all starts of the labels; None if numbers may have several digits."""
@@ -236,9 +244,9 @@ class Sorting(Task):
         digits = row.repeat_interleave(len(LABELS), 0)[..., None].to(SYMBOL)
         sizes = torch.tensor([[count, width]]).repeat(len(digits), 1)
         length = torch.ones_like(digits[..., 0], dtype=torch.long)
-        return self._problems(sizes, digits, length, (start + torch.arange(count)) % len(LABELS))
+        return self._build_problems(sizes, digits, length, (start + torch.arange(count)) % len(LABELS))
 
-    def _problems(
+    def _build_problems(
         self,
         sizes: Int[Tensor, "b 2"],
         digits: Int[Tensor, "b n d"],
@@ -253,10 +261,10 @@ class Sorting(Task):
         answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL)
         answer[:, ::2] = FIRST + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
-        prompt, prompt_length = self._write(digits, length, labels)
+        prompt, prompt_length = self._write_prompts(digits, length, labels)
         return Problems(sizes, prompt, prompt_length, zero_after(answer, answer_length), answer_length, sizes[:, 0])
 
-    def _write(
+    def _write_prompts(
         self, digits: Int[Tensor, "b n d"], length: Int[Tensor, "b n"], labels: Int[Tensor, "b n"]
     ) -> tuple[Int[Tensor, "b p"], Int[Tensor, " b"]]:
         """Return prompts and their lengths: for each number a comma, its label, a colon and its digits. Numbers of
@@ -288,7 +296,7 @@ class Sorting(Task):
         digits = torch.tensor([padded], dtype=SYMBOL)
         length = torch.tensor([[len(number) for number in numbers]])
         labels = torch.tensor([[LABELS.index(name) for name in names]])
-        return self._problems(torch.tensor([[len(names), width]]), digits, length, labels)
+        return self._build_problems(torch.tensor([[len(names), width]]), digits, length, labels)
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         """Write a prompt, most significant digits first."""
@@ -314,7 +322,7 @@ def _draw_labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "ro
 def _sort_numbers(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     """Return the numbers' indices in ascending order, padding last. Numbers may be longer than a machine word, so they
     are sorted by each of their words in turn, least significant first."""
-    *lower, highest = words(digits, base=10)
+    *lower, highest = to_machine_words(digits, base=10)
     first, *others = *lower, highest.masked_fill(~real, EXACT)
     order = _stable_argsort(first)
     for key in others:

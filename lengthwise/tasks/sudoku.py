@@ -29,18 +29,18 @@ PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("t
 
 
 @cache
-def units(side: int) -> tuple[tuple[int, int, int], ...]:
+def number_units(side: int) -> tuple[tuple[int, int, int], ...]:
     """Return the numbers of each cell's row, column and box."""
     down, right = BOXES[side]
     cells = [divmod(cell, side) for cell in range(side**2)]
     return tuple((row, column, row // down * (side // right) + column // right) for row, column in cells)
 
 
-def solve(board: Sequence[int], side: int, most: int = 2, dice: random.Random | None = None) -> list[list[int]]:
+def solve(board: Sequence[int], side: int, most: int = 2, rng: random.Random | None = None) -> list[list[int]]:
     """Return up to ``most`` solutions of a board, row after row with 0 for a blank, by trying the digits of the cell
-    with the fewest candidates; with ``dice``, in random order. A board that breaks the rules has none."""
+    with the fewest candidates; with ``rng``, in random order. A board that breaks the rules has none."""
     used, found, board = [[0] * side for _ in range(3)], list[list[int]](), [*board]
-    of, whole = units(side), (1 << side) - 1
+    of, whole = number_units(side), (1 << side) - 1
 
     def place(cell: int, bit: int) -> bool:
         """Set or unset a digit in a cell's units; return whether it was free in all."""
@@ -49,7 +49,7 @@ def solve(board: Sequence[int], side: int, most: int = 2, dice: random.Random | 
             used[kind][unit] ^= bit
         return free
 
-    def go() -> None:
+    def search() -> None:
         best, fewest = -1, side + 1
         for cell, digit in enumerate(board):
             if not digit:
@@ -63,19 +63,19 @@ def solve(board: Sequence[int], side: int, most: int = 2, dice: random.Random | 
         row, column, box = of[best]
         taken = used[0][row] | used[1][column] | used[2][box]
         digits = [digit for digit in range(side) if not taken >> digit & 1]
-        if dice:
-            dice.shuffle(digits)
+        if rng:
+            rng.shuffle(digits)
         for digit in digits:
             board[best] = digit + 1
             place(best, 1 << digit)
-            go()
+            search()
             place(best, 1 << digit)
             if len(found) >= most:
                 break
         board[best] = 0
 
     if all(place(cell, 1 << digit - 1) for cell, digit in enumerate(board) if digit):
-        go()
+        search()
     return found
 
 
@@ -87,7 +87,7 @@ def make_base(side: int, seed: int) -> str:
     board, order, box = full[:], [*range(side**2)], dice.randrange(side)
     dice.shuffle(order)
     if seed % 5 == 0:
-        order.sort(key=lambda cell: units(side)[cell][2] != box)
+        order.sort(key=lambda cell: number_units(side)[cell][2] != box)
     for cell in order:
         board[cell] = 0
         if len(solve(board, side)) > 1:
@@ -101,11 +101,11 @@ def purpose_of(base: str, side: int) -> Purpose:
     """Return the part that a base puzzle belongs to: by a hash of what no symmetry changes, so that equivalent puzzles
     belong to the same part."""
     clues = [cell for cell, symbol in enumerate(base) if symbol.isdigit()]
-    counts = [Counter(units(side)[cell][kind] for cell in clues) for kind in range(3)]
+    counts = [Counter(number_units(side)[cell][kind] for cell in clues) for kind in range(3)]
     digits = Counter(base[cell] for cell in clues)
     each = []
     for cell in clues:
-        row, column, box = (count[units(side)[cell][kind]] for kind, count in enumerate(counts))
+        row, column, box = (count[number_units(side)[cell][kind]] for kind, count in enumerate(counts))
         each.append((*sorted((row, column)), box, digits[base[cell]]))
     share = address(side, str(sorted(each))) % 100
     return next(purpose for purpose, below in PARTS if share < below)
@@ -141,27 +141,27 @@ def fewest_clues(side: int, full: Tensor, clue: Tensor, generator: Generator) ->
 
 def empty_box(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """All clues but those of one box."""
-    return ~_one_unit(2, side, len(clue), generator)
+    return ~_mask_random_unit(2, side, len(clue), generator)
 
 
 def empty_line(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """All clues but those of one line."""
-    return ~_one_unit(0, side, len(clue), generator)
+    return ~_mask_random_unit(0, side, len(clue), generator)
 
 
 def empty_column(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """All clues but those of one column."""
-    return ~_one_unit(1, side, len(clue), generator)
+    return ~_mask_random_unit(1, side, len(clue), generator)
 
 
 def full_box(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles with all clues of one box, too."""
-    return clue | _one_unit(2, side, len(clue), generator)
+    return clue | _mask_random_unit(2, side, len(clue), generator)
 
 
 def chessboard(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles with a clue in every second cell, too."""
-    return clue | torch.tensor([(row + column) % 2 == 0 for row, column, _ in units(side)])
+    return clue | torch.tensor([(row + column) % 2 == 0 for row, column, _ in number_units(side)])
 
 
 def one_cell_left(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
@@ -204,9 +204,9 @@ class Sudoku(SquareGridTask):
         return self.draw_pattern(some_spare_clues, sizes, generator)
 
     def draw_pattern(self, pattern: Chooser, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_by_size(sizes, partial(self._draw, pattern, generator))
+        return self.draw_by_size(sizes, partial(self._draw_problems, pattern, generator))
 
-    def _draw(self, pattern: Chooser, generator: Generator, side: int, count: int) -> Problems:
+    def _draw_problems(self, pattern: Chooser, generator: Generator, side: int, count: int) -> Problems:
         if side not in BOXES:
             raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
         full, clue = read_bases(side, None if self.bases == "all" else self.bases)
@@ -217,7 +217,7 @@ class Sudoku(SquareGridTask):
         cell = (line[:, :, None] * side + column[:, None]).flatten(1)
         name = torch.rand(count, side, generator=generator).argsort(1) + 1
         answer = name.gather(1, full.gather(1, cell) - 1)
-        return _problems(answer * clue.gather(1, cell), answer)
+        return _build_problems(answer * clue.gather(1, cell), answer)
 
     def parse(self, text: str) -> Problems:
         lines = text.replace("/", " ").replace("0", ".").split()
@@ -232,7 +232,7 @@ class Sudoku(SquareGridTask):
         found = solve(prompt.tolist(), side)
         if len(found) != 1:
             raise UsageError(f"{self.name}: it must have one solution; this has {'several' if found else 'none'}")
-        return _problems(prompt[None], torch.tensor(found))
+        return _build_problems(prompt[None], torch.tensor(found))
 
     def reference(self, prompt: str) -> str:
         """Try digits in each blank, and go back where none fits."""
@@ -246,13 +246,13 @@ class Sudoku(SquareGridTask):
         return {"clues": (problems.prompt > 0).sum(1)}
 
 
-def _one_unit(kind: int, side: int, rows: int, generator: Generator) -> Bool[Tensor, "b cells"]:
+def _mask_random_unit(kind: int, side: int, rows: int, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Return where the cells of a random line (kind 0), column (1) or box (2) are."""
-    unit = torch.tensor([of[kind] for of in units(side)])
+    unit = torch.tensor([of[kind] for of in number_units(side)])
     return unit == torch.randint(side, (rows, 1), generator=generator)
 
 
-def _problems(prompt: Int[Tensor, "b n"], answer: Int[Tensor, "b n"]) -> Problems:
+def _build_problems(prompt: Int[Tensor, "b n"], answer: Int[Tensor, "b n"]) -> Problems:
     """Return puzzles of one size as problems."""
     rows, cells = prompt.shape
     length, rounds = torch.full((rows,), cells), (prompt == 0).sum(1).clamp(min=1)

@@ -33,14 +33,14 @@ TASKS: tuple[Task, ...] = (
 ROWS = 40
 
 
-def there_is_a_task_to_try(layout: Layout) -> None:
+def accepts_some_task(layout: Layout) -> None:
     """It accepts a task for checking the laws: one of the package's, or an imported one of your own."""
     if not _accepted_tasks(layout):
         names = ", ".join(dict.fromkeys(task.name for task in TASKS))
         raise Broken(f"it accepts none of {names}, and no imported task of your own: its other laws were not checked")
 
 
-def what_is_asked_for_is_the_answer(layout: Layout) -> None:
+def targets_are_the_answer(layout: Layout) -> None:
     """The targets in a row's answer slots decode to its answer, for any symbols outside the loss mask."""
     for task, problems, batch in _write_batches(layout):
         symbols = len(layout.vocabs(task)[1])
@@ -55,7 +55,7 @@ def what_is_asked_for_is_the_answer(layout: Layout) -> None:
                 raise Broken(f"{_describe_row(task, problems, i)}: {right!r} is read as {read!r}")
 
 
-def what_is_asked_for_has_room(layout: Layout) -> None:
+def masks_lie_inside_rows(layout: Layout) -> None:
     """Each row has one or more supervised positions, all in its answer slots, which lie before the row's end."""
     for task, problems, batch in _write_batches(layout):
         for inner, mask, outer, whole in (
@@ -69,7 +69,7 @@ def what_is_asked_for_has_room(layout: Layout) -> None:
             raise Broken(f"{task.name}: a row has no supervised position")
 
 
-def all_symbols_are_known(layout: Layout) -> None:
+def ids_are_in_the_vocabulary(layout: Layout) -> None:
     """Tokens and targets are ids of the vocabularies of inputs and outputs."""
     for task, _, batch in _write_batches(layout):
         reads, writes = map(len, layout.vocabs(task))
@@ -80,7 +80,7 @@ def all_symbols_are_known(layout: Layout) -> None:
                 )
 
 
-def the_answer_is_not_shown(layout: Layout) -> None:
+def inputs_hide_the_answer(layout: Layout) -> None:
     """Inputs do not depend on the answer or, if the layout reads answer symbols, on those still to be predicted."""
     for task, problems, batch in _write_batches(layout):
         for other in _other_answers(layout, task, problems):
@@ -98,7 +98,7 @@ def the_answer_is_not_shown(layout: Layout) -> None:
                     raise Broken(f"{_describe_row(task, problems, row)}: {change}")
 
 
-def there_is_room_whatever_the_answer(layout: Layout) -> None:
+def slots_do_not_depend_on_the_answer(layout: Layout) -> None:
     """Rows of one size and prompt length have the same answer slots, for answers of any length."""
     for task in _accepted_tasks(layout):
         problems = task.sample(torch.full((100, len(task.axes)), task.first_sizes(3)[-1]), stream(0, "room"))
@@ -110,7 +110,7 @@ def there_is_room_whatever_the_answer(layout: Layout) -> None:
                     raise Broken(f"{task.name}: {name} of prompts of {length} symbols differ with their answers")
 
 
-def a_problem_is_written_as_it_is_alone(layout: Layout) -> None:
+def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
     """A row does not depend on the other rows of a batch: longer ones only add padding without supervision."""
     for task in _accepted_tasks(layout):
         problems = _draw_problems(task, top=4)

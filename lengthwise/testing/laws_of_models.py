@@ -43,14 +43,14 @@ SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # difference of logits that 
 
 
 # Checked first, since a random model also breaks most other laws.
-def at_test_nothing_is_random(runner: Runner) -> None:
+def evaluation_is_deterministic(runner: Runner) -> None:
     """In evaluation, computing a row twice gives the same logits."""
     inputs = _rows_of(runner)
     if not torch.equal(logits_of(runner, inputs), logits_of(runner, inputs)):
         raise Broken("the same rows got other logits in evaluation: use random numbers in training only")
 
 
-def a_row_is_what_it_is_alone(runner: Runner) -> None:
+def logits_do_not_depend_on_other_rows(runner: Runner) -> None:
     """A row gets the same logits alone and beside longer rows with other numbers of loops."""
     inputs = _rows_of(runner, width=10)
     together = logits_of(runner, inputs)
@@ -60,7 +60,7 @@ def a_row_is_what_it_is_alone(runner: Runner) -> None:
             raise Broken(f"a row of {length} tokens gets other logits beside longer rows than alone")
 
 
-def padding_is_not_read(runner: Runner) -> None:
+def padding_is_ignored(runner: Runner) -> None:
     """Tokens after a row's end change no logits."""
     inputs = _rows_of(runner, width=10)
     other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
@@ -78,20 +78,20 @@ def the_order_of_rows_does_not_matter(runner: Runner) -> None:
             raise Broken("the same rows in another order get other logits")
 
 
-def causal_means_causal(spec: ModelSpec) -> None:
+def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
     """In a causal layout each position depends on itself and on no later one, for any number of loops."""
     for runner in _runners(spec, [True]):
         check_causality(runner)
 
 
-def a_run_in_halves_is_one_run(runner: Runner) -> None:
+def carried_states_continue_a_run(runner: Runner) -> None:
     """Loops that continue from a carried state give the same logits and gradients as all loops in one run."""
     inputs = _rows_of(runner)
     for first in (LOOPS, (2, 2, 2)):
         _check_carrying(runner, inputs, first)
 
 
-def every_parameter_takes_part(runner: Runner) -> None:
+def every_parameter_affects_logits(runner: Runner) -> None:
     """Each parameter has a gradient with a value other than 0."""
     logits_of(runner, _rows_of(runner)).square().sum().backward()
     for name, parameter in runner.model.named_parameters():
@@ -112,7 +112,7 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
                 raise Broken(f"{name} differs: draw it with torch's own generator, as torch.nn.init does")
 
 
-def far_longer_rows_are_read(runner: Runner) -> None:
+def long_rows_have_finite_logits(runner: Runner) -> None:
     """Rows far longer than in training get finite logits or raise a UsageError."""
     with suppress(UsageError):
         if not logits_of(runner, _rows_of(runner, [LONG]), [1]).isfinite().all():
@@ -304,7 +304,7 @@ def logits_of(
     return logits.new_zeros(*at.shape, logits.shape[-1]).index_put(at.nonzero(as_tuple=True), logits)
 
 
-def differ(one: Tensor, two: Tensor) -> bool:
+def differ(first: Tensor, second: Tensor) -> bool:
     """Return whether logits differ by more than rounding, which is relative in float32."""
-    scale = 1 + one.abs().max() if one.dtype == torch.float32 else 1.0
-    return bool(((one - two).abs() > NEAR[one.dtype] * scale).any())
+    scale = 1 + first.abs().max() if first.dtype == torch.float32 else 1.0
+    return bool(((first - second).abs() > NEAR[first.dtype] * scale).any())

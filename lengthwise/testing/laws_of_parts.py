@@ -13,7 +13,7 @@ class Broken(AssertionError):
     """A broken law, with the failing case on one line."""
 
 
-def it_survives_json(part: Config) -> None:
+def it_is_equal_after_json(part: Config) -> None:
     """Written as JSON and read back, it is equal."""
     if type(part).__name__.startswith("_"):
         raise Broken(f"no file can name {type(part).__name__}: names that start with _ are excluded from recipes")
@@ -22,14 +22,14 @@ def it_survives_json(part: Config) -> None:
         raise Broken(f"{fields.text(part)} comes back as {fields.text(again)}")
 
 
-def it_cannot_be_changed(part: Config) -> None:
+def it_is_frozen(part: Config) -> None:
     """It is a frozen dataclass, so that a run's recipe cannot change."""
     if not type(part).__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise Broken(f"{type(part).__name__} is not frozen: write @dataclass(frozen=True)")
     hash(part)
 
 
-def it_says_what_it_is(part: Config) -> None:
+def it_has_a_docstring(part: Config) -> None:
     """It has a docstring, which ``list`` and ``show`` print."""
     about = type(part).__doc__ or ""
     if not about or about.startswith(f"{type(part).__name__}("):  # the default docstring of dataclasses

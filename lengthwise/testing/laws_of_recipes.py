@@ -23,14 +23,14 @@ def it_trains_and_is_measured(recipe: Recipe) -> None:
     rehearse(recipe, torch.device("cpu"))
 
 
-def what_chooses_weights_stays_near(recipe: Recipe) -> None:
+def watched_sizes_stay_near_training(recipe: Recipe) -> None:
     """The sizes that it watches are at most 1.5 times its training length, so that longer ones test generalization."""
     furthest = max(_watched_sizes(recipe), default=0)
     if furthest > NEAR * recipe.lengths.top:
         raise Broken(f"it trains to {recipe.lengths.top}, and watch.sizes names {furthest}")
 
 
-def it_reports_what_did_not_choose(study: Study) -> None:
+def it_measures_unwatched_sizes(study: Study) -> None:
     """Each panel measures a size beyond those that its recipes watch or, if they watch none, train on."""
     for panel in study.panels:
         chosen = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)

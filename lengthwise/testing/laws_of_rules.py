@@ -47,13 +47,13 @@ def chosen_loop_was_run(rule: Stopping) -> None:
         check_was_run(rule, trace, planned)
 
 
-def what_was_not_run_does_not_matter(rule: Stopping) -> None:
+def loops_not_run_are_ignored(rule: Stopping) -> None:
     """Values after a row's last loop, or after an answer's end, change no choice."""
     for trace, planned in draw_traces():
-        check_unread(rule, trace, planned, rubbish=7)
+        check_unrun_loops(rule, trace, planned, garbage=7)
 
 
-def a_row_chooses_for_itself(rule: Stopping) -> None:
+def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:
     """A row's choice does not depend on other rows, unless the rule sets ``together``."""
     for trace, planned in draw_traces() if rule.together == 1 else ():
         check_independence(rule, trace, planned)
@@ -64,9 +64,9 @@ def check_was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> N
     choose_loops(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
 
 
-def check_unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: int) -> None:
+def check_unrun_loops(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], garbage: int) -> None:
     """Raise Broken if rubbish in loops that were not run, or after answers' ends, changes a choice."""
-    changed = rule.choose(corrupt(trace, rubbish), planned)
+    changed = rule.choose(corrupt(trace, garbage), planned)
     if not torch.equal(chosen := rule.choose(trace, planned), changed):
         raise Broken(f"rows that ran {trace.loops.tolist()} loops: {chosen.tolist()}, then {changed.tolist()}")
 
@@ -96,14 +96,14 @@ def draw_traces() -> Iterator[Example]:
         yield Trace(predictions, ends, integers(-6, 0, *shape) / 4, loops, moved), integers(1, 6, rows)
 
 
-def corrupt(trace: Trace, rubbish: int) -> Trace:
+def corrupt(trace: Trace, garbage: int) -> Trace:
     """Return a copy of the trace with rubbish in loops that were not run and after answers' ends."""
     longest, _, width = trace.predictions.shape
     ran = torch.arange(longest)[:, None] < trace.loops
     answered = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
-    ends, confidence = trace.ends.where(ran, rubbish), trace.confidence.where(ran, float(rubbish))
-    movement = None if trace.movement is None else trace.movement.where(ran[..., None], float(rubbish - 8))
-    return Trace(trace.predictions.where(answered, rubbish), ends, confidence, trace.loops, movement)
+    ends, confidence = trace.ends.where(ran, garbage), trace.confidence.where(ran, float(garbage))
+    movement = None if trace.movement is None else trace.movement.where(ran[..., None], float(garbage - 8))
+    return Trace(trace.predictions.where(answered, garbage), ends, confidence, trace.loops, movement)
 
 
 def take_row(trace: Trace, i: int) -> Trace:
@@ -205,7 +205,7 @@ def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:
 # Sources, optimizers, schedules
 
 
-def a_problem_s_purpose_is_its_own(source: Source) -> None:
+def purposes_do_not_depend_on_other_problems(source: Source) -> None:
     """A problem's purpose (training, validation or test) depends on it alone, and each purpose has problems."""
     problems = TASK.sample(torch.full((200, len(TASK.axes)), 4), stream(0, "source"))
     order = torch.randperm(len(problems), generator=stream(0, "order"))
@@ -218,7 +218,7 @@ def a_problem_s_purpose_is_its_own(source: Source) -> None:
             raise Broken(f"which problems are for {purpose} depends on the other problems of the batch")
 
 
-def its_rate_is_the_peak(optimizer: Optimizer) -> None:
+def it_uses_its_rate(optimizer: Optimizer) -> None:
     """It starts at its ``rate``, which a schedule scales; a step at rate 0 moves no weight, and one at its own rate
     moves some."""
     weights = _weights()
@@ -235,7 +235,7 @@ def its_rate_is_the_peak(optimizer: Optimizer) -> None:
             raise Broken(f"a step at a rate of {rate} moves {'no' if moves else 'a'} weight")
 
 
-def its_state_is_all_it_remembers(optimizer: Optimizer) -> None:
+def its_state_dict_is_complete(optimizer: Optimizer) -> None:
     """A new optimizer with the state of another that has taken steps continues exactly like it."""
     weights, resumed = _weights(), _weights()
     first, second = optimizer.build(weights), optimizer.build(resumed)

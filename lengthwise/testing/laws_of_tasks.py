@@ -31,7 +31,7 @@ def every_answer_is_right(task: Task) -> None:
                 raise Broken(f"{name} problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
 
 
-def sizes_are_those_asked_for(task: Task) -> None:
+def problems_have_requested_sizes(task: Task) -> None:
     """Problems have the requested sizes, row by row."""
     for name, sampler in _samplers(task):
         sizes = sizes_of_family(task, name)
@@ -40,7 +40,7 @@ def sizes_are_those_asked_for(task: Task) -> None:
             raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} state the sizes {problems.sizes[:3].tolist()}")
 
 
-def symbols_are_those_it_reads_and_writes(task: Task) -> None:
+def symbols_are_in_reads_and_writes(task: Task) -> None:
     """Prompts have only symbols that the task ``reads``, answers only those that it ``writes``; if it
     ``answers_each_symbol``, answers are as long as their prompts."""
     for name, problems in _draw_all(task):
@@ -102,7 +102,7 @@ def rounds_are_whole_numbers(task: Task) -> None:
             raise Broken(f"{name} problems have rounds from {problems.rounds.min()} up, as {problems.rounds.dtype}")
 
 
-def the_generator_alone_decides(task: Task) -> None:
+def problems_depend_only_on_the_generator(task: Task) -> None:
     """The same generator gives the same problems, another generator other problems."""
     for name, sampler in _samplers(task):
         sizes = sizes_of_family(task, name)
@@ -113,7 +113,7 @@ def the_generator_alone_decides(task: Task) -> None:
             raise Broken(f"{name} problems are the same whatever the generator")
 
 
-def what_is_typed_is_read(task: Task) -> None:
+def typed_prompts_are_parsed(task: Task) -> None:
     """``parse`` returns the problem of a typed prompt, with its answer and rounds."""
     for name, problems in _draw_all(task):
         for (prompt, answer), rounds in zip(texts(task, problems), problems.rounds.tolist(), strict=True):
@@ -124,7 +124,7 @@ def what_is_typed_is_read(task: Task) -> None:
                 raise Broken(f"{case} is read as {read} of {parsed.rounds.tolist()}")
 
 
-def other_text_is_refused(task: Task) -> None:
+def other_text_is_rejected(task: Task) -> None:
     """``parse`` refuses other text by a UsageError of one line with the task's name."""
     for text in ("", "  ", "?", "1?0", "=", "$", "١"):
         try:
@@ -136,7 +136,7 @@ def other_text_is_refused(task: Task) -> None:
             raise Broken(f"{text!r} is read as a problem")
 
 
-def it_says_what_is_asked(task: Task) -> None:
+def question_describes_the_task(task: Task) -> None:
     """``question`` describes the task in a sentence, without knowledge of the class."""
     question = task.question
     if len(question) <= 10 or not question.endswith(".") or "\n" in question or "→" in question:
@@ -146,7 +146,7 @@ def it_says_what_is_asked(task: Task) -> None:
         )
 
 
-def a_pool_is_what_was_asked_for(task: Task) -> None:
+def pool_has_the_requested_problems(task: Task) -> None:
     """``pool`` draws the requested number of right problems, of all sizes in the range, and depends only on the
     generator."""
     first = task.first_sizes(5)
@@ -174,7 +174,7 @@ def families_are_named(task: Task) -> None:
             raise Broken(f"the family {family.name} has the text {family.about!r}, which is not a sentence on one line")
 
 
-def every_problem_is_there_once(task: Task) -> None:
+def enumerate_lists_every_problem_once(task: Task) -> None:
     """Problems that ``enumerate`` returns are correct and unique, and include every problem that sampling draws."""
     size = [task.smallest] * len(task.axes)
     if (problems := task.enumerate(size, EVERY)) is None:

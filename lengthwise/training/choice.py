@@ -26,14 +26,14 @@ class RunnerChoice:
     ) -> None:
         self.model, self.processes, self.matmul, self.compile = model, processes, matmul, compile
         self.stacked_by = "Stacked" if stacked else None  # what runs the steps of a stack
-        self.graphs = Graphs(self._unrecorded(), bf16=matmul == "bf16") if graphs else None
+        self.graphs = Graphs(self._choose_unrecorded(), bf16=matmul == "bf16") if graphs else None
 
     def choose(self, parts: int) -> Runner:
         """Return the runner of a step whose batch runs in ``parts``."""
         if graphs := self.replaying(parts):
             graphs.begin()
             return graphs
-        runner = self._unrecorded()
+        runner = self._choose_unrecorded()
         runner = MicroBatches(runner, parts) if parts > 1 else runner
         return Divided(runner, self.processes) if self.processes.divides else runner
 
@@ -47,7 +47,7 @@ class RunnerChoice:
         """Return the runner's name and, for the plain runner, the reason."""
         if self.stacked_by:
             return self.stacked_by
-        name = "Graphs" if self.replaying(parts) else cpu.describe_choice(self.model, self._kinds())
+        name = "Graphs" if self.replaying(parts) else cpu.describe_choice(self.model, self._runner_types())
         return name if self.matmul != "bf16" else f"Bf16, {name}" if name in ("Compiled", "Graphs") else "Bf16"
 
     @property
@@ -55,11 +55,11 @@ class RunnerChoice:
         """Return whether a compiled runner is requested and claims the model."""
         return self.compile and cpu.why_not_compiled(self.model) is None
 
-    def _unrecorded(self) -> Runner:
-        runner = cpu.choose(self.model, self._kinds())
+    def _choose_unrecorded(self) -> Runner:
+        runner = cpu.choose(self.model, self._runner_types())
         return Bf16(runner) if self.matmul == "bf16" else runner
 
-    def _kinds(self) -> Sequence[cpu.RunnerType]:
+    def _runner_types(self) -> Sequence[cpu.RunnerType]:
         """Return the runners that may be chosen; the faster CPU runners do not support bfloat16."""
         return (cpu.Compiled,) * self.compile + (() if self.matmul == "bf16" else cpu.RUNNERS)
 

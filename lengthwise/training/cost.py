@@ -195,15 +195,15 @@ def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", c
     trainer = Trainer(_shrink(recipe, recipe.batch), device, matmul=matmul, compile=compile, graphs=not compile)
     prepare_steps(trainer, Progress(quiet=True))
 
-    def now() -> float:
+    def synchronized_time() -> float:
         torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    return _time_step(trainer, moments, now)
+    return _time_step(trainer, moments, synchronized_time)
 
 
-def _time_step(trainer: Trainer, moments: int, now: Callable[[], float]) -> float:
-    """Return the mean time of steps across the training, by the clock ``now``."""
+def _time_step(trainer: Trainer, moments: int, synchronized_time: Callable[[], float]) -> float:
+    """Return the mean time of steps across the training, by the clock ``synchronized_time``."""
     recipe, taken = trainer.recipe, 0.0
     with computation_settings(1):
         trainer.advance()  # the first step includes one-time allocations
@@ -212,7 +212,7 @@ def _time_step(trainer: Trainer, moments: int, now: Callable[[], float]) -> floa
             if trainer.runners.compiles or trainer.runners.graphs:  # prepare this step's shape first
                 trainer.step = step
                 trainer.advance()
-            trainer.step, start = step, now()
+            trainer.step, start = step, synchronized_time()
             trainer.advance()
-            taken += now() - start
+            taken += synchronized_time() - start
     return taken / moments

@@ -100,13 +100,13 @@ class ReplayedUpdate:
             self.captured[key] = self._capture(descents, averages)
         replay, logs = self.captured[key]
         replay()
-        for group in _groups(descents):
+        for group in _parameter_groups(descents):
             group |= {"lr": rate, **({"step": group["step"] + 1} if "step" in group else {})}
         return logs
 
     def _capture(self, descents: Sequence[Descent], averages: Sequence[EMA | None]) -> tuple[Callable[[], None], Logs]:
         logs: Logs = [{} for _ in descents]
-        on_gpu, groups = self.device.type == "cuda", _groups(descents)
+        on_gpu, groups = self.device.type == "cuda", _parameter_groups(descents)
 
         def descend() -> None:
             kept = [{name: group[name] for name in ("capturable", "step") if name in group} for group in groups]
@@ -120,7 +120,7 @@ class ReplayedUpdate:
         return (capture(descend) if on_gpu else descend), logs
 
 
-def _groups(descents: Sequence[Descent]) -> list[dict[str, Any]]:
+def _parameter_groups(descents: Sequence[Descent]) -> list[dict[str, Any]]:
     return [group for descent in descents for group in descent.optimizer.param_groups]
 
 

@@ -19,7 +19,7 @@ from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import cpu
-from lengthwise.runners.graphs import pays
+from lengthwise.runners.graphs import is_worthwhile
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check, send_to_trackers
@@ -71,7 +71,7 @@ def train(
         if processes.first and not (where / "config.json").exists():
             rehearse(recipe, at, matmul)
         how: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
-        trainer = Trainer(recipe, at, graphs=graphs and pays(at) and not compile, processes=processes, **how)
+        trainer = Trainer(recipe, at, graphs=graphs and is_worthwhile(at) and not compile, processes=processes, **how)
         causality.check(trainer.model, recipe, [recipe.tops])
         if not Run(where, recipe).done:
             with computation_settings(threads):

@@ -17,7 +17,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.training.trainer import DrawnBatch, Trainer
 
 
-def pays(device: torch.device) -> bool:
+def is_worthwhile(device: torch.device) -> bool:
     """Return whether the device computes while the CPU draws."""
     return device.type != "cpu"
 
@@ -44,7 +44,7 @@ class Prefetcher:
 @contextmanager
 def prefetch_batches(trainers: Sequence[Trainer], *, always: bool = False) -> Iterator[None]:
     """Prefetch batches in a thread during a ``with`` block, where that saves time, or ``always``."""
-    if not always and not pays(trainers[0].device):
+    if not always and not is_worthwhile(trainers[0].device):
         yield
         return
     before = [one.draw for one in trainers]

@@ -28,7 +28,7 @@ from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
-from lengthwise.runners.graphs import pays
+from lengthwise.runners.graphs import is_worthwhile
 from lengthwise.runners.stacked import Answered, Query, Recorder, Replayer, compute_answers, supervise_together
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
@@ -80,7 +80,7 @@ def train_stacked(
     shown, at = progress or Progress(quiet=True), choose_device(device)
     check_matmul(matmul, at)
     check_seeds(recipes)
-    reason = _rehearse_all(recipes, at, matmul, graphs=graphs and pays(at))
+    reason = _rehearse_all(recipes, at, matmul, graphs=graphs and is_worthwhile(at))
     if reason:
         shown.note(f"{recipes[0].name}: runs without CUDA graphs: {reason}")
     runs = [Run.of(recipe) for recipe in recipes]
@@ -100,7 +100,7 @@ def train_stacked(
             seeds = [Member(run, Trainer(run.recipe, at, **settings)) for run in left]
             for one in seeds:
                 one.run.hold_code(one.trainer.model)
-            stack = Stack(seeds, shown, graphs=graphs and pays(at) and not reason)
+            stack = Stack(seeds, shown, graphs=graphs and is_worthwhile(at) and not reason)
             with prefetch_batches([one.trainer for one in seeds]):
                 _train(stack, stopped, save_every)
     return runs
@@ -160,7 +160,7 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
 def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> bool:
     """Return whether these recipes train faster as a stack: several seeds that can be stacked, on the only GPU, which
     has the memory."""
-    if len(recipes) < 2 or not pays(device) or torch.cuda.device_count() > 1:
+    if len(recipes) < 2 or not is_worthwhile(device) or torch.cuda.device_count() > 1:
         return False
     demand = MARGIN * len(recipes) * estimate_training(recipes[0]).memory
     try:

@@ -81,7 +81,7 @@ def verify(
     files: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Row:
-    """Return a record of what these weights are and do, as plain values; ``sign`` adds the digest.
+    """Return a record of what these weights are and do, as plain values; ``sign_record`` adds the digest.
 
     ``sizes`` are by default those of ``evaluate``. ``seed`` determines all problems; by default it is unpredictable.
     ``samples`` is the number of uniform problems per size, ``seconds`` the time of the attack, ``minutes`` the
@@ -114,7 +114,7 @@ def verify(
     longest = longest_certain_size(rows)
     uniform = longest_certain_size(row for row in rows if row["problems"] == "uniform")
     return {
-        "about": _about(weights, seed, files or {}),
+        "about": _describe_verification(weights, seed, files or {}),
         "parameters": parameters,
         "operations": {size_text(at): operations(weights, at) for at in asked if at not in left_out},
         "checks": [asdict(check) for check in checks],
@@ -126,7 +126,7 @@ def verify(
     }
 
 
-def _about(weights: Weights, seed: int, files: Mapping[str, str]) -> Row:
+def _describe_verification(weights: Weights, seed: int, files: Mapping[str, str]) -> Row:
     """Return what was verified, when, and with which versions."""
     from lengthwise import __version__
 
@@ -155,16 +155,16 @@ def has_passed(record: Row) -> bool:
     return all(check["verdict"] != "exposed" for check in record["checks"])
 
 
-def sign(record: Row) -> Row:
+def sign_record(record: Row) -> Row:
     """Return the record as it is written, with a digest of its content."""
     plain = json.loads(json_text({name: value for name, value in record.items() if name != "digest"}))
     return plain | {"digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
 
-def read(path: Path) -> Row:
+def read_record(path: Path) -> Row:
     """Read a record from its file. Raises UsageError if it is invalid or was changed after signing."""
     record = validate(VerificationRecord, read_tree(path), str(path))
-    if sign(record) != record:
+    if sign_record(record) != record:
         raise UsageError(f"{path}: changed after it was written: its digest does not match its content")
     return record
 

@@ -72,7 +72,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
     model."""
     recipe, spec = weights.recipe, weights.recipe.model
     parameters = sum(part.numel() for part in weights.model.parameters())
-    check(recipe, parameters)
+    check_exportable(recipe, parameters)
     reads, writes = recipe.layout.vocabs(recipe.task)
     steps = None
     with suppress(UsageError):  # it may have no n-RASP-L program
@@ -99,7 +99,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
     }
 
 
-def check(recipe: Recipe, parameters: int) -> None:
+def check_exportable(recipe: Recipe, parameters: int) -> None:
     """Raise UsageError unless a page can compute models of this recipe."""
     if reason := find_obstacle(recipe, parameters):
         raise UsageError(f"{recipe.name}: no page can run this model: {reason}")

@@ -14,7 +14,7 @@ from lengthwise.report.length_figure import default_title
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts, vendor_scripts
-from lengthwise.viewer.models import check
+from lengthwise.viewer.models import check_exportable
 from lengthwise.viewer.rows import card_rows, chart_rows, tables
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
 from lengthwise.viewer.viewer import model_data
@@ -64,7 +64,7 @@ def exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
         run = next((run for run in group if run.about() and not run.diverged), None)
         if isinstance(run, Run):
             try:
-                check(run.recipe, run.about()["parameters"])
+                check_exportable(run.recipe, run.about()["parameters"])
             except UsageError:
                 continue
             found.append(run.weights())

@@ -18,7 +18,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli.entry import main
-from lengthwise.report.scored import newcombe
+from lengthwise.report.scored import newcombe_interval
 from lengthwise.runs.run import load
 
 ROOT = Path(__file__).parents[2]
@@ -299,7 +299,7 @@ def test_the_difference_has_newcombe_s_interval():
     def score(share, count):
         return lw.Score("", "", "", "", (1,), count, share, share, share, 1.0)
 
-    assert newcombe(score(48 / 80, 80), score(56 / 70, 70)) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    assert newcombe_interval(score(48 / 80, 80), score(56 / 70, 70)) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
 
 SHOWN = ["run", "recipe", "scores", "answer", "comparison", "list"]

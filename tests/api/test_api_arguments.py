@@ -261,9 +261,9 @@ def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatc
     pool = JobPool([run], lambda _: [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lw.Run, "locked", held)
-        pool._fail([run], "it was locked")
+        pool._record_failure([run], "it was locked")
     assert not (run.folder / "failed.json").exists()
-    pool._fail([run], "it was lost")
+    pool._record_failure([run], "it was lost")
     assert (run.folder / "failed.json").exists()
 
 

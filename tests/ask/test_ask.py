@@ -331,7 +331,9 @@ def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
     """Beyond training where training ends: else a language model is asked what is easier."""
     recipe = catalog.recipe("fop-parity", ["lengths=Natural(top=4,bottom=2)"])
     monkeypatch.setattr("lengthwise.cli.ask.recipe_of", lambda *_: recipe)
-    inquiry, _ = ask_verb._inquiry(parse(words("http://x/v1", "--like", "fop-parity", "--natural", task="parity")))
+    inquiry, _ = ask_verb._build_inquiry(
+        parse(words("http://x/v1", "--like", "fop-parity", "--natural", task="parity"))
+    )
     problems = evaluation_problems(recipe, (size,), 50, seed=0, kind="natural")
     shown = [recipe.task.to_text(row[:end]) for row, end in zip(problems.prompt, problems.prompt_length, strict=True)]
     assert [item.prompt for item in items(inquiry, [(size,)], 50)] == shown

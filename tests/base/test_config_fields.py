@@ -205,7 +205,7 @@ WRONG = [
     ("model.widht=3", r"model\.widht: there is no such field; Transformer has: width, .*did you mean width\?"),
     ("model=Transfomer", r"model: 'Transfomer' is not one of: .*Transformer.*did you mean Transformer\?"),
     ("task=Uniform(top=3)", "task: 'Uniform' is not one of: .*Addition.*Copy.*Parity"),
-    ("layout=_Row", "layout: '_Row' is not one of: .*FullOutput, .*Labelled, NextToken, Pairs, .*Tagged"),
+    ("layout=_RowLayout", "layout: '_RowLayout' is not one of: .*FullOutput, .*Labelled, NextToken, Pairs, .*Tagged"),
     ("lengths=Lengths", "lengths: 'Lengths' is not one of: .*Curriculum, LogUniform, Mastery, Natural, OneOf, Uniform"),
     ("lengths=8", "lengths: 8 is not one of: .*; set a field of it as lengths.FIELD=8"),
     (

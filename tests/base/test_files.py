@@ -30,7 +30,7 @@ from lengthwise.report.publish import publish, publish_distribution
 from lengthwise.runs.folder import Folder, RunFolder, keep_operations
 from lengthwise.runs.run import Run, load, save
 from lengthwise.runs.tracking import TensorBoard, Tracker, Wandb
-from lengthwise.verify.verification import read as read_verification
+from lengthwise.verify.verification import read_record as read_verification
 from lengthwise.viewer.document import write_page
 
 RECIPE = lw.find("looped-parity", *fuzz.TINY, *fuzz.SMALL)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
-from lengthwise.base.rows import length_mask, shift_right, windows, zero_after
+from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
 from lengthwise.base.types import SYMBOL
-from lengthwise.tasks.digits import carry, number_length, reorder, without_leading_zeros, words
+from lengthwise.tasks.digits import carry, number_length, reorder, to_machine_words, without_leading_zeros
 
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 10_000)
@@ -50,7 +50,7 @@ def test_a_row_is_moved_by_its_own_number_of_places(seed, rows, size, width, dty
 def test_windows_are_cut_out_of_one_row(seed, count, width):
     row = drawn(seed, 1, 20)[0]
     starts = numbers(seed, 0, 20 - width, count)
-    assert windows(row, starts, width).tolist() == [row[i : i + width].tolist() for i in starts.tolist()]
+    assert extract_windows(row, starts, width).tolist() == [row[i : i + width].tolist() for i in starts.tolist()]
 
 
 @given(st.integers(2, 10), st.lists(st.integers(0, 10**60), min_size=1, max_size=4), st.integers(1, 400))
@@ -88,7 +88,7 @@ def test_numbers_by_their_words_are_ordered_as_numbers(seed, base, width):
     digits = drawn(seed, 5, width, SYMBOL, base + 1) - 1
     digits[3:, width // 2 :] = digits[2, width // 2 :]  # so that the lower words decide
     values = [worth(row, base) for row in digits.tolist()]
-    by_words = list(zip(*(part.tolist() for part in reversed(words(digits, base))), strict=True))
+    by_words = list(zip(*(part.tolist() for part in reversed(to_machine_words(digits, base))), strict=True))
     assert sorted(range(5), key=values.__getitem__) == sorted(range(5), key=by_words.__getitem__)
 
 

@@ -228,9 +228,9 @@ def test_work_grows_as_loops_and_positions_do():
 def test_what_is_followed_is_as_it_was():
     recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
     weights = load("looped-parity", torch.device("cpu"))
-    followed = follow_scores(weights, [2, 3], [recipe.stopping], shown, what="", samples=4)
+    followed = follow_scores(weights, [2, 3], [recipe.stopping], shown, label="", samples=4)
     assert list(followed) == list(evaluate(weights, [2, 3], samples=4))
-    assert list(follow_sizes(shown, recipe, [2, 3], what="")) == [2, 3]
+    assert list(follow_sizes(shown, recipe, [2, 3], label="")) == [2, 3]
 
 
 @pytest.mark.parametrize(("rules", "more"), [
@@ -245,7 +245,7 @@ def test_progress_moves_within_a_size(rules, more, monkeypatch):
     show = line.show
     monkeypatch.setattr(line, "show", lambda done, note="": (show(done, note), seen.append((done, note))))
     progress = SimpleNamespace(line=lambda *_: line)
-    list(follow_scores(weights, [20], rules, progress, what="", samples=100, **more))
+    list(follow_scores(weights, [20], rules, progress, label="", samples=100, **more))
     whole = work(weights.recipe, 20)
     assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}
     assert all(0 < done <= whole * 2 for done, _ in seen) and [*seen] == sorted(seen)

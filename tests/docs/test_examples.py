@@ -58,7 +58,7 @@ def own(name, kind):
     """The names of an example's recipes, or of its studies."""
     module = importlib.import_module(name)
     if kind is Recipe:
-        return list(catalog._recipes([module]))
+        return list(catalog._find_recipes([module]))
     return list(catalog._find_functions([module], kind))
 
 

@@ -21,7 +21,7 @@ from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import sealed
 from lengthwise.evaluation.answers import answers
-from lengthwise.evaluation.attack import Attempt, Attempts, _mutations, attack, prompts
+from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, prompts
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
@@ -228,7 +228,7 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
 
 def test_changes_stay_within_what_was_asked_for_on_each_axis():
     search = Attempts(unsure=[Attempt("10*110", "uniform", True, -1.0), Attempt("1*1011", "uniform", True, -1.0)])
-    tried = list(_mutations(Multiplication(), search, Random(0), torch.tensor([2, 4])))
+    tried = list(_generate_mutations(Multiplication(), search, Random(0), torch.tensor([2, 4])))
     assert len(tried) > 20
     assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]
 

@@ -14,7 +14,7 @@ from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Outcomes, Score, independent_trials, trials, wilson
 from lengthwise.base.score_rows import interval_notes
 from lengthwise.evaluation.scores import next_count
-from lengthwise.report.scored import newcombe
+from lengthwise.report.scored import newcombe_interval
 from lengthwise.report.tables import detail_table
 
 DRAWS = 1000
@@ -107,7 +107,7 @@ def coverage(joint, pairing, count=120):
     cells = ((1, 1), (1, 0), (0, 1), (0, 0))
     for _ in range(DRAWS):
         first, second = zip(*drawn.choices(cells, joint, k=count), strict=True)
-        _, low, high = newcombe(score(first), score(second), pairing)
+        _, low, high = newcombe_interval(score(first), score(second), pairing)
         held += low <= true <= high
     return held / DRAWS
 
@@ -141,7 +141,7 @@ def test_the_same_problems_are_compared_in_pairs(tmp_path):
 
 def test_a_comparison_with_itself_has_no_difference():
     right = [1] * 30 + [0] * 20
-    difference, low, high = newcombe(score(right), score(right), "paired")
+    difference, low, high = newcombe_interval(score(right), score(right), "paired")
     assert difference == 0 and -0.05 < low <= 0 <= high < 0.05  # independent samples: 0.19
 
 

@@ -15,7 +15,7 @@ from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
 from lengthwise.runs.run import load
-from lengthwise.testing.laws_of_rules import check_independence, check_unread, check_was_run, take_row
+from lengthwise.testing.laws_of_rules import check_independence, check_unrun_loops, check_was_run, take_row
 
 
 def counts(values, top):
@@ -294,7 +294,7 @@ def test_what_is_chosen_was_run(stopping, drawn):
 @every_rule
 @given(drawn=traces(), rubbish=st.integers(2, 9))
 def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
-    check_unread(stopping, *drawn, rubbish)
+    check_unrun_loops(stopping, *drawn, rubbish)
 
 
 @pytest.mark.parametrize("stopping", [rule for rule in EVERY if rule.together == 1], ids=repr)

@@ -74,7 +74,7 @@ def test_symbols_that_are_neither_read_nor_written_are_caught():
         answers_each_symbol = True
 
     laws = {law.__name__: law for law in laws_of(_Wrong)}
-    law = laws["symbols_are_those_it_reads_and_writes"]
+    law = laws["symbols_are_in_reads_and_writes"]
     law(_Balanced())
     with pytest.raises(AssertionError, match="not in writes"):
         law(_Wrong())

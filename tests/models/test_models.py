@@ -43,18 +43,18 @@ from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, Local
 from lengthwise.objectives import final
 from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Ragged
-from lengthwise.runners.cpu.pattern import mix_values, pattern_of
+from lengthwise.runners.cpu.pattern import build_pattern, mix_values
 from lengthwise.runners.plain import Plain, unroll
-from lengthwise.runners.plain import rows_of as take_rows
+from lengthwise.runners.plain import select_rows as take_rows
 from lengthwise.testing.laws_of_models import (
-    a_row_is_what_it_is_alone,
-    at_test_nothing_is_random,
     check_causality,
-    every_parameter_takes_part,
-    far_longer_rows_are_read,
+    evaluation_is_deterministic,
+    every_parameter_affects_logits,
     influence,
+    logits_do_not_depend_on_other_rows,
+    long_rows_have_finite_logits,
     on_each_model,
-    padding_is_not_read,
+    padding_is_ignored,
     the_order_of_rows_does_not_matter,
     weights_come_from_the_seed,
 )
@@ -65,8 +65,8 @@ every_model = pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY
 
 
 LAWS = [
-    a_row_is_what_it_is_alone,
-    padding_is_not_read,
+    logits_do_not_depend_on_other_rows,
+    padding_is_ignored,
     the_order_of_rows_does_not_matter,
 ]  # of a runner, whatever it makes of rows
 
@@ -89,7 +89,7 @@ def test_rows_know_nothing_of_what_stands_around_them(run, spec, causal):
 
 # Others are held to their laws where every part is; one whose heads see one key has no use for a bias.
 WRITTEN = [spec for spec in [*SPECS, *RECURRENT] if Local(0) not in getattr(spec, "positions", ())]
-OF_RUNNERS = (every_parameter_takes_part, at_test_nothing_is_random, far_longer_rows_are_read)
+OF_RUNNERS = (every_parameter_affects_logits, evaluation_is_deterministic, long_rows_have_finite_logits)
 FURTHER = [weights_come_from_the_seed, *map(on_each_model, OF_RUNNERS)]
 
 
@@ -228,7 +228,7 @@ def test_earlier_heads_start_by_finding_their_like():
 # Attention against every score written out: as its module computes it, and as runners do without padding
 
 SORTED = [9, 7, 5, 2]
-rows_of = pytest.mark.parametrize("lengths", [SORTED, [6, 6]], ids=str)
+select_rows = pytest.mark.parametrize("lengths", [SORTED, [6, 6]], ids=str)
 
 
 def dense(attention, x, bias, angles, padding_mask, causal):
@@ -259,10 +259,12 @@ def ways(attention, x, encodings, inputs, causal):
     """What each position that is present finds: by the module, and packed, with and without kernels for small heads."""
     yield attention(x, lw.AttentionContext.of(encodings, inputs, causal=causal))[inputs.padding_mask]
     projected = attention.project(Ragged.of(inputs.padding_mask).pack(x)).unflatten(-1, (3, attention.heads, -1))
-    pattern = pattern_of(encodings, inputs, causal, attention)
-    for pays in (False, True):
+    pattern = build_pattern(encodings, inputs, causal, attention)
+    for is_worthwhile in (False, True):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lengthwise.runners.cpu.small.pays", lambda *_, pays=pays: pays)
+            patch.setattr(
+                "lengthwise.runners.cpu.small.is_worthwhile", lambda *_, is_worthwhile=is_worthwhile: is_worthwhile
+            )
             yield attention.out(mix_values(attention, projected, pattern).flatten(1))
 
 
@@ -272,7 +274,7 @@ def given_to(attention, lengths):
     return inputs, torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
 
 
-@rows_of
+@select_rows
 @both
 def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
     """The second of two heads sees strictly what came before, and a key of score 0 whose value is 0."""
@@ -293,7 +295,7 @@ def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
 
 
 @pytest.mark.parametrize("windows", [(), (LocalHeads(2, reach=1),)], ids=repr)
-@rows_of
+@select_rows
 @both
 def test_with_a_blank_a_head_can_tell_how_many_equal_values_it_sees(windows, lengths, causal):
     """Of k equal ones it finds w / (1 + w) of one, with w = k · exp(score). Without a blank it finds one, for any k."""
@@ -316,7 +318,7 @@ def test_with_a_blank_a_head_can_tell_how_many_equal_values_it_sees(windows, len
 
 @pytest.mark.parametrize("reach", [0, 1, 3, 12])
 @pytest.mark.parametrize("rope", [False, True], ids=["", "rope"])
-@rows_of
+@select_rows
 @both
 def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
     attention = SoftmaxAttention(8, 2).double()
@@ -336,7 +338,7 @@ def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
             close(one, two)
 
 
-@rows_of
+@select_rows
 @both
 def test_alibi_and_local_heads_equal_dense_attention(lengths, causal):
     attention = SoftmaxAttention(8, 2).double()

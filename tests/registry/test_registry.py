@@ -23,7 +23,7 @@ from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.testing import laws_of_recipes
 from lengthwise.testing.laws import laws_of
-from lengthwise.testing.laws_of_recipes import what_chooses_weights_stays_near
+from lengthwise.testing.laws_of_recipes import watched_sizes_stay_near_training
 from lengthwise.training import cost as costs
 from lengthwise.training.cost import cost, operations, operations_by_id
 from lengthwise.training.trainer import Trainer, rehearse
@@ -35,7 +35,7 @@ RECIPES = catalog.recipes()
 def test_every_recipe(name):
     """It is named as it is called, says what to expect, survives JSON, and was not chosen far beyond training."""
     recipe = RECIPES[name]()
-    what_chooses_weights_stays_near(recipe)
+    watched_sizes_stay_near_training(recipe)
     assert recipe.name == name
     assert RECIPES[name].__doc__
     again = Recipe.read(recipe.json())

@@ -11,7 +11,7 @@ from conftest import command
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
-from lengthwise.cli.reproduce import _other_columns
+from lengthwise.cli.reproduce import _read_other_columns
 from lengthwise.report.matrix import (
     PAPERS,
     architectures,
@@ -182,8 +182,8 @@ def test_columns_published_before_stay_in_the_matrix_of_a_study(folders, tmp_pat
     for name in ("Parity", "even-pairs"):
         assert command("report", folders[0], "--out", tmp_path / "formal" / name, "--quiet").returncode == 0
     study = catalog.study("formal", tasks="even-pairs", methods="lstm")
-    assert [run.outline.name for run in _other_columns(tmp_path / "formal", study)] == ["lstm-EvenPairs"]
-    assert _other_columns(tmp_path / "none", study) == []
+    assert [run.outline.name for run in _read_other_columns(tmp_path / "formal", study)] == ["lstm-EvenPairs"]
+    assert _read_other_columns(tmp_path / "none", study) == []
 
 
 def test_what_is_not_fitted_is_hatched_and_nothing_is_drawn_of_nothing(folders):

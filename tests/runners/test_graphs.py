@@ -231,7 +231,7 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
 
 def test_a_gpu_records_unless_told_otherwise(monkeypatch, tmp_path):
     """A CPU stands for it. A run that was stopped goes on to the bit."""
-    monkeypatch.setattr(loop, "pays", lambda device: True)
+    monkeypatch.setattr(loop, "is_worthwhile", lambda device: True)
     recipe = replace(small("looped-parity"), steps=6, batch=4)
     run = train(recipe, tmp_path / "whole")
     assert run.about()["runner"] == "Graphs"
@@ -249,7 +249,7 @@ def test_a_gpu_records_unless_told_otherwise(monkeypatch, tmp_path):
 
 
 def test_what_is_not_recorded_is_said(monkeypatch):
-    monkeypatch.setattr(Recording, "_try", lambda self, times: 1 / 0)
+    monkeypatch.setattr(Recording, "_run_passes", lambda self, times: 1 / 0)
     trainer, said = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True), []
     monkeypatch.setattr(Progress, "note", lambda self, text: said.append(text))
     prepare_steps(trainer, Progress(quiet=True), note=True)

@@ -155,7 +155,7 @@ class Trusting(lw.Final):
 def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch):
     """Where they are those of the logits that were read and of targets that were known."""
     recalled = []
-    monkeypatch.setattr(runners, "_recall", lambda *given, recall=runners._recall: (
+    monkeypatch.setattr(runners, "_reuse_result", lambda *given, recall=runners._reuse_result: (
         recalled.append(recall(*given)), recalled[-1])[1])  # fmt: skip
     stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, objective=objective), 3)] for _ in range(2)]
     steps = RecordedSteps(stacks[0])
@@ -170,7 +170,7 @@ def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch
 
 def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     """A CPU stands for a GPU. A checkpoint holds the weights of one seed, not of all."""
-    monkeypatch.setattr(stacked, "pays", lambda device: True)
+    monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     recipes = seeds(replace(STILL, steps=7, ema_start=0), 3)
     whole = train_stacked(recipes)
     assert [run.about()["runner"] for run in whole] == ["StackedGraphs"] * 3
@@ -213,8 +213,8 @@ def test_seeds_that_stay_go_on_when_one_leaves(monkeypatch):
 
 
 def test_what_cannot_be_recorded_trains_as_before(monkeypatch):
-    monkeypatch.setattr(stacked, "pays", lambda device: True)
-    monkeypatch.setattr(Recording, "_try", lambda self, times: 1 / 0)
+    monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
+    monkeypatch.setattr(Recording, "_run_passes", lambda self, times: 1 / 0)
     notes = []
     monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
     runs = train_stacked(seeds(replace(PLAIN, steps=3), 2), progress=Progress(quiet=True))
@@ -234,7 +234,7 @@ WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengt
 def test_a_gpu_with_the_memory_stacks_seeds(options, memory, count, monkeypatch, tmp_path):
     """Unless told otherwise, and where they can be stacked. A CPU stands for it."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
-    monkeypatch.setattr(stacked, "pays", lambda device: True)
+    monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))
     monkeypatch.setattr(train, "jobs_of", lambda jobs: 1)  # in this process
     done = command(*WORDS, *options)

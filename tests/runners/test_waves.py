@@ -62,8 +62,8 @@ def test_a_step_compiles_once_for_all_waves(model):
 
 
 def test_only_known_models_are_claimed(model):
-    assert waves.claims(model)
-    assert not waves.claims(load("looped-parity").model)
+    assert waves.can_advance(model)
+    assert not waves.can_advance(load("looped-parity").model)
     part = next(part for part in model.modules() if isinstance(part, nn.Linear))
     part.forward = partial(nn.Linear.forward, part)
-    assert not waves.claims(model)
+    assert not waves.can_advance(model)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.experiment import data
 from lengthwise.tasks.expression import Expression
-from lengthwise.tasks.grammar import LONGEST, SYMBOLS, draw, tables, value
+from lengthwise.tasks.grammar import LONGEST, SYMBOLS, draw, evaluate, tables_for
 
 TASK = Expression()
 MANY = 50_000 if LONG else 25_000
@@ -211,7 +211,7 @@ def test_short_expressions_have_the_grammar_s_probabilities():
             exact[folded(row)] += p
     for length in (3, 4, 5):
         mine = {row: p for row, p in exact.items() if len(row) == length}
-        assert float(tables(5).mass[length]) == pytest.approx(sum(mine.values()), rel=1e-12)
+        assert float(tables_for(5).mass[length]) == pytest.approx(sum(mine.values()), rel=1e-12)
         prompts, _ = texts(TASK.sample(torch.full((40_000, 1), length), lw.stream(0, "shapes", length)))
         drawn = Counter(shape(prompt) for prompt in prompts)
         assert set(drawn) <= set(mine)
@@ -301,7 +301,7 @@ def clipped(number):
 
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=6))
 def test_any_expression_has_python_s_value(rows):
-    assert [*map(value, rows)] == [eval(row) for row in rows]
+    assert [*map(evaluate, rows)] == [eval(row) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_any_expression_has_python_s_value(rows):
     ],
 )
 def test_known_values(row, wanted):
-    assert eval(row) == wanted == value(row)
+    assert eval(row) == wanted == evaluate(row)
 
 
 def test_values_of_long_drawn_expressions_are_python_s_clamped_to_64_bits():
@@ -343,8 +343,8 @@ def test_values_of_long_drawn_expressions_are_python_s_clamped_to_64_bits():
 def test_deep_and_long_expressions_need_no_recursion():
     deep = "(" * 5000 + "1+1" + ")+1" * 5000
     long = "1" + "+1-1*1" * 5000
-    assert value(deep) == 5002
-    assert value(long) == 1
+    assert evaluate(deep) == 5002
+    assert evaluate(long) == 1
     assert TASK.format(TASK.parse(deep).answer[0]) == "5002"
 
 

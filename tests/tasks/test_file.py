@@ -174,7 +174,7 @@ def test_a_data_set_is_read_with_its_splits(tmp_path):
     both = datasets.DatasetDict({"train": one.select(range(40)), "test": one.select(range(40, 48))})
     both.save_to_disk(str(tmp_path / "both"))
     split = lw.File(str(tmp_path / "both"))
-    assert [len(split.part(purpose)._rows()) for purpose in ("train", "test")] == [40, 8]
+    assert [len(split.part(purpose)._find_rows()) for purpose in ("train", "test")] == [40, 8]
     with pytest.raises(lw.UsageError, match="no problem falls into the validation part"):
         split.part("validation")
 

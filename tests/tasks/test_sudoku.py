@@ -11,7 +11,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Grid
 from lengthwise.nn.window import GridHeadsEncoding
 from lengthwise.tasks import sudoku
-from lengthwise.tasks.sudoku import BOXES, Sudoku, _shuffle_blocks, purpose_of, read_bases, solve, units
+from lengthwise.tasks.sudoku import BOXES, Sudoku, _shuffle_blocks, number_units, purpose_of, read_bases, solve
 
 
 @pytest.mark.parametrize("side", BOXES)
@@ -80,7 +80,7 @@ def test_heads_see_rows_columns_and_boxes():
     inputs = Grid().write(Sudoku().sample(sizes, stream(0, "cells")), Sudoku()).inputs
     bias = GridHeadsEncoding(4).attention_bias(inputs)
     for row, side in enumerate(BOXES):
-        of = torch.tensor(units(side))
+        of = torch.tensor(number_units(side))
         seen = bias[row, :, : side**2, : side**2] == 0
         for kind in range(3):
             assert torch.equal(seen[kind], of[:, None, kind] == of[:, kind])

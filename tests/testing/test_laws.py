@@ -445,37 +445,37 @@ class _Sums(lw.MixerSpec):
 
 
 CAUGHT = {
-    "it_survives_json": _Rounded(),
-    "it_cannot_be_changed": _Loose(),
-    "it_says_what_it_is": _Unsaid(),
+    "it_is_equal_after_json": _Rounded(),
+    "it_is_frozen": _Loose(),
+    "it_has_a_docstring": _Unsaid(),
     "every_answer_is_right": _CopiesLongRows(),
-    "sizes_are_those_asked_for": _Longer(),
-    "symbols_are_those_it_reads_and_writes": _Digitless(),
+    "problems_have_requested_sizes": _Longer(),
+    "symbols_are_in_reads_and_writes": _Digitless(),
     "rows_are_padded_with_zeros": _Unpadded(),
     "answers_fit_their_slots": _Tight(),
     "some_answer_fills_its_slots": _Roomy(),
     "rounds_are_whole_numbers": _Roundless(),
-    "the_generator_alone_decides": _Global(),
-    "what_is_typed_is_read": _Misread(),
-    "other_text_is_refused": _Lenient(),
-    "it_says_what_is_asked": _Mute(),
-    "a_pool_is_what_was_asked_for": _Shallow(),
+    "problems_depend_only_on_the_generator": _Global(),
+    "typed_prompts_are_parsed": _Misread(),
+    "other_text_is_rejected": _Lenient(),
+    "question_describes_the_task": _Mute(),
+    "pool_has_the_requested_problems": _Shallow(),
     "families_are_named": _Nameless(),
-    "every_problem_is_there_once": _Twice(),
-    "a_row_is_what_it_is_alone": _Spec("Batched"),
-    "padding_is_not_read": _Spec("Padded"),
+    "enumerate_lists_every_problem_once": _Twice(),
+    "logits_do_not_depend_on_other_rows": _Spec("Batched"),
+    "padding_is_ignored": _Spec("Padded"),
     "the_order_of_rows_does_not_matter": _Spec("First"),
-    "causal_means_causal": _Spec("Ahead"),
-    "a_run_in_halves_is_one_run": _Counts(),
-    "every_parameter_takes_part": _Spec("Idle"),
+    "causal_models_do_not_look_ahead": _Spec("Ahead"),
+    "carried_states_continue_a_run": _Counts(),
+    "every_parameter_affects_logits": _Spec("Idle"),
     "weights_come_from_the_seed": _Spec("Unseeded"),
-    "at_test_nothing_is_random": _Spec("Noisy"),
-    "far_longer_rows_are_read": _Spec("Endless"),
+    "evaluation_is_deterministic": _Spec("Noisy"),
+    "long_rows_have_finite_logits": _Spec("Endless"),
     "decoding_in_pieces_gives_the_same_logits": small_model(_Sums()),
     "every_row_has_a_limit": _Still(),
     "chosen_loop_was_run": _Unstopped(),
-    "what_was_not_run_does_not_matter": _Rubbish(),
-    "a_row_chooses_for_itself": _Herd(),
+    "loops_not_run_are_ignored": _Rubbish(),
+    "choices_do_not_depend_on_other_rows": _Herd(),
     "every_row_has_a_loop": _Never(),
     "drawn_loops_come_from_the_generator": _Luck(),
     "sizes_stay_in_the_range": _Outside(9),
@@ -483,17 +483,17 @@ CAUGHT = {
     "the_loss_is_a_number": _Negative(),
     "loss_depends_only_on_masked_targets": _Everywhere(),
     "gradients_are_finite_and_not_all_zero": _Flat(),
-    "there_is_a_task_to_try": _Picky(),
-    "what_is_asked_for_is_the_answer": _Reads(),
-    "what_is_asked_for_has_room": _Crowded(),
-    "all_symbols_are_known": _Strange(),
-    "the_answer_is_not_shown": _Telling(),
-    "there_is_room_whatever_the_answer": _Fitted(),
-    "a_problem_is_written_as_it_is_alone": _Centred(),
+    "accepts_some_task": _Picky(),
+    "targets_are_the_answer": _Reads(),
+    "masks_lie_inside_rows": _Crowded(),
+    "ids_are_in_the_vocabulary": _Strange(),
+    "inputs_hide_the_answer": _Telling(),
+    "slots_do_not_depend_on_the_answer": _Fitted(),
+    "rows_do_not_depend_on_the_batch": _Centred(),
     "rounds_and_sizes_are_kept": _Hurried(),
-    "a_problem_s_purpose_is_its_own": _ByTurns(),
-    "its_rate_is_the_peak": _Steep(),
-    "its_state_is_all_it_remembers": _Forgetful(),
+    "purposes_do_not_depend_on_other_problems": _ByTurns(),
+    "it_uses_its_rate": _Steep(),
+    "its_state_dict_is_complete": _Forgetful(),
     "the_rate_is_a_fraction_of_its_peak": _Overheated(),
 }
 
@@ -535,7 +535,7 @@ def test_what_is_wrong_with_rows_is_said(task, told):
 
 
 def test_a_task_of_one_symbol_keeps_all_laws():
-    found = [law for law in laws_of(_Unary) if law.__name__ != "it_survives_json"]  # for its _
+    found = [law for law in laws_of(_Unary) if law.__name__ != "it_is_equal_after_json"]  # for its _
     assert len(found) > 10 and not laws.check_laws(_Unary(), "", found).broken
 
 
@@ -549,7 +549,7 @@ def test_of_a_model_that_is_random_this_is_said_first():
 
 
 def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
-    (law,) = [law for law in laws_of(_Early) if law.__name__ == "the_answer_is_not_shown"]
+    (law,) = [law for law in laws_of(_Early) if law.__name__ == "inputs_hide_the_answer"]
     assert laws.check_laws(lw.NextToken(), "", [law])[0].holds and not laws.check_laws(_Early(), "", [law])[0].holds
 
 
@@ -565,7 +565,7 @@ def test_there_is_somebody_who_breaks_each():
 
 def test_an_error_of_ones_own_code_is_told_with_its_place():
     (found,) = laws.check_laws(
-        _Spec("Failing"), "Mine", [law for law in laws_of(_Spec) if law.__name__.startswith("far")]
+        _Spec("Failing"), "Mine", [law for law in laws_of(_Spec) if law.__name__.startswith("long_rows")]
     )
     assert found.told.startswith("RuntimeError in test_laws.py, line ")
 

@@ -35,7 +35,7 @@ def drawn(monkeypatch):
         return draw(recipe, step, passed=passed)
 
     monkeypatch.setattr(data, "batch", noted)
-    monkeypatch.setattr(prefetch, "pays", lambda _: True)
+    monkeypatch.setattr(prefetch, "is_worthwhile", lambda _: True)
     return found
 
 
@@ -115,7 +115,7 @@ def test_a_stack_is_drawn_by_one_thread(drawn, monkeypatch):
     found = [outcome(run) for run in runs]
     for run in runs:
         run.folder.rename(run.folder.with_name(f"ahead-{run.recipe.seed}"))
-    monkeypatch.setattr(prefetch, "pays", lambda _: False)
+    monkeypatch.setattr(prefetch, "is_worthwhile", lambda _: False)
     assert [outcome(run) for run in train_stacked(recipes)] == found
 
 
@@ -155,4 +155,4 @@ def test_no_thread_is_left_when_training_is_broken_off(end, monkeypatch, drawn):
 def test_a_cpu_draws_nothing_ahead(monkeypatch):
     monkeypatch.setattr(prefetch, "ThreadPoolExecutor", None)
     train(replace(PLAIN, steps=2))
-    assert prefetch.pays(torch.device("cuda"))
+    assert prefetch.is_worthwhile(torch.device("cuda"))

@@ -26,7 +26,7 @@ from lengthwise.training.loop import train
 from lengthwise.verify import claims, verification
 from lengthwise.verify.claims import Claims, claims_of
 from lengthwise.verify.perturbation import count_unsteady
-from lengthwise.verify.verification import longest_certain_size, operations, sign, verify
+from lengthwise.verify.verification import longest_certain_size, operations, sign_record, verify
 
 SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
 
@@ -275,7 +275,7 @@ def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, m
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "its recipe reproduces these weights, bit for bit" in " ".join(done.stdout.split())
     record = json.loads(out.read_text())
-    assert record == sign(record) and record["about"]["seed"] == 5
+    assert record == sign_record(record) and record["about"]["seed"] == 5
     assert len(record["about"]["files"]["model.safetensors"]) == 64
     assert command("verify", out).returncode == 0
     write_json(out, record | {"longest": "400"})
@@ -311,7 +311,7 @@ def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_p
     monkeypatch.setattr(verification, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     out.unlink()
     assert command("verify", trained.folder, *QUICK, "--retrain", "--out", out).returncode == 130
-    assert sign(kept := json.loads(out.read_text())) == kept
+    assert sign_record(kept := json.loads(out.read_text())) == kept
 
 
 def test_each_call_draws_problems_that_nobody_could_know(trained, tmp_path):

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from lengthwise.nn.lstm import Cell
 
 
-def gate_matrix(cell: Cell, more: Float[Tensor, " gates"] | float = 0.0) -> Float[Tensor, "gates i"]:
-    """Return the matrix that maps (input, short state, 1) to the gates; ``more`` is added to the bias."""
-    return torch.cat([cell.input.weight, cell.recurrent.weight, (cell.input.bias + more)[:, None]], 1)
+def gate_matrix(cell: Cell, extra_bias: Float[Tensor, " gates"] | float = 0.0) -> Float[Tensor, "gates i"]:
+    """Return the matrix that maps (input, short state, 1) to the gates; ``extra_bias`` is added to the bias."""
+    return torch.cat([cell.input.weight, cell.recurrent.weight, (cell.input.bias + extra_bias)[:, None]], 1)
 
 
 def step_cells(
@@ -30,10 +30,10 @@ def step_cells(
 
     ``seen`` is (input, short state, 1), ``weight`` as from ``gate_matrix``, ``long`` the previous long state.
     """
-    return _Emit.apply(seen, weight, long)
+    return _CellStep.apply(seen, weight, long)
 
 
-class _Emit(torch.autograd.Function):
+class _CellStep(torch.autograd.Function):
     """One step of a cell; saves the gates after their nonlinearities."""
 
     @staticmethod

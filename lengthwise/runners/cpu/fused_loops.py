@@ -39,7 +39,7 @@ class Loop(NamedTuple):
     done: Int[Tensor, " l"]  # which of the wanted ones the loss reads after this loop
 
 
-def distinct(
+def find_distinct_states(
     x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], plans: list[small.AttentionPlan]
 ) -> Int[Tensor, " n"] | None:
     """Return, for each position of a causal model, the number of its distinct state (see ``number_equal_rows``).
@@ -49,14 +49,14 @@ def distinct(
     if any(len(part.bias) > 1 for part in plans):
         return None  # rows may differ
     which = number_equal_rows(tokens, ends, [len(part.padded.ends) for part in plans])
-    first = _first(which)
+    first = _first_indices(which)
     if len(first) > MOST_DISTINCT * len(which):
         return None
     # Positional vectors make inputs differ although tokens and prefixes are equal.
     return which if torch.equal(x.detach()[first[which]], x.detach()) else None
 
 
-def _first(which: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+def _first_indices(which: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
     """Return the indices at which each number occurs for the first time."""
     return first_occurrences(which).nonzero()[:, 0]
 
@@ -112,7 +112,7 @@ def plan(
         at = None
         if not bool(wanted.all()):
             at, leaving = wanted.nonzero()[:, 0], (wanted.cumsum(0) - 1)[leaving]
-        found.append(Loop(positions, _views(seen, which, new), at, counts[stay], leaving))
+        found.append(Loop(positions, _build_views(seen, which, new), at, counts[stay], leaving))
     return found
 
 
@@ -126,7 +126,9 @@ class AttentionView(NamedTuple):
     bias: Float[Tensor, "#r #k #k"]  # attention bias, all rows of the first head, then those of the next
 
 
-def _views(plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool[Tensor, " n"]) -> list[AttentionView]:
+def _build_views(
+    plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool[Tensor, " n"]
+) -> list[AttentionView]:
     """Build the views of groups of rows, given the number of each position and whether it is new."""
     found, start = [], 0
     for part in plans:
@@ -166,7 +168,7 @@ def run(
 ) -> Float[Tensor, "m d"]:
     """Return the states that the loss reads, loop by loop. A loop is all blocks and ``norm``; the first loop's input is
     x, and with ``again``, x is added to the state before each further loop."""
-    x = x if which is None else select_unique(x, _first(which))
+    x = x if which is None else select_unique(x, _first_indices(which))
     block = blocks[0]
     relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_mixer.eps
     settings = _Settings(loops, len(blocks), attention_of(block).heads, eps, relu, again)

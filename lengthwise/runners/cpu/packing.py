@@ -22,7 +22,7 @@ from lengthwise.runners import Logits, Selected
 
 def select_unique(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
     """Select positions by index, none twice: then gradients are copied, not accumulated, which would be slow."""
-    return _Pick.apply(x.reshape(-1, x.shape[-1]), at)
+    return _SelectRows.apply(x.reshape(-1, x.shape[-1]), at)
 
 
 def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
@@ -42,7 +42,7 @@ def restore_order(found: Logits, rows: Int[Tensor, " b"], at: Selected) -> Logit
     return select_unique(found, number[rows][at[rows]].argsort())
 
 
-class _Pick(torch.autograd.Function):
+class _SelectRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, at: Tensor) -> Tensor:
         ctx.at, ctx.positions = at, len(x)

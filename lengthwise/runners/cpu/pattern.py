@@ -27,7 +27,7 @@ from lengthwise.runners.cpu import small, sparse_keys
 from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Packed, Ragged
 from lengthwise.runners.cpu.sparse_keys import SparseKeys, softmax
-from lengthwise.runners.plain import rows_of
+from lengthwise.runners.plain import select_rows
 
 # The most groups of a batch; the fewest rows of a group, and the fewest heads summed over its rows.
 MOST_GROUPS, ROWS, HEADS = 4, 8, 512
@@ -61,7 +61,7 @@ class PaddedGroups:
         for ragged, context in self.each:
             count = min(left, len(ragged.ends))
             if count:
-                parts.append((ragged.take(slice(count)), rows_of(context, slice(count))))
+                parts.append((ragged.take(slice(count)), select_rows(context, slice(count))))
             left -= count
         return PaddedGroups(parts)
 
@@ -69,15 +69,15 @@ class PaddedGroups:
 Pattern = Band | SparseKeys | PaddedGroups  # each can ``take`` its first rows
 
 
-def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, attention: SoftmaxAttention) -> Pattern:
+def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, attention: SoftmaxAttention) -> Pattern:
     """Choose the pattern of a batch, whose rows should be sorted by length."""
     ragged = Ragged.of(inputs.padding_mask)
     kinds = [type(encoding) for encoding in encodings if encoding.attends]
     if kinds == [LocalEncoding]:
         (local,) = (encoding for encoding in encodings if isinstance(encoding, LocalEncoding))
-        return Band(_band(local.bias, inputs.padding_mask, ragged, causal=causal))
+        return Band(_build_band(local.bias, inputs.padding_mask, ragged, causal=causal))
     width = attention.out.in_features // attention.heads
-    if sparse_keys.pays(width) and not attention.dropout and _all_heads_have_windows(encodings):
+    if sparse_keys.is_worthwhile(width) and not attention.dropout and _all_heads_have_windows(encodings):
         bias = AttentionContext.of(encodings, inputs, causal=causal).bias
         found = None if bias is None else SparseKeys.of(bias.expand(-1, attention.heads, -1, -1), ragged)
         if found is not None:
@@ -113,7 +113,9 @@ def _groups(ragged: Ragged, heads: int) -> list[slice]:
     return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
 
 
-def _band(bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged: Ragged, *, causal: bool) -> Packed:
+def _build_band(
+    bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged: Ragged, *, causal: bool
+) -> Packed:
     """Return the attention bias of each position's neighbours. A position always sees itself, as a softmax needs a
     key."""
     reach = bias.shape[1] // 2
@@ -129,7 +131,7 @@ def mix_values(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"],
     if isinstance(pattern, SparseKeys):
         return sparse_keys.attend(projected, pattern)
     if isinstance(pattern, Band):
-        return _local(attention, projected, pattern.bias.value)
+        return _attend_locally(attention, projected, pattern.bias.value)
     groups = projected.split([ragged.ends[-1] for ragged, _ in pattern.each])
     found = [_mix_by_group(attention, group, *part) for group, part in zip(groups, pattern.each, strict=True)]
     return found[0] if len(found) == 1 else torch.cat(found)
@@ -140,7 +142,7 @@ def _mix_by_group(
 ) -> Float[Tensor, "n h e"]:
     heads, size = projected.shape[2:]
     probability = dropout_probability(attention)
-    if context.keys is None and small.pays((len(ragged.ends), ragged.width, heads, size), probability):
+    if context.keys is None and small.is_worthwhile((len(ragged.ends), ragged.width, heads, size), probability):
         bias = None if context.bias is None else context.bias.to(projected.dtype)
         causal = context.causal and bias is None
         return small.attend(projected, bias, context.angles, causal=causal, probability=probability, ragged=ragged)
@@ -172,7 +174,7 @@ def dropout_probability(attention: SoftmaxAttention) -> float:
     return attention.dropout if attention.training else 0.0
 
 
-def _local(
+def _attend_locally(
     attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], band: Float[Tensor, "n h w"]
 ) -> Float[Tensor, "n h e"]:
     """Compute attention over neighbours. At a row's ends these include positions of the next row, which ``band``

@@ -196,14 +196,14 @@ class Pass:
         # Layer l's keys begin at slot l; its earlier slots are empty.
         hidden = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
 
-        query = rotate(self._map("query", x, layers), turn)
-        mixed = self._map("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
-        h = self._norm("norm_attention", x + dropout(mixed, self.probability), layers)
+        query = rotate(self._apply_linear("query", x, layers), turn)
+        mixed = self._apply_linear("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
+        h = self._apply_norm("norm_attention", x + dropout(mixed, self.probability), layers)
         seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
         emitted, long = step_cells(seen, self._select_layers(self.gates, layers), long)
-        out, short = self._map("out_short", emitted.mT, layers).chunk(2, -1)
-        y = self._norm("norm_cell", h + dropout(out, self.probability), layers)
-        *keys, value = self._map("key_value", y, layers).split(x.shape[-1], -1)
+        out, short = self._apply_linear("out_short", emitted.mT, layers).chunk(2, -1)
+        y = self._apply_norm("norm_cell", h + dropout(out, self.probability), layers)
+        *keys, value = self._apply_linear("key_value", y, layers).split(x.shape[-1], -1)
         self.recall.store(rotate(torch.cat(keys, -1), turn), value, first, wave + 1)
         return y, short, long
 
@@ -211,11 +211,11 @@ class Pass:
         """Select the active layers of stacked weights. No slice if all are active: its gradient would cost a copy."""
         return part if len(layers) == self.depth else part[layers.start : layers.stop]
 
-    def _map(self, name: str, x: Float[Tensor, "l r i"], layers: range) -> Float[Tensor, "l r o"]:
+    def _apply_linear(self, name: str, x: Float[Tensor, "l r i"], layers: range) -> Float[Tensor, "l r o"]:
         weight, bias = (self._select_layers(part, layers) for part in self.maps[name])
         return torch.baddbmm(bias, x, weight)
 
-    def _norm(self, name: str, x: Float[Tensor, "l r d"], layers: range) -> Float[Tensor, "l r d"]:
+    def _apply_norm(self, name: str, x: Float[Tensor, "l r d"], layers: range) -> Float[Tensor, "l r d"]:
         weight, bias = (self._select_layers(part, layers) for part in self.norms[name])
         return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 

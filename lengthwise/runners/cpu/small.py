@@ -1,9 +1,9 @@
 """Softmax attention of small heads over short rows, for a CPU.
 
-Used where ``pays`` is true: many heads of at most 8 coordinates, or dropout. On a CPU, torch's fused kernel computes
-heads one at a time, and does not support dropout. Here positions are the last axis, which makes each of a step's six
-matrix products two to four times as fast; and the softmax uses powers of 2, in half the time. Weights are equal up to
-rounding; if their sums leave a safe range, torch's softmax is used. See bench/heads.py.
+Used where ``is_worthwhile`` is true: many heads of at most 8 coordinates, or dropout. On a CPU, torch's fused kernel
+computes heads one at a time, and does not support dropout. Here positions are the last axis, which makes each of a
+step's six matrix products two to four times as fast; and the softmax uses powers of 2, in half the time. Weights are
+equal up to rounding; if their sums leave a safe range, torch's softmax is used. See bench/heads.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG2E = 1 / math.log(2)
 SAFE_SUMS = 2.0**-60, 2.0**60  # range of a query's sum of weights in which dividing by it late loses no precision
 
 
-def pays(shape: tuple[int, int, int, int], probability: float, least: int = LEAST_HEADS) -> bool:
+def is_worthwhile(shape: tuple[int, int, int, int], probability: float, least: int = LEAST_HEADS) -> bool:
     """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). Always
     with dropout."""
     rows, positions, heads, size = shape
@@ -83,7 +83,7 @@ class AttentionPlan(NamedTuple):
         if width > positions:  # the blank: each padded row is one longer, and its last key and value stay 0
             ragged = Ragged(ragged.ends, width, at + at // positions * (width - positions))
         if mask is not None:
-            bias = _bias(mask, heads, rows, width, like)
+            bias = _build_bias(mask, heads, rows, width, like)
         else:
             bias = _causal_bias(width, like.dtype) if causal else like.new_zeros(1, 1, 1)
         if angles is None:
@@ -98,7 +98,7 @@ def _causal_bias(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
     return torch.full((1, positions, positions), -torch.inf, dtype=dtype).triu(1)
 
 
-def _bias(
+def _build_bias(
     mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"], heads: int, rows: int, width: int, like: Tensor
 ) -> Float[Tensor, "#r k k"]:
     if mask.dtype == torch.bool:

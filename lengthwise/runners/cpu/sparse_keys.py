@@ -32,7 +32,7 @@ def softmax(scores: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
     return F.pad(scores, (0, REGISTER - k), value=-torch.inf).softmax(-1)[..., :k]
 
 
-def pays(width: int) -> bool:
+def is_worthwhile(width: int) -> bool:
     """Return whether this may be faster than attention over all keys, for heads of this width."""
     return torch.is_grad_enabled() or width <= MOST_WIDTH
 
@@ -133,9 +133,9 @@ class _SparseAttention(torch.autograd.Function):
 
 
 def _dot_products(
-    one: Float[Tensor, "n h e"], table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"]
+    query: Float[Tensor, "n h e"], table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"]
 ) -> Float[Tensor, "n h k"]:
-    return (one[:, :, None] * F.embedding(rows, table)).sum(-1)
+    return (query[:, :, None] * F.embedding(rows, table)).sum(-1)
 
 
 def _weighted_sums(

@@ -31,9 +31,9 @@ from lengthwise.runners.cpu.pattern import (
     Pattern,
     attention_of,
     attention_plans,
+    build_pattern,
     dropout_probability,
     mix_values,
-    pattern_of,
 )
 from lengthwise.runners.movement import PERIODS, relative_movement
 
@@ -166,7 +166,7 @@ class _Prepared(NamedTuple):
         running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
         inputs = inputs.take(rows)
         ragged, embedded = Ragged.of(inputs.padding_mask), model.embed_tokens(inputs.tokens, model.vectors(inputs))
-        pattern = pattern_of(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
+        pattern = build_pattern(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
         return _Prepared(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
 
 
@@ -265,7 +265,7 @@ def _run_fused(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b
     known = model.injection == model.inject.how in ("add", "once") and not (model.start_noise and model.training)
     possible = known and fused_loops.can_run(blocks, norm)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    if not possible or not small.pays(shape, dropout_probability(attention), small.ONE_STEP_HEADS):
+    if not possible or not small.is_worthwhile(shape, dropout_probability(attention), small.ONE_STEP_HEADS):
         return None
     each = []
     for rows in running:
@@ -273,7 +273,7 @@ def _run_fused(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b
         if (found := attention_plans(attention, x.value, pattern)) is None:
             return None
         each.append(found)
-    which = fused_loops.distinct(x.value, inputs.tokens, ends, each[0]) if model.causal else None
+    which = fused_loops.find_distinct_states(x.value, inputs.tokens, ends, each[0]) if model.causal else None
     # Attention may read all positions, so before a row's last loop all its states are needed.
     until = x.ragged.pack(loops[:, None] - (~at).long())
     plan = fused_loops.plan(each, ends, running, until, which)
