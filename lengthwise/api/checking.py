@@ -12,7 +12,7 @@ from lengthwise.base.quantities import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 from lengthwise.tasks.file import File
-from lengthwise.tasks.problem_file import PARTS, list_faults, to_text
+from lengthwise.tasks.problem_file import PARTS, form_of, list_faults, to_text
 from lengthwise.testing.laws import Findings, check_kinds, check_part
 from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
 from lengthwise.training.arithmetic import computation_settings
@@ -51,14 +51,15 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
     return found
 
 
-def find_faults(name: str, *, words: bool = False) -> list[str]:
+def find_faults(name: str, *, words: bool = False, grid: bool = False) -> list[str]:
     """Return the faults of a file of problems, or of a data set's folder, with their lines."""
-    return list_faults(path_of(name).resolve(), words)
+    return list_faults(path_of(name).resolve(), form_of(words=words, grid=grid))
 
 
-def describe_file(name: str, *, words: bool = False) -> list[tuple[str, str]]:
-    """Return (fact, text): what a file of problems without faults contains. With ``words``, symbols are words."""
-    task = File(name, words=words)
+def describe_file(name: str, *, words: bool = False, grid: bool = False) -> list[tuple[str, str]]:
+    """Return (fact, text): what a file of problems without faults contains. With ``words``, symbols are words; with
+    ``grid``, texts are grids."""
+    task = File(name, words=words, grid=grid)
     found = task.collection
     counts = [f"{int((found.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
     repeated = f"; {found.repeated:,} lines repeat others" * bool(found.repeated)

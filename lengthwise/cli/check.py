@@ -25,6 +25,7 @@ class Options(ProgressOptions, OutputOptions):
     # MODULE: e.g. own_task, for own_task.py in this folder; or problems.jsonl, a CSV file, or a data set's folder
     import_: Arguments
     words: bool = False  # symbols of files are words, separated by spaces, as in File(path=…,words=true)
+    grid: bool = False  # prompts and answers of files are square grids, as in File(path=…,grid=true)
 
 
 def run(args: Options) -> int:
@@ -34,8 +35,8 @@ def run(args: Options) -> int:
         if len(files) < len(names):
             raise UsageError("check files of problems and modules in separate commands")
         return _check_files(args, files)
-    if args.words:
-        raise UsageError("--words is for files of problems")
+    if args.words or args.grid:
+        raise UsageError(f"--{'words' if args.words else 'grid'} is for files of problems")
     with show_elapsed(f"{', '.join(names)}: testing the laws", quiet=args.quiet):
         for name in names:
             found += check(sys.modules[name])
@@ -53,8 +54,8 @@ def _check_files(args: Options, names: Sequence[str]) -> int:
     """Print the contents of each file of problems, or its invalid lines."""
     result, tables, wrong = [], [], 0
     for name in names:
-        faults = find_faults(name, words=args.words)
-        facts = [("wrong", fault) for fault in faults] or describe_file(name, words=args.words)
+        faults = find_faults(name, words=args.words, grid=args.grid)
+        facts = [("wrong", fault) for fault in faults] or describe_file(name, words=args.words, grid=args.grid)
         table = FittedTable(name, "")
         for fact, text in facts:
             table.add_row(Text(fact), Text(text, "bold red" if faults else ""))

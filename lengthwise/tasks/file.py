@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,7 +19,7 @@ from lengthwise.base.files import path_of, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
 from lengthwise.tasks import NoReference, Task, parse_symbols
-from lengthwise.tasks.problem_file import PARTS, Collection, read_collection, to_symbols, to_text
+from lengthwise.tasks.problem_file import PARTS, Collection, form_of, join_lines, read_collection, to_symbols, to_text
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class File(Task):
     digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # content hash; empty: computed
     shares: tuple[Size, Size, Size] = (10, 2, 1)  # parts for training, validation, test, without a column ``split``
     words: bool = False  # symbols are words, separated by spaces, not characters
+    grid: bool = False  # prompts and answers are square grids, with / between lines; the size is the number of lines
     final_after: OneLine = ""  # the symbol after whose last place an answer's final part begins
 
     is_collection = True
@@ -70,7 +72,10 @@ class File(Task):
     @cached_property
     def collection(self) -> Collection:
         """All problems of the file."""
-        return read_collection(Path(self.path), self.shares, self.words)
+        return read_collection(Path(self.path), self.shares, form_of(words=self.words, grid=self.grid))
+
+    def shape(self, size: Sequence[int]) -> tuple[int, int] | None:
+        return (size[0], size[0]) if self.grid else None
 
     @property
     def name(self) -> str:
@@ -160,20 +165,28 @@ class File(Task):
 
     def parse(self, text: str) -> Problems:
         typed = to_symbols(text, self.words)
+        if self.grid:
+            typed = join_lines("".join(typed.split()), f"{self.name}: a prompt")
         row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
         if row is not None and bool((self._find_rows() == row).any()):
             return self.collection.problems(torch.tensor([row]))
         prompt, known = parse_symbols(self, typed), self.collection
         told = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
-        if not torch.equal(known.size, known.length[:, 0]) or not torch.equal(known.size, known.rounds):
+        is_number_of_symbols = torch.equal(known.size**2 if self.grid else known.size, known.length[:, 0])
+        if not is_number_of_symbols or not torch.equal(known.size, known.rounds):
             raise UsageError(f"{told}, and so are its size and rounds, which the file lists")
-        size = torch.tensor([len(prompt)])
-        count = size if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
+        length = torch.tensor([len(prompt)])
+        size = length.float().sqrt().long() if self.grid else length
+        count = length if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
         answer = torch.zeros(1, int(count), dtype=torch.long)
-        raise NoReference(told, Problems(size[:, None], prompt[None], size, answer, count, size))
+        raise NoReference(told, Problems(size[:, None], prompt[None], length, answer, count, size))
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        return to_text((" " if self.words else "").join(self.symbols[i] for i in prompt.tolist()))
+        symbols = [self.symbols[i] for i in prompt.tolist()]
+        if self.grid:
+            side = math.isqrt(len(symbols))
+            return to_text("/".join("".join(symbols[i : i + side]) for i in range(0, len(symbols), side)))
+        return to_text((" " if self.words else "").join(symbols))
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         return self.to_text(answer)

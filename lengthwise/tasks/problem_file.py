@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from lengthwise.base.types import Problems, Purpose, integer_type
 from lengthwise.base.vocab import Vocab
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
+Form = Literal["characters", "words", "grid"]  # a symbol is a character, or a word; or texts are grids of characters
 MAX_SIZE = 10**6
 MAX_FAULTS = 20  # faults of one file to list
 # Similar characters that replace white space and the symbols that layouts use themselves.
@@ -75,39 +76,55 @@ def to_symbols(text: str, words: bool = False) -> str:
     return " ".join(word.translate(_TO_SYMBOLS) for word in text.split()) if words else text.translate(_TO_SYMBOLS)
 
 
+def form_of(*, words: bool, grid: bool) -> Form:
+    """Return how a file's texts are written. Raises UsageError for words in a grid."""
+    if words and grid:
+        raise UsageError("words and grid exclude each other: the symbols of a grid are characters")
+    return "words" if words else "grid" if grid else "characters"
+
+
+def join_lines(text: str, name: str) -> str:
+    """Return the symbols of a square grid, line after line. Raises UsageError, which begins with ``name``, if the text
+    is no such grid with ``/`` between its lines."""
+    lines = text.split("/")
+    if any(len(line) != len(lines) for line in lines):
+        raise UsageError(f"{name} must be a square grid with / between its lines, e.g. 12/34")
+    return "".join(lines)
+
+
 def to_text(symbols: str) -> str:
     """Convert symbols back to the text of a file."""
     return symbols.translate(_TO_TEXT)
 
 
-def read_collection(path: Path, shares: tuple[int, int, int], words: bool = False) -> Collection:
+def read_collection(path: Path, shares: tuple[int, int, int], form: Form = "characters") -> Collection:
     """Read a file's problems and split them by a hash of the prompt, ``shares`` for training, validation and test.
-    With ``words`` a symbol is a word, else a character. Raises UsageError, with the line's number, for the first
+    Raises UsageError, with the line's number, for the first
     fault."""
     try:
         files = sorted(path.rglob("*")) if is_folder(path) else [path]
         state = tuple((file.name, (found := file.stat()).st_mtime_ns, found.st_size) for file in files)
     except OSError as error:
         raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
-    return _read_cached(path, state, shares, words)
+    return _read_cached(path, state, shares, form)
 
 
-def list_faults(path: Path, words: bool = False) -> list[str]:
+def list_faults(path: Path, form: Form = "characters") -> list[str]:
     """Return the faults of a file with their line numbers, at most ``MAX_FAULTS``. Raises UsageError if the file cannot
     be read."""
     faults: list[str] = []
-    _read_entries(path, faults, words)
+    _read_entries(path, faults, form)
     return faults
 
 
 @lru_cache(maxsize=8)
-def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], words: bool) -> Collection:
+def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], form: Form) -> Collection:
     """Read a file's problems. ``state`` holds its names, times and sizes: a key of the cache, so that changed files are
     read again."""
-    entries, digest = _read_entries(path, None, words)
+    entries, digest = _read_entries(path, None, form)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
-    if words:
+    if form == "words":
         split = [text.split() for text in texts]
         known, ids = np.unique([word for text in split for word in text], return_inverse=True)
         symbols, length = tuple(known.tolist()), torch.tensor([len(text) for text in split]).view(-1, 2)
@@ -143,7 +160,7 @@ def _choose_part(entry: Entry, shares: tuple[int, int, int]) -> int:
 # Rows
 
 
-def _read_entries(path: Path, faults: list[str] | None, words: bool) -> tuple[list[Entry], str]:
+def _read_entries(path: Path, faults: list[str] | None, form: Form) -> tuple[list[Entry], str]:
     """Return a file's problems in their order, and its digest. Faults raise UsageError, or are appended to
     ``faults``."""
     known: dict[str, tuple[Entry, int]] = {}
@@ -154,7 +171,7 @@ def _read_entries(path: Path, faults: list[str] | None, words: bool) -> tuple[li
         if is_folder(path):
             digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         try:
-            entry = _read_entry(row, words)
+            entry = _read_entry(row, form)
             first, line = known.setdefault(entry.prompt, (entry, number))
             if first != entry:
                 raise UsageError(f"this prompt has another answer, size, rounds or split in line {line}")
@@ -219,22 +236,30 @@ def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
     return ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
 
 
-def _read_entry(row: Any, words: bool) -> Entry:
+def _read_entry(row: Any, form: Form) -> Entry:
     if isinstance(row, UsageError):
         raise row
     if not isinstance(row, Mapping):
         raise UsageError('not a JSON object; write {"prompt": "12+3", "answer": "15"}')
-    prompt, answer = _read_text(row, "prompt", words), _read_text(row, "answer", words)
+    prompt, answer = (_read_text(row, name, words=form == "words") for name in ("prompt", "answer"))
     if not prompt:
         raise UsageError("prompt must be text of one symbol or more")
-    size = _read_whole_number(row, "size", len(prompt.split() if words else prompt))
+    size = len(prompt.split() if form == "words" else prompt)
+    if form == "grid":
+        size = len(prompt.split("/"))
+        prompt, answer = join_lines(prompt, "prompt"), join_lines(answer, "answer")
+        if len(prompt) != len(answer):
+            raise UsageError("answer must have as many lines as prompt")
+        if _read_whole_number(row, "size", size) != size:
+            raise UsageError(f"size must be the number of lines, {size}, or be omitted")
+    size = _read_whole_number(row, "size", size)
     part = row.get("split") or None
     if part is not None and part not in PARTS:
         raise UsageError(f"split must be one of {', '.join(PARTS)}, not {quote_value(part)}")
     return Entry(prompt, answer, size, _read_whole_number(row, "rounds", size), part)
 
 
-def _read_text(row: Mapping[str, Any], name: str, words: bool) -> str:
+def _read_text(row: Mapping[str, Any], name: str, *, words: bool) -> str:
     value = row.get(name)
     if type(value) is int:
         value = str(value)

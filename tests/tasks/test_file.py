@@ -18,6 +18,7 @@ from lengthwise.evaluation.families import all_problems
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
+from lengthwise.nn.convolution import Convolution
 from lengthwise.runs.folder import runs_folder
 from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_faults
 from lengthwise.testing.laws import laws_of
@@ -226,6 +227,54 @@ def test_words_of_one_letter_are_words_too(tmp_path):
     task = lw.File.of([{"prompt": "a b", "answer": "b a"}, {"prompt": "b", "answer": "b"}], tmp_path / "letters.jsonl")
     task = replace(task, words=True)
     assert task.symbols == ("a", "b") and task.format(task.parse("a b").answer[0]) == "b a"
+
+
+@pytest.fixture(scope="module")
+def mirrors(tmp_path_factory):
+    """Grids of two symbols, answered by the grid mirrored from left to right."""
+    rows = []
+    for side in range(1, 5):
+        for number in range(min(2**side**2, 200)):
+            symbols = [".x"[number >> i & 1] for i in range(side**2)]
+            lines = ["".join(symbols[i : i + side]) for i in range(0, side**2, side)]
+            rows.append({"prompt": "/".join(lines), "answer": "/".join(line[::-1] for line in lines)})
+    return lw.File(str(written(tmp_path_factory.mktemp("grids") / "mirrors.jsonl", rows)), grid=True)
+
+
+@pytest.mark.parametrize("law", laws_of(lw.Task), ids=lambda law: law.__name__)
+def test_grids_keep_the_laws_of_tasks(mirrors, law):
+    law(mirrors)
+
+
+def test_grids_are_typed_and_answered_line_by_line(mirrors):
+    assert mirrors.listed_sizes == [1, 2, 3, 4] and mirrors.shape([3]) == (3, 3) and "/" not in mirrors.symbols
+    problem = mirrors.parse("xx/.x")
+    assert problem.sizes.tolist() == [[2]] and problem.prompt_length.tolist() == [4] and problem.rounds.tolist() == [2]
+    assert mirrors.to_text(problem.prompt[0]) == "xx/.x" and mirrors.format(problem.answer[0]) == "xx/x."
+    with pytest.raises(lw.UsageError, match=r": a prompt must be a square grid with / between its lines, e\.g\. 12/34"):
+        mirrors.parse("xx/.")
+    recipe = small(mirrors, layout=lw.Grid(), model=lw.Transformer(width=8, heads=2, mixer=Convolution()))
+    solver = lw.Solver(lw.Weights("own", recipe, recipe.build()))
+    assert solver.solve("xx/.x").right == "xx/x." and solver.solve("xx/.x").text.count("/") == 1
+    unknown = solver.solve("x..../x..../x..../x..../x....")  # larger than all grids of the file
+    assert unknown.right is None and unknown.text.count("/") == 4
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"prompt": "12/3", "answer": "12/34"}, "prompt must be a square grid"),
+        ({"prompt": "12/34", "answer": "1"}, "answer must have as many lines as prompt"),
+        ({"prompt": "12/34", "answer": "12/34", "size": 4}, "size must be the number of lines, 2, or be omitted"),
+    ],
+)
+def test_what_is_no_grid_is_named_by_its_line(row, told, tmp_path, capsys):
+    path = written(tmp_path / "grids.jsonl", [{"prompt": "1", "answer": "1"}, row])
+    with pytest.raises(lw.UsageError, match=f"line 2: {told}"):
+        lw.File(str(path), grid=True)
+    assert run("check", path, "--grid") == 1 and f"line 2: {told}" in " ".join(capsys.readouterr().out.split())
+    assert run("check", path, "--grid", "--words") == 2 and "exclude each other" in capsys.readouterr().err
+    assert run("check", "json", "--grid") == 2 and "--grid is for files" in capsys.readouterr().err
 
 
 def test_a_file_is_tagged_or_labelled_where_its_answers_are(turns, bits):
