@@ -315,7 +315,7 @@ def test_the_command_says_what_is_wrong(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ("stopping=MaxConfidence(per=batch)", "looks at many"),
+        ("stopping=MaxConfidence(per=batch)", "needs a batch"),
         ("model.positions=(Learned(size=26),Mark())", "does not fit"),
     ],
 )
