@@ -43,9 +43,9 @@ class InquiryRun(InquiryFolder):
         path = folder or path_inside(runs_folder(), inquiry.name)
         if (path / "asked.json").exists():
             if InquiryRun.open(path).inquiry != inquiry:
-                raise UsageError(f"{path}: belongs to another inquiry; name another folder")
+                raise UsageError(f"{path}: belongs to an inquiry with other settings; choose another folder")
         elif path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
-            raise UsageError(f"{path}: holds other files; name another folder")
+            raise UsageError(f"{path}: holds other files; choose another folder")
         return InquiryRun(path, inquiry)
 
     @staticmethod
@@ -94,8 +94,9 @@ def token_counts(usage: Any) -> dict[str, int]:
 
 
 def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
-    """Estimate tokens in and out for prompts that lack a reply, each with its answer. The counts of ``known`` replies
-    scale the estimate: they show how the endpoint counts tokens, and how much the model writes besides the answer."""
+    """Estimate the tokens of ``missing`` prompts, each with its right answer, and of their replies. The counts of
+    ``known`` replies scale the estimate: they show how the endpoint counts tokens, and how much the model writes
+    besides the answer."""
     guessed = _estimate_from_text(inquiry, {prompt: row["right"] for prompt, row in known.items()})
     spent = [sum(row[name] for row in known.values()) for name in TOKENS]
     times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]
@@ -104,7 +105,7 @@ def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping
 
 
 def _estimate_from_text(inquiry: Inquiry, prompts: Mapping[str, str]) -> tuple[int, int]:
-    """Estimate tokens in and out from the texts alone; each reply ends with an extra token."""
+    """Estimate the tokens of prompts and of replies from the texts alone; each reply ends with an extra token."""
     texts = [message["content"] for prompt in prompts for message in inquiry.messages(prompt)]
     return sum(AROUND + _estimate_tokens(text) for text in texts), sum(
         1 + _estimate_tokens(right) for right in prompts.values()

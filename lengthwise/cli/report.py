@@ -197,7 +197,7 @@ def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
 def _write_page(
     args: Options, html: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], **options: Any
 ) -> int:
-    """Write one page of all results, with as many models of runs as fit, which can be run there."""
+    """Write one page of all results. It also runs the models of runs, as many as fit."""
     from lengthwise.viewer.report import exportable_weights, report_page
 
     command = shlex.join(["lengthwise", "report", *args.runs, "--html", html])

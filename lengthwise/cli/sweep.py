@@ -122,7 +122,7 @@ def _record_sweep(folder: Path, text: str) -> None:
     """Record the sweep in its folder. Raises UsageError if the folder holds another sweep."""
     path = folder / "sweep.json"
     if path.exists() and json_text(read_tree(path)) != text:
-        raise UsageError(f"{folder}: holds another sweep; name another folder")
+        raise UsageError(f"{folder}: holds another sweep; choose another folder")
     write(path, (text + "\n").encode())
 
 

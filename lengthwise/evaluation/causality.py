@@ -208,11 +208,11 @@ def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
     if _differ(first, again, inputs.padding_mask, least):
         raise UsageError(
             f"{_name(model)} keeps something from one call to the next, such as a hidden state, a cache or a count: "
-            "the same rows got other logits in a second call with the same random numbers; start each call of forward "
-            "from the same state"
+            "the same rows got different logits in a second call with the same random numbers; start each call of "
+            "forward from the same state"
         )
     raise UsageError(
-        f"{_name(model)} is random at test: the same rows got other logits in a second call; use random numbers in "
+        f"{_name(model)} is random at test: the same rows got different logits in a second call; use random numbers in "
         "training only, as nn.Dropout or dropout(…, training=self.training) do"
     )
 
@@ -248,16 +248,16 @@ def _check_norms(model: Model) -> None:
 
 
 def _check_padding(model: Model, inputs: Inputs, least: Tolerance) -> None:
-    """Raise UsageError unless a row gets the same logits alone and beside longer rows."""
+    """Raise UsageError unless a row gets the same logits alone and in a batch with longer rows."""
     together = _compute_logits(model, inputs)
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).narrow()
         width = alone.tokens.shape[1]
         if _differ(_compute_logits(model, alone), together[row : row + 1, :width], alone.padding_mask, least):
             raise UsageError(
-                f"{_name(model)} reads padding, or other rows: a row alone gets other logits than beside longer rows; "
-                "give its forward a parameter padding_mask (rows × positions, True for a real token), hide positions "
-                "where it is False, and compute no statistics over a batch"
+                f"{_name(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
+                "batch; give its forward a parameter padding_mask (rows × positions, True for a real token), hide "
+                "positions where it is False, and compute no statistics over a batch"
             )
 
 

@@ -204,7 +204,7 @@ class FullOutput(_RowLayout):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.level and not self.whole_tail:
-            raise UsageError("level fills rows with slots after the answer, which only whole_tail supervises: set both")
+            raise UsageError("level adds slots after the answer, and only whole_tail trains on these: set both")
 
     def write(self, problems: Problems, task: Task) -> Batch:
         batch = super().write(problems, task)

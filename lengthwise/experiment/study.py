@@ -29,7 +29,7 @@ def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> lis
 def check_unique(names: Sequence[str], option: str) -> None:
     """Raise UsageError if a name is repeated."""
     if len(set(names)) < len(names):
-        raise UsageError(f"{option}: name each only once, not {','.join(names)}")
+        raise UsageError(f"{option}: list each only once, not {','.join(names)}")
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class _Journal:
         self.entries = [parse_object(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        """Return the entries from this number on."""
+        """Return the entries from number ``log_number_from`` on."""
         return iter(self.entries[log_number_from:])
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:

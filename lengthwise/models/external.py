@@ -87,7 +87,7 @@ class ExternalModule(ModelSpec):
         raise UsageError(
             f"this model is a module {self.name} passed in from Python, which the saved files cannot build: --import a "
             f"file with a function that returns it, such as def build() -> {self.name}; or, in Python, load "
-            "model.safetensors into your module (its names begin with 'module.'), and pass it to lw.evaluate"
+            "model.safetensors, whose keys begin with 'module.', into your module, and pass that to lw.evaluate"
         )
 
 

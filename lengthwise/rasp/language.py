@@ -8,8 +8,8 @@ The core operations are ``each``, ``positions``, ``before``, ``after``, ``compar
 and ``count``. ``shift``, ``seen`` and ``latest`` can be defined in terms of them; they are implemented directly, in
 time linear in the row's length, and tests compare them with their definitions.
 
-A row may be abstract: an alphabet without symbols. Operations then compute alphabets only, so a run on abstract rows
-shows all operations of a program, for any input and length.
+An abstract row has an alphabet but no symbols. Operations compute only the alphabets of their results from it, so a run
+on abstract rows shows all operations of a program, for any input and length.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ Operation = tuple[str, int, dict[str, Any]]  # its name, the number of inputs, a
 
 
 class Program(ABC):
-    """The algorithm of a task in the form that a looped model could run it. The input is the row of full-output
-    prediction, ``prompt = $ $ …``, which every step can read (input injection)."""
+    """The algorithm of a task in the form that a looped model could run it. Every step can read the input
+    (input injection): the prompt, ``=``, and an end symbol ``$`` in each answer slot, as in ``FullOutput``."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

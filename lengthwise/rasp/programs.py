@@ -1,6 +1,7 @@
 """n-RASP-L programs for the six tasks of Fan et al. 2025 (section 3 and appendix A sketch three of them).
 
-Each runs on the row ``prompt = $ $ …``. A step is what one loop of a looped model would have to compute.
+Each runs on a row of prompt, ``=``, and an end symbol ``$`` per answer slot. A step is what one loop of a looped model
+would have to compute.
 """
 
 from __future__ import annotations

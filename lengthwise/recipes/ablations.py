@@ -110,7 +110,7 @@ def _abacus() -> list[Recipe]:
 
 
 def _published_recipes() -> list[Recipe]:
-    """Return the published form, trained for one loop less or more than T(n)."""
+    """Return the published recipes with one loop fewer, and with one more, than T(n)."""
     forms = {task: variation(task, "fop-loop-adaptive") for task in PUBLISHED}
     rounds = {"less": -1, "more": 1}
     return [

@@ -253,7 +253,7 @@ def field_paths() -> tuple[str, ...]:
 
 
 def possible_parts(annotation: str) -> list[ClassDeclaration]:
-    """Return the parts that a field of this type may hold, or the dataclass that the type names."""
+    """Return the parts that a field of this type accepts; for other types, the dataclasses that the type names."""
     words = re.findall(r"[A-Z]\w+", annotation)
     kinds = [kind for kind, base in BASES.items() if base in words]
     found = [one for kind in kinds for one in parts()[kind].values()]

@@ -56,15 +56,16 @@ def score_figure(
     width: Width = "page",
 ) -> Drawing:
     """Draw the scores of runs and of the language models in ``asked``: exact match against length, with uniform
-    problems and the worst family as separate lines. If no sizes lie on a line, draw a heat map of a single recipe
-    instead. ``title`` is by default the task; ``strong`` is the recipe to highlight; ``width``: a "column" or a "page"
-    of a paper. Raises UsageError without scores, or for several recipes whose sizes do not lie on a line."""
+    problems and the worst family as separate lines. If no sizes are equal on all axes (see
+    ``length_figure``), draw a heat map of a single recipe instead. ``title`` is by default the task; ``strong`` is the
+    recipe to highlight; ``width``: a "column" or a "page" of a paper. Raises UsageError without scores, or if a heat
+    map would show several recipes."""
     title = title or default_title([one.outline for one in [*runs, *asked]])
     lines, rows = all_curves(runs, asked) if asked else curves(runs), label_scores(runs)
     if rows and not any(curve.diagonal() for curve in lines):
         if len({curve.label for curve in lines}) > 1:
             raise UsageError(
-                "no two sizes lie on one line, and a heat map shows a single recipe: draw each recipe separately"
+                "no sizes are equal on all axes, and a heat map shows a single recipe: draw each recipe separately"
             )
         return heat_map(rows, runs[0].outline.tops, title, width=width)
     return length_figure(choose_curves(lines), title, strong=strong, width=width)

@@ -87,7 +87,7 @@ class Cache:
 
 
 class CachedTransformer(Reader):
-    """Reader of causal transformers. Positional terms and the attention bias are computed once for the full row."""
+    """A reader for causal transformers; computes positional terms and the attention bias once, for the full row."""
 
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model)
@@ -121,7 +121,7 @@ def slice_context(context: AttentionContext, start: int, stop: int) -> Attention
 
 
 class SteppingReader(Reader):
-    """Reader of causal models with a method ``step``; keeps their memory, per loop."""
+    """A reader for causal models with a method ``step``; keeps the model's memory of each loop."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)

@@ -188,7 +188,7 @@ class _UnrolledStack(Unrolled):
 
 
 class _Caller(nn.Module):
-    """Calls a method of a model, as ``functional_call`` requires."""
+    """A module whose ``forward`` calls any method of a model: ``functional_call`` calls only ``forward``."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

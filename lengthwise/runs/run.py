@@ -196,7 +196,7 @@ class Run(RunFolder):
             path_inside(runs_folder(), run.folder.name)
         if (run.folder / "config.json").exists():
             if read_recipe(run.folder).id != recipe.id:
-                raise UsageError(f"{run.folder}: holds a run of another recipe; name another folder")
+                raise UsageError(f"{run.folder}: holds a run of another recipe; choose another folder")
         else:
             write(run.folder / "config.json", (recipe.json() + "\n").encode())
         return run

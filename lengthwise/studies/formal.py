@@ -13,9 +13,9 @@ NOTE = "500 steps at the cpu scale, 10,000 at paper, 30,000 at long; widths and 
 
 
 def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> Study:
-    """Formal languages: a panel per task, and a matrix of uniform problems and worst families at 1, 3.2 and 6.4 times
-    the training length. ``methods`` and ``tasks`` may name a user's own mixers and tasks. A method that ends in
-    ``-families`` trains with half of each batch from the task's families.
+    """Formal languages: a panel per task, and a matrix of scores on uniform problems and worst families, at 1, 3.2 and
+    6.4 times the training length. ``methods`` and ``tasks`` may name a user's own mixers and tasks. A method that ends
+    in ``-families`` trains with half of each batch from the task's families.
     """
     on = [*TASKS] if tasks == "all" else tasks.split(",")
     names = [*ARCHITECTURES] if methods == "all" else methods.split(",")

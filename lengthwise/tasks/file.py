@@ -28,8 +28,8 @@ class File(Task):
 
     Optional columns: ``size``, by default the number of symbols of the prompt; ``rounds``, T(n) for looped models, by
     default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Every character
-    is a symbol, or every word with ``words``. In training, a size that the file lacks is replaced by a random size of
-    the file, up to the largest requested; in evaluation it is refused. The digest is part of a recipe's id, the path is
+    is a symbol, or every word with ``words``. In training, a size without problems is replaced by a random size of the
+    file, up to the largest requested; in evaluation it is an error. The digest is part of a recipe's id, the path is
     not.
     """
 

@@ -100,7 +100,7 @@ def binary_tree(rows: int, cells: int, generator: Generator) -> Carved:
 
 
 def comb(rows: int, cells: int, generator: Generator) -> Carved:
-    """One corridor along a side, with a dead end as long as the maze at each of its cells."""
+    """One corridor along a side; a dead end as long as the maze branches off at each of its cells."""
     up = torch.ones(rows, cells, cells, dtype=torch.bool)
     up[:, 0] = False
     left = torch.zeros_like(up)
@@ -109,14 +109,14 @@ def comb(rows: int, cells: int, generator: Generator) -> Carved:
 
 
 def snake(rows: int, cells: int, generator: Generator) -> Carved:
-    """One corridor through all cells, line by line, from start to goal."""
+    """One corridor that runs through all cells line by line, with start and goal at its ends."""
     lines = [range(i * cells, (i + 1) * cells) for i in range(cells)]
     order = [cell for i, line in enumerate(lines) for cell in (line if i % 2 == 0 else reversed(line))]
     return _build_corridor(order, rows, cells, generator)
 
 
 def spiral(rows: int, cells: int, generator: Generator) -> Carved:
-    """One corridor through all cells, from the corner to the middle, from start to goal."""
+    """One corridor that spirals through all cells, with start and goal at its ends."""
     left, order = torch.arange(cells * cells).view(cells, cells), list[int]()
     while left.numel():
         order += left[0].tolist()

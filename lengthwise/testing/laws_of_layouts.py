@@ -132,8 +132,10 @@ def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
 def rounds_and_sizes_are_kept(layout: Layout) -> None:
     """A batch has the sizes and rounds T(n) of its problems, in the same order."""
     for task, problems, batch in _write_batches(layout):
-        if not torch.equal(batch.rounds, problems.rounds) or not torch.equal(batch.sizes, problems.sizes):
-            raise Broken(f"{task.name}: rounds {problems.rounds.tolist()} become {batch.rounds.tolist()}")
+        for name in ("rounds", "sizes"):
+            given, written = getattr(problems, name), getattr(batch, name)
+            if not torch.equal(given, written):
+                raise Broken(f"{task.name}: the layout changes {name} from {given.tolist()} to {written.tolist()}")
 
 
 def _accepted_tasks(layout: Layout) -> list[Task]:

@@ -47,17 +47,17 @@ def evaluation_is_deterministic(runner: Runner) -> None:
     """In evaluation, computing a row twice gives the same logits."""
     inputs = _rows_of(runner)
     if not torch.equal(logits_of(runner, inputs), logits_of(runner, inputs)):
-        raise Broken("the same rows got other logits in evaluation: use random numbers in training only")
+        raise Broken("the same rows got different logits in a second evaluation: use random numbers in training only")
 
 
 def logits_do_not_depend_on_other_rows(runner: Runner) -> None:
-    """A row gets the same logits alone and beside longer rows with other numbers of loops."""
+    """A row gets the same logits alone and in a batch with longer rows and other numbers of loops."""
     inputs = _rows_of(runner, width=10)
     together = logits_of(runner, inputs)
     for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
         row = inputs.take(slice(i, i + 1)).columns(0, length)
         if differ(together[i, :length], logits_of(runner, row, [LOOPS[i]])[0]):
-            raise Broken(f"a row of {length} tokens gets other logits beside longer rows than alone")
+            raise Broken(f"the logits of a row of {length} tokens change when longer rows are in the batch")
 
 
 def padding_is_ignored(runner: Runner) -> None:
@@ -75,7 +75,7 @@ def the_order_of_rows_does_not_matter(runner: Runner) -> None:
     for loops in (LOOPS, (2, 2, 2)):
         permuted = logits_of(runner, inputs.take(order), [loops[i] for i in order])
         if differ(logits_of(runner, inputs, loops)[order], permuted):
-            raise Broken("the same rows in another order get other logits")
+            raise Broken("the same rows in another order get different logits")
 
 
 def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
@@ -100,7 +100,7 @@ def every_parameter_affects_logits(runner: Runner) -> None:
 
 
 def weights_come_from_the_seed(spec: ModelSpec) -> None:
-    """Building it twice with the same seed gives the same weights."""
+    """Building a model twice with the same seed gives the same weights."""
     own = problems_of(spec)
     for causal in (own[1].causal,) if own else (False, True):
         try:
@@ -109,7 +109,7 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
             continue
         for name, weight in weights.items():
             if not torch.equal(weight, again[name]):
-                raise Broken(f"{name} differs: draw it with torch's own generator, as torch.nn.init does")
+                raise Broken(f"{name} differs between two builds with one seed: draw it as torch.nn.init does")
 
 
 def long_rows_have_finite_logits(runner: Runner) -> None:
@@ -130,7 +130,7 @@ def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
             for stop in (4, 5, 6, 9):
                 piece = read_on.read(inputs.columns(start, stop), loops)
                 if differ(whole[:, start:stop], piece):
-                    raise Broken(f"positions {start} to {stop - 1} get other logits when decoded separately")
+                    raise Broken(f"positions {start} to {stop - 1} get different logits when decoded separately")
                 start = stop
 
 
@@ -161,7 +161,7 @@ def _check_carrying(runner: Runner, inputs: Inputs, first: Sequence[int]) -> Non
     whole = runner.last(inputs, loops + 2, at)
     whole.square().sum().backward()
     if differ(whole, halves):
-        raise Broken("a run that continues from a carried state gives other logits: keep all that loops need in it")
+        raise Broken("a run that continues from a carried state gives different logits: keep all that loops need in it")
     for found, (name, weight) in zip(gradients, runner.model.named_parameters(), strict=True):
         if found is not None and weight.grad is not None and differ(weight.grad, found):
             raise Broken(f"{name} has another gradient when the state is carried")

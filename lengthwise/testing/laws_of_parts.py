@@ -16,7 +16,7 @@ class Broken(AssertionError):
 def it_is_equal_after_json(part: Config) -> None:
     """Written as JSON and read back, it is equal."""
     if type(part).__name__.startswith("_"):
-        raise Broken(f"no file can name {type(part).__name__}: names that start with _ are excluded from recipes")
+        raise Broken(f"{type(part).__name__} starts with _, so no recipe can contain it: rename it")
     again = fields.decode(type(part), json.loads(json.dumps(fields.encode(part))))
     if again != part:
         raise Broken(f"{fields.text(part)} comes back as {fields.text(again)}")

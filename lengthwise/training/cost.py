@@ -76,7 +76,8 @@ def describe_runner(recipe: Recipe, cost: Cost) -> str:
 
 def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> float:
     """Return ``Cost.operations`` of a recipe with the plain runner: measured on ``rows`` rows of a batch (an eighth by
-    default) and scaled up, with initial weights. Estimated if a step takes longer than ``MAX_STEP_SECONDS``."""
+    default) and scaled up, with initial weights. If that would take longer than ``MAX_STEP_SECONDS``, estimate them
+    from the estimated time of a step."""
     rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
     if (seconds := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return seconds * SPEED

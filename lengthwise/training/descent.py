@@ -38,7 +38,7 @@ class EMA(AveragedModel):
 
     @torch.no_grad()
     def move_towards(self, model: nn.Module) -> None:
-        """Update the average without counting the update."""
+        """Update the average, but not ``n_averaged``, the number of updates."""
         begun = bool(self.n_averaged)
         moving: list[tuple[Tensor, Tensor]] = []
         own_tensors = chain(self.module.parameters(), self.module.buffers())

@@ -50,8 +50,8 @@ def train(
     """Train a recipe, resuming an earlier call if there is a checkpoint, and return its run.
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
-    equals an uninterrupted one bit for bit, for equal ``threads``; small models train fastest on one thread. ``track``
-    names trackers that receive the rows. With ``wait``, wait while another process trains this run. With
+    equals an uninterrupted one bit for bit with the same ``threads``; small models train fastest on one thread.
+    ``track`` names trackers that receive the rows. With ``wait``, wait while another process trains this run. With
     ``keep_state``, other trainings can continue from its final state. ``matmul`` is the precision of matrix products.
     With ``compile``, torch compiles the loops of a model that ``runners.Compiled`` claims; on CUDA, other steps are
     replayed as CUDA ``graphs``; a note says why not. Under torchrun, all processes train one run, and the first writes.

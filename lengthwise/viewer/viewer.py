@@ -45,19 +45,20 @@ def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
     """Return the viewer page of these models, as HTML; ``problems`` are shown first. A model that ``js`` does not
     implement is recorded. Raises UsageError if it cannot be, if a task cannot parse a problem, or if two models share a
     name."""
-    if len({model.name for model in models}) < len(models):
-        raise UsageError("several models have the same name: name each once")
+    names = [model.name for model in models]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{repeated[0]} is given more than once: list each model once")
     data = [model_data(model, problems=problems) for model in models]
     told = [text for recorded, text in _TOLD.items() if any(recorded == ("recordings" in model) for model in data)]
-    names = " and ".join(model.name for model in models)
+    heading = " and ".join(names)
     compressed = ["models"] if any("recordings" in model for model in data) else []
     body = f"""<a class="skip" href="#thinking">to the problem</a>
-<h1>{escape(names)}: loop by loop</h1>
+<h1>{escape(heading)}: loop by loop</h1>
 <main id="thinking" data-viewer="models"></main>
 {"".join(f"<p>{text}</p>" for text in told)}
 <noscript><p>This page needs JavaScript, which is switched off.</p></noscript>"""
     code = join_scripts(*SCRIPTS)
-    return build_document(f"{names}: loop by loop", body, code, {"models": {"models": data}}, compressed=compressed)
+    return build_document(f"{heading}: loop by loop", body, code, {"models": {"models": data}}, compressed=compressed)
 
 
 def model_data(model: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
@@ -68,7 +69,9 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
     if not obstacle:
         return export_model(model) | collect_examples(model, tries, problems)
     if reason := find_recording_obstacle(model.recipe):
-        raise UsageError(f"{model.recipe.name}: no page can run this model: {obstacle}; or show a recording: {reason}")
+        raise UsageError(
+            f"{model.recipe.name}: a page can neither run this model ({obstacle}) nor show a recording ({reason})"
+        )
     found = collect_examples(model, min(tries or TRIES, RECORDED_TRIES), problems, times=RECORDED)
     recorded = record_model(model, [example["prompt"] for example in found["examples"]])
     kept = {recording["prompt"] for recording in recorded["recordings"]}

@@ -733,11 +733,11 @@ def test_a_folder_holds_one_inquiry(endpoint, asked, told, tmp_path):
     position = tmp_path / "place"
     given = ["--lengths", "3", "--samples", "3"]
     assert asked(*words(server.url, *given, "--out", position))["run"] == str(position)
-    assert "belongs to another inquiry" in one_line(
+    assert "an inquiry with other settings" in one_line(
         told, *words(server.url, *given, "--out", position, "--seed", 1, "--dry-run")
     )
     for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
-        assert "belongs to another inquiry" in one_line(told, *words(server.url, *given, "--out", position, *change))
+        assert "inquiry with other settings" in one_line(told, *words(server.url, *given, "--out", position, *change))
         assert asked(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
     run = tmp_path / "run"
     run.mkdir()

@@ -90,7 +90,7 @@ def looped_once():
         (lambda: lw.depth("abacus-addition"), "its layout feeds in the right answer"),
         (lambda: lw.depth(looped_once()), "depth is for looped weights"),
         (lambda: lw.depth([]), "depth: name weights"),
-        (lambda: lw.depth(["looped-pairs", "looped-pairs"]), "looped-pairs is named twice"),
+        (lambda: lw.depth(["looped-pairs", "looped-pairs"]), "looped-pairs is given more than once"),
         (lambda: lw.depth("looped-pairs", more=0), "more and samples must be 1 or more, not 0 and 64"),
         (lambda: Fates().plot(), "there is nothing to draw"),
     ],

@@ -239,7 +239,7 @@ def test_level_rows_are_all_as_long_as_the_longest_and_else_the_same(task):
 
 
 def test_level_rows_without_a_supervised_tail_are_refused():
-    with pytest.raises(lw.UsageError, match=r"^level fills rows with slots after the answer, .*: set both$"):
+    with pytest.raises(lw.UsageError, match=r"^level adds slots after the answer, .*: set both$"):
         FullOutput(level=True)
 
 

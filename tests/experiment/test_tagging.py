@@ -80,7 +80,7 @@ def test_symbols_that_are_neither_read_nor_written_are_caught():
         law(_Wrong())
     with pytest.raises(AssertionError, match="not as long"):
         law(_Shorter())
-    assert not [one for one in lw.check(_Balanced()).broken if "start with _" not in one.told]
+    assert not [one for one in lw.check(_Balanced()).broken if "starts with _" not in one.told]
     with pytest.raises(lw.UsageError, match="not one of: \\( \\)"):
         _Balanced().parse("(y")
     with pytest.raises(lw.UsageError, match="not as long as its prompt"):
@@ -216,6 +216,6 @@ class _Mine(lw.Copy):
 def test_a_layout_for_a_task_of_one_s_own_is_tried_on_that(monkeypatch):
     monkeypatch.setattr(laws_of_layouts, "kinds", lambda base: {"_Mine": _Mine})
     (of_its_name,) = lw.check(_MineAlone()).broken  # the only law that it breaks
-    assert "start with _" in of_its_name.told
+    assert "starts with _" in of_its_name.told
     monkeypatch.setattr(laws_of_layouts, "kinds", lambda base: {})
     assert any("no imported task of your own" in one.told for one in lw.check(_MineAlone()).broken)

@@ -545,7 +545,7 @@ def test_of_a_model_that_is_random_this_is_said_first():
         1:
     ]  # of its name was said before
     assert first.law == "In evaluation, computing a row twice gives the same logits."
-    assert second.told == "a row of 5 tokens gets other logits beside longer rows than alone"
+    assert second.told == "the logits of a row of 5 tokens change when longer rows are in the batch"
 
 
 def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
@@ -744,7 +744,7 @@ class _CellsOnSquares(_Cells):
 def test_a_part_is_checked_on_problems_of_its_own(without, having):
     """A model or a position that takes no row of random symbols breaks laws, unless it says what it is for."""
     assert len(lw.check(without).broken) > 3
-    assert [one.told for one in lw.check(having).broken if "start with _" not in one.told] == []
+    assert [one.told for one in lw.check(having).broken if "starts with _" not in one.told] == []
 
 
 def test_on_problems_of_its_own_a_part_is_still_caught():

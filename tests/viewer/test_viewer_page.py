@@ -302,7 +302,7 @@ def test_the_command_says_what_is_wrong(tmp_path):
     for words, said in {
         ("gpt-small",): "it knows no Expression",
         ("looped-pairs", "model.width=3"): "remove model.width=3",
-        ("looped-pairs", "looped-pairs"): "name each once",
+        ("looped-pairs", "looped-pairs"): "looped-pairs is given more than once",
         ("looped-pairs", "--all"): "--all and --measure apply only to recipes",
     }.items():
         done = command("show", *words, "--html", tmp_path / "other.html")

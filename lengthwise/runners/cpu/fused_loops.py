@@ -223,7 +223,7 @@ class _Layer(NamedTuple):
 
 
 def _reorder_heads(x: Float[Tensor, "c ..."], parts: tuple[int, int]) -> Float[Tensor, "c ..."]:
-    """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head)."""
+    """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head); parts are q, k, v, or one."""
     return x.unflatten(0, (*parts, -1)).transpose(1, 2).flatten(0, 2)
 
 
@@ -322,8 +322,8 @@ def _layer_back(
 def _attend(
     projected: Float[Tensor, "c n"], views: list[AttentionView], heads: int
 ) -> tuple[Float[Tensor, "d n"], list[Tensor]]:
-    """Compute attention, and what its backward pass needs. Inside, r are the heads of all rows, e a head's
-    coordinates."""
+    """Compute attention, and what its backward pass needs. In shapes, r counts the heads of all rows, e the coordinates
+    of a head."""
     parts, saved = [], []
     for part, view in zip(projected.split([len(view.at) for view in views], 1), views, strict=True):
         rows, width = view.real.shape

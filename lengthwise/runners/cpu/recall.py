@@ -79,7 +79,7 @@ class _Store(torch.autograd.Function):
 
 
 class _AttendSlots(torch.autograd.Function):
-    """The softmax attention of ``Recall.attend``. Inside, s are slots and e a head's coordinates."""
+    """The softmax attention of ``Recall.attend``. In shapes, s counts slots, e the coordinates of a head."""
 
     @staticmethod
     def forward(
