@@ -24,7 +24,7 @@ def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
 def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
     """The logits "b t v" at all positions after each loop."""
     x, mask = model.embed_tokens(inputs.tokens, model.vectors(inputs)), allowed(model, inputs)
-    state, found = model.start_from(x), []
+    state, found = model.init_state(x), []
     for _ in range(loops):
         state = model.inject(state, x)
         for block in model.blocks:

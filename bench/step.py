@@ -37,7 +37,7 @@ from lengthwise.nn.position import NoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.runners.cpu import choose
-from lengthwise.runners.cpu.fused_loops import first_occurrences, number_equal_rows
+from lengthwise.runners.cpu.fused_loops import first_occurrences, index_unique_prefixes
 
 ADDITION = "paper-fop-loop-adaptive-addition"
 CLAIMS = {
@@ -116,7 +116,7 @@ def distinct(batch: Batch, loops: Tensor) -> Tensor:
     """True for positions whose prefix does not occur in an earlier row with at least as many loops, "b t"."""
     order = loops.argsort(descending=True, stable=True)
     padding_mask = batch.inputs.padding_mask[order]
-    which = number_equal_rows(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
+    which = index_unique_prefixes(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
     return torch.zeros_like(padding_mask).masked_scatter_(padding_mask, first_occurrences(which))[order.argsort()]
 
 

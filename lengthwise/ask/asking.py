@@ -59,7 +59,7 @@ def collect(
     missing = {item.prompt: item for item in items if item.prompt not in known}
     if not missing:
         return Outcome(0, 0, 0, "")
-    asker = _Asker(asked, options, seen, any_replies=bool(known))
+    asker = _Asker(asked, options, seen, has_replies=bool(known))
     if asyncio.run(_run_until_signal(asker.run(missing.values()))):
         raise KeyboardInterrupt
     return Outcome(asker.replies, asker.requests, len(missing) - asker.replies, asker.reason)
@@ -88,9 +88,9 @@ class _Asker:
     """One call of ``collect``: workers that take prompts from a queue, each handling one at a time."""
 
     def __init__(
-        self, asked: InquiryRun, options: RequestOptions, seen: Callable[[int, int], None], *, any_replies: bool
+        self, asked: InquiryRun, options: RequestOptions, seen: Callable[[int, int], None], *, has_replies: bool
     ) -> None:
-        self.asked, self.options, self.seen, self.any_replies = asked, options, seen, any_replies
+        self.asked, self.options, self.seen, self.has_replies = asked, options, seen, has_replies
         self.replies = self.requests = self.in_vain = 0  # in_vain: prompts given up since the last reply
         self.trouble, self.capped = "", False
         self.rest_until = 0.0  # a wait that the endpoint asks for applies to all workers
@@ -134,7 +134,7 @@ class _Asker:
             except Refusal as refusal:
                 self._note_response(responded=True)
                 self._note_trouble(str(refusal))
-                if not self.any_replies:
+                if not self.has_replies:
                     raise UsageError(f"{self.asked.inquiry.endpoint}: {self.trouble}") from None
                 return
             else:
@@ -143,7 +143,7 @@ class _Asker:
                 row |= judge(self.asked.inquiry.task, reply["said"], item.right)
                 hidden = {name: self.options.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
                 self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden)
-                self.replies, self.in_vain, self.any_replies = self.replies + 1, 0, True
+                self.replies, self.in_vain, self.has_replies = self.replies + 1, 0, True
                 self.seen(self.replies, self.requests)
                 return
         self.in_vain += 1

@@ -90,11 +90,11 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
     return print_result(args, {"recipes": found, "engines": engines}, table, "\n".join(notes))
 
 
-def _time_by_launcher(args: TrainingOptions, found: Sequence[Row]) -> list[dict[str, Any]]:
+def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return how long the plan takes on the CPUs of each available engine: the requested one first, then the others."""
     asked, rows = parse_launcher(args), []
-    total = sum(row["missing"] * row["minutes_each"] for row in found)
-    longest = max((row["minutes_each"] for row in found if row["missing"]), default=0.0)
+    total = sum(row["missing"] * row["minutes_each"] for row in recipe_rows)
+    longest = max((row["minutes_each"] for row in recipe_rows if row["missing"]), default=0.0)
     for one in (asked, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(asked, kind))):
         try:
             at_once = one.max_parallel(jobs_of(args.jobs))

@@ -73,7 +73,7 @@ def _import_module(name: str, asked: str) -> None:
         several = "" if asked == "check " else "; give it once for each of several"
         raise UsageError(f"{asked}{name}: name a module, as {asked}{stem}{several}")
 
-    _check_hidden(name, asked)
+    _check_module_not_hidden(name, asked)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add(importlib.import_module(name))
@@ -90,7 +90,7 @@ def _import_module(name: str, asked: str) -> None:
         raise UsageError(f"{asked}{name}: {type(error).__name__}{where}: {message_of(error)}") from None
 
 
-def _check_hidden(name: str, asked: str) -> None:
+def _check_module_not_hidden(name: str, asked: str) -> None:
     """Raise UsageError if Python finds another module of this name than the file in the working folder."""
     top = name.partition(".")[0]
     own = next((path for path in (Path(top, "__init__.py"), Path(f"{top}.py")) if path.is_file()), None)

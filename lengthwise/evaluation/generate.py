@@ -13,7 +13,7 @@ from lengthwise.evaluation.answers import Predictions, answer, answer_mask, gath
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import Stopping, limit_of
 from lengthwise.models import Model
-from lengthwise.runners.cpu import Reader, reader
+from lengthwise.runners.cpu import Reader, choose_reader
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Predictions:
@@ -38,7 +38,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     for loops in limit.unique():  # a cache serves only rows with equal numbers of loops
         rows = (limit == loops).nonzero()[:, 0]
         part = batch.take(rows)
-        reads = reader(model, part.inputs)
+        reads = choose_reader(model, part.inputs)
         if reads is None:
             return decode_without_cache(model, recipe, batch, stopping)
         predicted[rows], log_probability[rows] = _decode_cached(reads, part, int(loops), end or 0)

@@ -28,11 +28,11 @@ def find_recording_obstacle(recipe: Recipe) -> str:
 
 
 @torch.no_grad()
-def record_problem(weights: Weights, prompt: str, room: int = MOST_CELLS) -> dict[str, Any] | None:
+def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -> dict[str, Any] | None:
     """Return what the model does with one problem: after each loop, per answer slot, the likeliest symbol (``said``, an
     id), its probability in percent (``sure``) and, for the loop, the largest relative movement of a position's state
     (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, ``stopped`` False if
-    that is its limit. None if there are more than MOST_LOOPS loops, or slots times loops are more than ``room``.
+    that is its limit. None if there are more than MOST_LOOPS loops, or slots times loops are more than ``max_cells``.
     Raises UsageError if the task cannot parse the prompt or does not know its answer."""
     model, recipe = weights.model.eval(), weights.recipe
     problems, known = parse_prompt(recipe.task, prompt)
@@ -42,7 +42,7 @@ def record_problem(weights: Weights, prompt: str, room: int = MOST_CELLS) -> dic
     rule = recipe.stopping.rule if isinstance(recipe.stopping, Restarts) else recipe.stopping
     own = answer(model, recipe, batch, rule)
     stop, slots = int(own.loops[0]), int(batch.answer_slots.sum())
-    if stop + AFTER > MOST_LOOPS or (stop + AFTER) * slots > room:
+    if stop + AFTER > MOST_LOOPS or (stop + AFTER) * slots > max_cells:
         return None
     loops, movements = [], Movements(model, batch.inputs)
     for _, rows, state in unroll(model, batch.inputs, torch.tensor([stop + AFTER])):

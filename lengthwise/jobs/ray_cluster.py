@@ -73,7 +73,7 @@ class _Ray(Executor):
         needs = {"num_cpus": engine.cpus, "num_gpus": engine.gpus}
         again = {"max_retries": engine.retries, "retry_exceptions": [TrainingKilled]}
         self.train = self.ray.remote(**needs, **again)(run_training)
-        self.tasks = _Tasks(self.ray)
+        self.tasks = _RayTasks(self.ray)
         # A thread of Ray prints node events to standard output, which is reserved for the command's result.
         self.silent = ExitStack()
         self.silent.enter_context(redirect_stdout(io.StringIO()))
@@ -84,10 +84,10 @@ class _Ray(Executor):
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         references = [self.train.remote([*words, "--wait"], os.getcwd()) for words in commands]
         self.tasks.open.update(references)
-        return [_Task(reference, self.tasks) for reference in references]
+        return [_RayTask(reference, self.tasks) for reference in references]
 
     def shutdown(self, running: Sequence[Job]) -> None:
-        references = [job.reference for job in running if isinstance(job, _Task)]
+        references = [job.reference for job in running if isinstance(job, _RayTask)]
         for reference in references:
             self.ray.cancel(reference)
         if references:
@@ -119,7 +119,7 @@ def run_training(words: list[str], folder: str) -> str:
 
 
 @dataclass
-class _Tasks:
+class _RayTasks:
     """The submitted tasks, polled together at intervals."""
 
     ray: Any
@@ -135,9 +135,9 @@ class _Tasks:
 
 
 @dataclass
-class _Task(Job):
+class _RayTask(Job):
     reference: Any  # Ray's reference to the task's result
-    tasks: _Tasks
+    tasks: _RayTasks
 
     def is_done(self) -> bool:
         return not self.tasks.has(self.reference)

@@ -86,11 +86,11 @@ class _Slurm(Executor):
         return MOST if running < self.engine.at_a_time else 0  # start the next array once this one has fewer jobs left
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        trainings = [Training([*COMMAND, *words, "--wait"]) for words in commands]
+        trainings = [TrainingJob([*COMMAND, *words, "--wait"]) for words in commands]
         jobs = zip(self._submit(trainings), trainings, strict=True)
         return [_Job(job, self.queue, partial(self._submit, [training])) for job, training in jobs]
 
-    def _submit(self, trainings: Sequence[Training]) -> list[Any]:
+    def _submit(self, trainings: Sequence[TrainingJob]) -> list[Any]:
         try:
             with self.executor.batch():
                 return [self.executor.submit(training) for training in trainings]
@@ -103,7 +103,7 @@ class _Slurm(Executor):
             subprocess.run(["scancel", *numbers])
 
 
-class Training:
+class TrainingJob:
     """A job: runs a command. When its time ends, the command writes a checkpoint and the job is submitted again."""
 
     def __init__(self, command: list[str]) -> None:
@@ -123,7 +123,7 @@ class Training:
         if self.process:
             self.process.terminate()
             self.process.wait()
-        return _import_submitit().helpers.DelayedSubmission(Training(self.command))
+        return _import_submitit().helpers.DelayedSubmission(TrainingJob(self.command))
 
 
 @dataclass

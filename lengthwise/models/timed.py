@@ -76,10 +76,12 @@ class TimedState(NamedTuple):
 class TimedModel(Model):
     """The model of ``Timed``. The context has the form of the state."""
 
-    def __init__(self, answers: Model, clock: Model, equals: int, end: int, seen: Int[Tensor, " v"] | None) -> None:
+    def __init__(
+        self, answers: Model, clock: Model, equals_id: int, end_id: int, seen: Int[Tensor, " v"] | None
+    ) -> None:
         super().__init__()
         self.answers, self.clock = answers, clock
-        self.equals, self.end = equals, end
+        self.equals_id, self.end_id = equals_id, end_id
         self.seen: Tensor | None
         self.register_buffer("seen", seen, persistent=False)
 
@@ -94,7 +96,7 @@ class TimedModel(Model):
 
     def clock_positions(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
         """Return where the clock's output is used."""
-        return inputs.tokens == self.equals
+        return inputs.tokens == self.equals_id
 
     def start(self, context: TimedState) -> TimedState:
         return TimedState(self.answers.start(context.answers), self.clock.start(context.clock), context.first)
@@ -114,6 +116,6 @@ class TimedModel(Model):
     ) -> Float[Tensor, "*n v"]:
         """Combine the logits of both models."""
         halts = clock.log_softmax(-1)
-        ends = torch.arange(answers.shape[-1], device=answers.device) == self.end
+        ends = torch.arange(answers.shape[-1], device=answers.device) == self.end_id
         symbols = answers.masked_fill(ends, -torch.inf).log_softmax(-1) + halts[..., DONE, None]
         return torch.where(first[..., None], torch.where(ends, halts[..., WAITS, None], symbols), answers)

@@ -150,9 +150,9 @@ class TransformerModel(Model):
         return self.norm_embedding(sum(vectors, self.embedding(tokens)))
 
     def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
-        return self.start_from(context.embedded)
+        return self.init_state(context.embedded)
 
-    def start_from(self, x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
+    def init_state(self, x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
         """Return h_0 for the embedded input x."""
         if self.injection in ("once", "reads"):
             return x

@@ -38,7 +38,7 @@ class _ByDigitPosition(Position):
         return self.offset > 1
 
     def build(self, width: int, heads: int) -> Encoding:
-        return (_TableAtInput if self.at == "input" else _TableAtAttention)(self, width)
+        return (_InputTable if self.at == "input" else _AttentionTable)(self, width)
 
     def _draw_offset(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
         # Check the largest possible offset, not the drawn one, so that training fails at the first step.
@@ -107,11 +107,11 @@ def _sines(positions: int, width: int) -> Float[Tensor, "n d"]:
     return torch.cat([angles.sin(), angles.cos()], -1)[:, :width]
 
 
-class _TableAtInput(_Table):
+class _InputTable(_Table):
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         return self.look_up(inputs)
 
 
-class _TableAtAttention(_Table):
+class _AttentionTable(_Table):
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         return self.look_up(inputs)

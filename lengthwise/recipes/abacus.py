@@ -228,9 +228,9 @@ def tasks() -> dict[str, Recipe]:
     rotary = replace(base, model=replace(SMALL, positions=(_FEW, RoPE())))
     multiplication = Multiplication(base=10, order="least", product="least", leading_zeros=False)
     recipes = (
-        _on_task(few, "multiplication", multiplication, Uniform(2)),
-        _on_task(rotary, "sorting", Sorting(), Uniform(3)),
-        _on_task(replace(base, steps=2000), "bitwise-or", BitwiseOr(), Uniform(10)),
+        _build_for_task(few, "multiplication", multiplication, Uniform(2)),
+        _build_for_task(rotary, "sorting", Sorting(), Uniform(3)),
+        _build_for_task(replace(base, steps=2000), "bitwise-or", BitwiseOr(), Uniform(10)),
     )
     return by_name(recipes)
 
@@ -257,7 +257,7 @@ def local_sorting() -> Recipe:
     )
 
 
-def _on_task(base: Recipe, name: str, task: Task, lengths: Uniform) -> Recipe:
+def _build_for_task(base: Recipe, name: str, task: Task, lengths: Uniform) -> Recipe:
     watch = Watch(every=250, sizes=(lengths.top, int(lengths.top * 1.3)), count=200)
     return replace(
         base, name=f"abacus-{name}", task=task, lengths=lengths, watch=watch, chosen_on=ChosenOn(watch.sizes)

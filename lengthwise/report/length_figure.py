@@ -252,16 +252,16 @@ def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot
     stopping rules, otherwise one per set of problems if there are several.
     """
     heading, labels = shorten_labels([curve.label for curve in curves])
-    brief = dict(zip((curve.label for curve in curves), labels, strict=True))
+    short_labels = dict(zip((curve.label for curve in curves), labels, strict=True))
     kinds, split = {(curve.label, curve.stopping) for curve in curves}, None
     if len(kinds) > len(COLOURS):
         if 1 < len({label for label, _ in kinds}) < len(kinds):
             split = "label"
         elif len({curve.problems for curve in curves}) > 1:
             split = "problems"
-    looks = _choose_styles(curves, split, brief, strong)
+    looks = _choose_styles(curves, split, short_labels, strong)
     groups = group_by(range(len(curves)), lambda number: str(getattr(curves[number], split)) if split else "")
-    titles = brief if split == "label" else {key: f"{key} problems" for key in groups if split}
+    titles = short_labels if split == "label" else {key: f"{key} problems" for key in groups if split}
     panels = [
         Plot(titles.get(key, key), [curves[i] for i in group], [looks[i] for i in group], key == strong)
         for key, group in groups.items()
@@ -270,7 +270,7 @@ def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot
 
 
 def _choose_styles(
-    curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None
+    curves: Sequence[Curve], split: Aspect | None, short_labels: dict[str, str], strong: str | None
 ) -> list[LineStyle]:
     """Return a style per curve. Within a panel the colour identifies the curve and the dash its set of problems; if
     there are too few colours or dashes, each curve is numbered instead."""
@@ -287,7 +287,7 @@ def _choose_styles(
     for curve in curves:
         rules = {other.stopping for other in curves if other.label == curve.label}
         parts = [
-            *([brief[curve.label]] if split != "label" else []),
+            *([short_labels[curve.label]] if split != "label" else []),
             *([rule_text(curve.stopping)] if curve.stopping and (split == "label" or len(rules) > 1) else []),
             *([curve.problems] if curve.problems != "uniform" and split != "problems" else []),
         ]

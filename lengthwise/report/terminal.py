@@ -47,7 +47,7 @@ def plot(
     canvas = Canvas(rows, columns, (low, high) if low < high else (low - 1, low + 1))
     for number, points in enumerate(series.values()):
         canvas.draw(number, points)
-    rule = None if top is None else canvas.dot(top, 0)[0] // 2
+    rule = None if top is None else canvas.locate_dot(top, 0)[0] // 2
     ticks = {0: "1", rows - 1: "0"} | ({rows // 2: "0.5"} if rows % 2 else {})
     lines = [*legend]
     for row in range(rows):
@@ -81,7 +81,7 @@ class Canvas:
 
     def draw(self, number: int, points: Points) -> None:
         """Add a series: a line through its points, and marks on some of them, including the first and the last."""
-        places = [self.dot(x, y) if math.isfinite(x) and math.isfinite(y) else None for x, y in points]
+        places = [self.locate_dot(x, y) if math.isfinite(x) and math.isfinite(y) else None for x, y in points]
         found = [place for place in places if place]
         for start, end in [*pairwise(places), *zip(found, found, strict=True)]:
             if start and end:
@@ -99,7 +99,7 @@ class Canvas:
                 self.marks.setdefault(cell, []).append(number)
                 last = cell[1]
 
-    def dot(self, x: float, y: float) -> tuple[int, int]:
+    def locate_dot(self, x: float, y: float) -> tuple[int, int]:
         """Return the dot of a value, from the left and from the top."""
         across, up = np.interp(x, self.xs, (0, 1)), np.interp(y, self.ys, (0, 1))
         return round(across * (2 * self.columns - 1)), round((1 - up) * (4 * self.rows - 1))

@@ -132,7 +132,7 @@ class SteppingReader(Reader):
         return state
 
 
-def reader_of(model: Model, inputs: Inputs) -> Reader | None:
+def build_reader(model: Model, inputs: Inputs) -> Reader | None:
     """Return the reader of a model, or None. ``inputs`` must be complete except for the answer's tokens."""
     if PackedTransformer.declines(model) is None:
         return CachedTransformer(model, inputs) if model.causal else None  # type: ignore[arg-type]

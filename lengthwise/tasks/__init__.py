@@ -140,11 +140,11 @@ class Task(Config):
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         """Draw ``count`` problems from the task's own distribution over sizes from ``low`` to ``high``: by default,
         uniform sizes on every axis. Raises UsageError if the task lacks such sizes."""
-        self.check_pool(count, low, high)
+        self.check_problem_pool(count, low, high)
         inside = torch.tensor([size for size in self.listed_sizes or range(low, high + 1) if low <= size <= high])
         return self.sample(inside[torch.randint(len(inside), (count, len(self.axes)), generator=generator)], generator)
 
-    def check_pool(self, count: int, low: int, high: int) -> None:
+    def check_problem_pool(self, count: int, low: int, high: int) -> None:
         """Raise UsageError if ``count`` is below 1, or the task lacks sizes from ``low`` to ``high``."""
         if count < 1:
             raise UsageError(f"{self.name}: a pool has one problem or more, not {count}")

@@ -229,7 +229,7 @@ class Expression(Task):
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         """Sample from the grammar's distribution, given that the length is in the range and the value short enough."""
-        self.check_pool(count, low, high)
+        self.check_problem_pool(count, low, high)
         mass = torch.where(torch.arange(high + 1) < low, 0, tables_for(high).mass[: high + 1])
         parts = []
         while count:

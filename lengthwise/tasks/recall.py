@@ -25,46 +25,46 @@ LETTERS, DIGITS = string.ascii_lowercase, string.digits
 Arrangement = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def one_key(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def one_key(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """One letter in all pairs: the last digit counts."""
-    return keys[:, :1].expand_as(keys), queried
+    return keys[:, :1].expand_as(keys), query_index
 
 
-def two_keys(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def two_keys(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Two letters in turn."""
-    return keys[:, torch.arange(keys.shape[1]) % 2], queried
+    return keys[:, torch.arange(keys.shape[1]) % 2], query_index
 
 
-def alphabetical(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def alphabetical(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """The letters in ascending order."""
     after = torch.arange(keys.shape[1]) >= sizes
-    return keys.masked_fill(after, int(keys.max())).sort(1).values, queried
+    return keys.masked_fill(after, int(keys.max())).sort(1).values, query_index
 
 
-def rewritten(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def rewritten(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """The letters of the first half again in the second, in the same order."""
     half = ((sizes + 1) // 2).clamp(min=1)
-    return keys.gather(1, torch.arange(keys.shape[1]) % half), queried
+    return keys.gather(1, torch.arange(keys.shape[1]) % half), query_index
 
 
-def in_the_order_given(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def in_the_order_given(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Queries in the order of the pairs."""
-    return keys, torch.arange(keys.shape[1]).expand_as(queried)
+    return keys, torch.arange(keys.shape[1]).expand_as(query_index)
 
 
-def in_reverse_order(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def in_reverse_order(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Queries in the reverse order of the pairs."""
     return keys, (sizes - 1 - torch.arange(keys.shape[1])).clamp(min=0)
 
 
-def last_pair_alone(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def last_pair_alone(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """All queries ask for the letter of the last pair."""
-    return keys, (sizes - 1).expand_as(queried)
+    return keys, (sizes - 1).expand_as(query_index)
 
 
-def first_pair_alone(keys: Tensor, queried: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def first_pair_alone(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """All queries ask for the letter of the first pair."""
-    return keys, torch.zeros_like(queried)
+    return keys, torch.zeros_like(query_index)
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,15 @@ class Recall(Task):
     )  # fmt: skip
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_pattern(lambda keys, queried, sizes: (keys, queried), sizes, generator)
+        return self.draw_pattern(lambda keys, query_index, sizes: (keys, query_index), sizes, generator)
 
     def draw_pattern(self, pattern: Arrangement, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
         keys = torch.randint(self.keys, shape, generator=generator)
-        queried = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter is a query
-        keys, queried = pattern(keys, queried, sizes)
+        query_index = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter each query is
+        keys, query_index = pattern(keys, query_index, sizes)
         values = torch.randint(len(DIGITS), shape, generator=generator)
-        return self.from_rows(sizes, keys, values, keys.gather(1, queried.clamp(max=shape[1] - 1)))
+        return self.from_rows(sizes, keys, values, keys.gather(1, query_index.clamp(max=shape[1] - 1)))
 
     def from_rows(
         self, sizes: Int[Tensor, "b axes"], keys: Tensor, values: Tensor, queries: Int[Tensor, "b n"]

@@ -26,7 +26,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.runners import Runner
-from lengthwise.runners.cpu import reader
+from lengthwise.runners.cpu import choose_reader
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks import Task
 from lengthwise.testing.laws_of_parts import Broken
@@ -123,7 +123,7 @@ def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
     """Decoding a row piece by piece gives the same logits as reading it whole."""
     for model in build_models(spec, [True]):
         inputs, loops = rows([9, 9]), 2
-        if (read_on := reader(model, inputs)) is None:
+        if (read_on := choose_reader(model, inputs)) is None:
             continue
         whole, start = logits_of(Plain(model), inputs, [loops] * 2), 0
         with torch.no_grad():

@@ -44,7 +44,7 @@ def every_row_has_a_limit(rule: Stopping) -> None:
 def chosen_loop_was_run(rule: Stopping) -> None:
     """It chooses a loop that was run: 1 to ``trace.loops`` if it reads outputs, else 1 to its own limit."""
     for trace, planned in draw_traces():
-        check_was_run(rule, trace, planned)
+        check_chosen_loop_ran(rule, trace, planned)
 
 
 def loops_not_run_are_ignored(rule: Stopping) -> None:
@@ -59,7 +59,7 @@ def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:
         check_independence(rule, trace, planned)
 
 
-def check_was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
+def check_chosen_loop_ran(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
     """Raise UsageError if the rule chooses a loop that was not run."""
     choose_loops(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
 

@@ -30,14 +30,14 @@ class RunnerChoice:
 
     def choose(self, parts: int) -> Runner:
         """Return the runner of a step whose batch runs in ``parts``."""
-        if graphs := self.replaying(parts):
+        if graphs := self.choose_graphs(parts):
             graphs.begin()
             return graphs
         runner = self._choose_unrecorded()
         runner = MicroBatches(runner, parts) if parts > 1 else runner
         return Divided(runner, self.processes) if self.processes.divides else runner
 
-    def replaying(self, parts: int) -> Graphs | None:
+    def choose_graphs(self, parts: int) -> Graphs | None:
         """Return the runner of recorded steps; None if steps are not recorded."""
         if self.graphs is None or parts > 1 or self.processes.divides or cpu.only_plain():
             return None
@@ -47,7 +47,7 @@ class RunnerChoice:
         """Return the runner's name and, for the plain runner, the reason."""
         if self.stacked_by:
             return self.stacked_by
-        name = "Graphs" if self.replaying(parts) else cpu.describe_choice(self.model, self._runner_types())
+        name = "Graphs" if self.choose_graphs(parts) else cpu.describe_choice(self.model, self._runner_types())
         return name if self.matmul != "bf16" else f"Bf16, {name}" if name in ("Compiled", "Graphs") else "Bf16"
 
     @property

@@ -78,7 +78,7 @@ def train(
                 prepare_steps(trainer, shown, note=True)
         if not processes.first:
             with computation_settings(threads), stop_signal() as should_stop, prefetch_batches([trainer]):
-                return _train_beside_first(trainer, where, should_stop)
+                return _train_in_other_process(trainer, where, should_stop)
         run = Run.of(recipe, where)
         run.hold_code(trainer.model)
         alone = nullcontext() if run.done else run.locked(wait=wait)
@@ -123,7 +123,7 @@ def _train(trainer: Trainer, run: Run, shown: Progress, should_stop: Callable[[]
             raise Interrupted(f"stopped at step {trainer.step}; the same command continues from there: {run.folder}")
 
 
-def _train_beside_first(trainer: Trainer, where: Path, should_stop: Callable[[], bool]) -> Run:
+def _train_in_other_process(trainer: Trainer, where: Path, should_stop: Callable[[], bool]) -> Run:
     """Take the same steps as the first process on other rows, and write nothing."""
     state = trainer.processes.broadcast(None)
     if state is not None:
@@ -150,7 +150,7 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
         elif trainer.device.type == "cpu":
             slow = "compiled steps on a CPU took 3.3 times as long as the package's own runner; omit compile"
             shown.note(f"{name}: {slow}")
-    if not runners.compiles and not runners.replaying(parts=1):
+    if not runners.compiles and not runners.choose_graphs(parts=1):
         return
     line = shown.line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:

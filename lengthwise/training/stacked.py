@@ -94,7 +94,7 @@ def train_stacked(
             else:
                 entered.enter_context(send_to_trackers(run, track, shown.note))
         entered.enter_context(computation_settings(threads))
-        stopped = entered.enter_context(stop_signal())
+        should_stop = entered.enter_context(stop_signal())
         if left:
             settings: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
             seeds = [Member(run, Trainer(run.recipe, at, **settings)) for run in left]
@@ -102,7 +102,7 @@ def train_stacked(
                 one.run.hold_code(one.trainer.model)
             stack = Stack(seeds, shown, graphs=graphs and is_worthwhile(at) and not reason)
             with prefetch_batches([one.trainer for one in seeds]):
-                _train(stack, stopped, save_every)
+                _train(stack, should_stop, save_every)
     return runs
 
 
@@ -225,7 +225,7 @@ class Stack:
         return rows
 
 
-def _train(stack: Stack, stopped: Callable[[], bool], save_every: float) -> None:
+def _train(stack: Stack, should_stop: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoints to the end; seeds that diverge are left out."""
     seeds, shown = [*stack.seeds], stack.shown
     for one in seeds:
@@ -237,7 +237,7 @@ def _train(stack: Stack, stopped: Callable[[], bool], save_every: float) -> None
     while stack.step < recipe.steps:
         for row in _mean_rows(stack.advance()):
             course.show(stack.step, row)
-        stop = stopped()
+        stop = should_stop()
         # Save at the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
         if stop or stack.step >= recipe.steps or time.monotonic() - saved > save_every:
             stack.keep()

@@ -141,7 +141,7 @@ class Trainer:
         """Update the weights by their gradients, and return the values to log."""
         recipe, step = self.recipe, self.step
         rate, average = recipe.rate_at(step), self.average if step >= recipe.ema_start else None
-        if graphs := self.runners.replaying(self.parts):
+        if graphs := self.runners.choose_graphs(self.parts):
             (logs,) = self.replayed([self.descent], rate, [average], graphs.gradients.values())
         else:
             logs = self.descent(rate, average)

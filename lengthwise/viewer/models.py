@@ -138,13 +138,13 @@ def _unknown_parts(recipe: Recipe) -> Iterator[str]:
 
 def record_model(weights: Weights, prompts: Sequence[str]) -> dict[str, Any]:
     """Return the facts of a model and its recipe, and what it does with each problem, as plain values. Problems are
-    left out that take too many loops, or too much room beside those before them."""
-    recipe, recordings, room = weights.recipe, [], recording.MOST_CELLS
+    left out that take too many loops, or more cells than earlier problems left."""
+    recipe, recordings, cells_left = weights.recipe, [], recording.MOST_CELLS
     for prompt in prompts:
-        found = recording.record_problem(weights, prompt, room)
+        found = recording.record_problem(weights, prompt, cells_left)
         if found is not None:
             recordings.append(found)
-            room -= len(found["wanted"]) * len(found["loops"])
+            cells_left -= len(found["wanted"]) * len(found["loops"])
     if not recordings:
         raise UsageError(
             f"{weights.name}: no problem is short enough for a recording of at most {recording.MOST_LOOPS} loops"

@@ -15,7 +15,7 @@ from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
 from lengthwise.runs.run import load
-from lengthwise.testing.laws_of_rules import check_independence, check_unrun_loops, check_was_run, take_row
+from lengthwise.testing.laws_of_rules import check_chosen_loop_ran, check_independence, check_unrun_loops, take_row
 
 
 def counts(values, top):
@@ -288,7 +288,7 @@ def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
 @given(drawn=traces())
 def test_what_is_chosen_was_run(stopping, drawn):
     """Up to the limit if the choice is made without looking, else up to what the row ran."""
-    check_was_run(stopping, *drawn)
+    check_chosen_loop_ran(stopping, *drawn)
 
 
 @every_rule

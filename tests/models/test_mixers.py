@@ -11,7 +11,7 @@ from lengthwise.evaluation import causality
 from lengthwise.nn.attention import Attention, SoftmaxAttention
 from lengthwise.nn.mixer import Mixer, MixerSpec, PlainMixer
 from lengthwise.runners import cpu
-from lengthwise.runners.cpu import reader
+from lengthwise.runners.cpu import choose_reader
 from lengthwise.testing.laws import check_laws, laws_of
 from lengthwise.testing.laws_of_models import READS, WRITES, rows
 from lengthwise.testing.laws_of_parts import it_is_equal_after_json
@@ -187,8 +187,8 @@ def test_decoding_by_steps_is_held_to_the_whole_row():
 
 def test_only_mixers_that_go_on_are_decoded_by_steps():
     inputs = rows([5])
-    assert reader(built(mixer=_Sums()), inputs) is not None
-    assert reader(built(mixer=_Plain()), inputs) is None
+    assert choose_reader(built(mixer=_Sums()), inputs) is not None
+    assert choose_reader(built(mixer=_Plain()), inputs) is None
     hooked = built(mixer=_Sums())
     hooked.blocks[0].register_forward_hook(lambda *_: None)
-    assert reader(hooked, inputs) is None
+    assert choose_reader(hooked, inputs) is None

@@ -89,9 +89,9 @@ def test_rows_in_groups(symbols, loss_mask, monkeypatch):
 
 def test_positions_that_cannot_be_told_apart_are_one():
     tokens = torch.tensor([[0, 1, 0, 2], [0, 1, 1, 2], [1, 1, 9, 9], [0, 1, 0, 9]])
-    found = fused_loops.number_equal_rows(tokens, [4, 8, 10, 13], [4])
+    found = fused_loops.index_unique_prefixes(tokens, [4, 8, 10, 13], [4])
     assert found.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 0, 1, 2]
-    parts = fused_loops.number_equal_rows(tokens, [4, 8, 10, 13], [2, 2])
+    parts = fused_loops.index_unique_prefixes(tokens, [4, 8, 10, 13], [2, 2])
     assert parts.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 8, 9, 10]
 
 

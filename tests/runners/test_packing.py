@@ -160,7 +160,7 @@ def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, mon
     monkeypatch.setattr(transformer, "MOST_NEEDED", 1.0)  # however few they are
     inputs, model = some([9, 4]), build(False, positions=positions)
     asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
-    course = transformer._Prepared.of(model, inputs, torch.tensor([6, 6]))
+    course = transformer._PreparedBatch.of(model, inputs, torch.tensor([6, 6]))
     assert course.rows.tolist() == [0, 1]
     states = transformer._run(model, course, 0, asked)
     assert [state.ragged.ends for _, _, state in states] == wanted

@@ -13,7 +13,7 @@ from lengthwise.experiment import data
 from lengthwise.runners.cpu import sparse_keys
 from lengthwise.runners.cpu.packing import Ragged
 from lengthwise.runners.cpu.sparse_keys import SparseKeys
-from lengthwise.runners.cpu.transformer import _Prepared
+from lengthwise.runners.cpu.transformer import _PreparedBatch
 
 
 def ragged_of(lengths):
@@ -75,6 +75,6 @@ def test_long_lists_are_none():
 def test_addition_looks_up():
     recipe = catalog.recipe("looped-addition")
     batch, loops = data.batch(recipe, recipe.steps // 2)
-    assert isinstance(_Prepared.of(recipe.build(), batch.inputs, loops).pattern, SparseKeys)
+    assert isinstance(_PreparedBatch.of(recipe.build(), batch.inputs, loops).pattern, SparseKeys)
     dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # weights are dropped among all
-    assert not isinstance(_Prepared.of(dropping.build(), batch.inputs, loops).pattern, SparseKeys)
+    assert not isinstance(_PreparedBatch.of(dropping.build(), batch.inputs, loops).pattern, SparseKeys)

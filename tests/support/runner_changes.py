@@ -124,7 +124,7 @@ CHANGES = [
                              "register_module_full_backward_hook", "register_module_full_backward_pre_hook"]),
     *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "mix"),
                                   (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
-                                  (TransformerModel, "embed"), (TransformerModel, "start_from"),
+                                  (TransformerModel, "embed"), (TransformerModel, "init_state"),
                                   (InputInjection, "forward"), (LocalEncoding, "attention_bias"),
                                   (Encoding, "keys")]),
     *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "mix"), ("norm", "forward"), ("", "advance"),

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
 from lengthwise.runners import Runner
-from lengthwise.runners.cached import Reader, reader_of
+from lengthwise.runners.cached import Reader, build_reader
 from lengthwise.runners.compiled import Compiled
 from lengthwise.runners.cpu.claims import Claiming
 from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
@@ -68,6 +68,6 @@ def why_not_compiled(model: Model) -> str | None:
     return "faster runners are turned off" if _OFF.get() else Compiled.declines(model)
 
 
-def reader(model: Model, inputs: Inputs) -> Reader | None:
+def choose_reader(model: Model, inputs: Inputs) -> Reader | None:
     """Return a reader that decodes with a key–value cache; None if there is none for this model."""
-    return None if _OFF.get() else reader_of(model, inputs)
+    return None if _OFF.get() else build_reader(model, inputs)

@@ -41,7 +41,7 @@ class _GELU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return activate_back(gradient, *ctx.saved_tensors)
+        return activate_backward(gradient, *ctx.saved_tensors)
 
 
 def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
@@ -52,7 +52,7 @@ def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Ten
     return x * gate, gate
 
 
-def activate_back(
+def activate_backward(
     gradient: Float[Tensor, "*b d"], x: Float[Tensor, "*b d"], gate: Float[Tensor, "*b d"] | None
 ) -> Float[Tensor, "*b d"]:
     """Return the gradient with respect to x, given that of GELU(x) and the ``gate`` from ``activate``."""

@@ -42,13 +42,13 @@ class Loop(NamedTuple):
 def find_distinct_states(
     x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], plans: list[small.AttentionPlan]
 ) -> Int[Tensor, " n"] | None:
-    """Return, for each position of a causal model, the number of its distinct state (see ``number_equal_rows``).
+    """Return, for each position of a causal model, the number of its distinct state (see ``index_unique_prefixes``).
 
     None if positions may differ although their tokens and prefixes are equal, or if too few are equal to save time.
     """
     if any(len(part.bias) > 1 for part in plans):
         return None  # rows may differ
-    which = number_equal_rows(tokens, ends, [len(part.padded.ends) for part in plans])
+    which = index_unique_prefixes(tokens, ends, [len(part.padded.ends) for part in plans])
     first = _first_indices(which)
     if len(first) > MOST_DISTINCT * len(which):
         return None
@@ -66,7 +66,7 @@ def first_occurrences(which: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
     return which.cummax(0).values.diff(prepend=which.new_tensor([-1])) > 0
 
 
-def number_equal_rows(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int]) -> Int[Tensor, " n"]:
+def index_unique_prefixes(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int]) -> Int[Tensor, " n"]:
     """Number the positions of packed rows such that those with equal tokens and equal prefixes share a number.
 
     A causal model without positional vectors has equal states there. Numbers count up from 0 in order of first
@@ -264,9 +264,9 @@ class _AllLoops(torch.autograd.Function):
             to_state = torch.cat([to_state, to_state.new_zeros(count - loop.going, to_state.shape[1])])
             to_state.index_add_(0, loop.done, lefts[number])
             if norm[0][0] is not None:
-                to_state = _norm_back(to_state, *kept.pop(), *norm)
+                to_state = _norm_backward(to_state, *kept.pop(), *norm)
             for layer in reversed(layers):
-                to_state = _layer_back(to_state, kept.pop(), layer, loop, settings, last=layer is layers[-1])
+                to_state = _layer_backward(to_state, kept.pop(), layer, loop, settings, last=layer is layers[-1])
             if settings.again or not number:  # x enters this loop
                 to_x[: loop.positions].add_(to_state)
         return to_x, None, *to
@@ -293,7 +293,7 @@ def _layer(
     return state, [x, *normed, seen, found, middle, *normed_again, read, wide, gate, active, *attended]
 
 
-def _layer_back(
+def _layer_backward(
     gradient: Float[Tensor, "m d"], saved: list[Any], layer: Any, loop: Loop, settings: _Settings, *, last: bool
 ) -> Float[Tensor, "n d"]:
     """Return the gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
@@ -304,18 +304,20 @@ def _layer_back(
     if settings.relu:
         to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
     else:
-        to_wide = elementwise.activate_back(to_wide, wide, gate)
+        to_wide = elementwise.activate_backward(to_wide, wide, gate)
     _add_linear_gradients(to_wide, read, layer.widen, layer.widen_bias)
     to_read = to_wide @ layer.widen[0]
-    to_middle = _norm_back(to_read, middle, mean_again, scale_again, layer.norm_mlp, layer.norm_mlp_bias).add_(gradient)
+    to_middle = _norm_backward(to_read, middle, mean_again, scale_again, layer.norm_mlp, layer.norm_mlp_bias).add_(
+        gradient
+    )
     _add_linear_gradients(to_middle, found.T, layer.out, layer.out_bias)
     to_found = layer.out[0].T @ to_middle.T
     if wanted is not None:
         to_found = to_found.new_zeros(len(to_found), len(x)).index_copy_(1, wanted, to_found)
-    to_projected = _attend_back(to_found, attended, loop.views, settings.heads).T
+    to_projected = _attend_backward(to_found, attended, loop.views, settings.heads).T
     _add_linear_gradients(to_projected, seen, layer.project, layer.project_bias)
     to_seen = to_projected @ layer.project[0]
-    to_x = _norm_back(to_seen, x, mean, scale, layer.norm_attention, layer.norm_attention_bias)
+    to_x = _norm_backward(to_seen, x, mean, scale, layer.norm_attention, layer.norm_attention_bias)
     return to_x.add_(to_middle) if wanted is None else to_x.index_add_(0, wanted, to_middle)
 
 
@@ -338,7 +340,7 @@ def _attend(
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), saved
 
 
-def _attend_back(
+def _attend_backward(
     gradient: Float[Tensor, "d n"], saved: list[Any], views: list[AttentionView], heads: int
 ) -> Float[Tensor, "c n"]:
     """Return the gradient of the projections."""
@@ -363,7 +365,7 @@ def _norm(x: Float[Tensor, "n d"], weight: Tensor, bias: Tensor, eps: float) -> 
     return torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
 
 
-def _norm_back(
+def _norm_backward(
     gradient: Float[Tensor, "n d"],
     x: Float[Tensor, "n d"],
     mean: Tensor,

@@ -90,7 +90,7 @@ class PackedTransformer(claims.Claiming):
         # The latest states, the latest first: packed in a run of _run, padded between two, when rows have left.
         states, padded, done, ids = list[Packed](), list[Tensor](), 0, torch.arange(len(loops))
         while len(ids):
-            prepared, stay = _Prepared.of(self.model, inputs.take(ids), loops[ids] - done), None
+            prepared, stay = _PreparedBatch.of(self.model, inputs.take(ids), loops[ids] - done), None
             ragged = prepared.embedded.ragged
             states = [Packed(ragged.pack(one[prepared.rows]), ragged) for one in padded]
             # Movement needs all positions; without it, only those on which answers depend are computed.
@@ -150,7 +150,7 @@ class Twice(claims.Claiming):
             stay = yield Step(k, rows, self.model.join_logits(answered, done, first[rows][at[rows]]), moved)
 
 
-class _Prepared(NamedTuple):
+class _PreparedBatch(NamedTuple):
     """A batch before its first loop, with rows sorted by loops, then by length, most and longest first."""
 
     rows: Int[Tensor, " b"]  # their indices in the batch
@@ -161,20 +161,20 @@ class _Prepared(NamedTuple):
     pattern: Pattern
 
     @staticmethod
-    def of(model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"]) -> _Prepared:
+    def of(model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"]) -> _PreparedBatch:
         rows = (loops * (inputs.tokens.shape[1] + 1) + inputs.padding_mask.sum(1)).argsort(descending=True, stable=True)
         running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
         inputs = inputs.take(rows)
         ragged, embedded = Ragged.of(inputs.padding_mask), model.embed_tokens(inputs.tokens, model.vectors(inputs))
         pattern = build_pattern(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
-        return _Prepared(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
+        return _PreparedBatch(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
 
 
 def _final_states(
     model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], no_grad_loops: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
     """Return row indices in the order of halting, and the states at the positions ``at`` after the rows' last loops."""
-    prepared = _Prepared.of(model, _drop_padding(model, inputs), loops)
+    prepared = _PreparedBatch.of(model, _drop_padding(model, inputs), loops)
     at = at[prepared.rows]
     if not no_grad_loops and torch.is_grad_enabled() and (found := _run_fused(model, prepared, at)) is not None:
         finished = prepared.loops.argsort(stable=True)
@@ -206,7 +206,7 @@ def _drop_padding(model: TransformerModel, inputs: Inputs) -> Inputs:
 
 def _run(
     model: TransformerModel,
-    prepared: _Prepared,
+    prepared: _PreparedBatch,
     no_grad_loops: int,
     at: Bool[Tensor, "b t"] | None,
     state: Packed | None = None,
@@ -215,7 +215,7 @@ def _run(
     positions after a row's last loop are computed, and those they depend on. ``state`` replaces the model's state
     before the first loop."""
     rows, loops, running, _, x, pattern = prepared
-    state = Packed(model.start_from(x.value), x.ragged) if state is None else state
+    state = Packed(model.init_state(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.bias.value.shape[-1] // 2) if isinstance(pattern, Band) else None
     until = None if at is None else Packed(x.ragged.pack(_needed_until(at, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):
@@ -255,7 +255,9 @@ def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int
     return loops[:, None] + -gap // radius
 
 
-def _run_fused(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"] | None:
+def _run_fused(
+    model: TransformerModel, prepared: _PreparedBatch, at: Bool[Tensor, "b t"]
+) -> Float[Tensor, "m d"] | None:
     """Return the states at the positions ``at`` after their rows' last loops, in the order of halting, by
     ``fused_loops``; None if it cannot run the model or is not faster."""
     _, loops, running, inputs, x, pattern = prepared
