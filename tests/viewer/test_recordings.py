@@ -97,7 +97,7 @@ def test_what_cannot_be_shown_is_said(tmp_path):
     for words, said in {
         ("looped-maze", "--html", page, "--problem", "###/#S#"): "separated by /",
         ("looped-maze", "--problem", MAZE): "--problem needs --html FILE",
-        ("gpt-small", "--html", page): "or show a recording: its layout feeds the answer in",
+        ("gpt-small", "--html", page): "nor show a recording (its layout feeds the answer in)",
     }.items():
         done = command("show", *words)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
