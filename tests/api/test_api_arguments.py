@@ -207,7 +207,7 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
         (("train", "parity"), "it is a task, of which there are settled-parity, halting-parity, looped-parity"),
         (("list", "--import", "own_task.py"), "name a module, as --import own_task; give it once for each"),
         (("list", "--import", "one,two"), "name a module, as --import one; give it once for each"),
-        (("solve", "looped-pairs", "1+1", "--device", "tpu"), "there are: auto, cpu"),
+        (("solve", "looped-pairs", "1+1", "--device", "tpu"), "available are: auto, cpu"),
     ],
 )
 def test_what_was_meant_is_said(words, message):

@@ -332,7 +332,7 @@ def test_a_module_that_cannot_be_imported(code, typed, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("device", ["meta", "abacus", "cuda:99", "", None, 3.5])
 def test_a_device_that_computes_nothing(device):
-    with pytest.raises(lw.UsageError, match="there are: auto, cpu"):
+    with pytest.raises(lw.UsageError, match="available are: auto, cpu"):
         choose_device(device)
 
 
