@@ -63,7 +63,8 @@ def train_seeds(
     if seeds is not None and named["folder"] is not None:
         raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
     fresh = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
-    first = seed if seed is not None else recipe_from(recipe, named["task"]).seed if not fresh and recipe else 0
+    own = 0 if fresh or recipe is None else recipe_from(recipe, named["task"]).seed  # raises for what is no recipe
+    first = own if seed is None else seed
     runs = []
     for number in range(first, first + (seeds or 1)):
         one = module_of_seed(recipe, number) if fresh else recipe

@@ -292,7 +292,11 @@ def _validate_part(base: Any, value: Any, path: str) -> Any:
         value = {"kind": value}
     known = kinds(base)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        fields = f"; set a field of it as {path}.FIELD={value}" if path and isinstance(value, int | float) else ""
+        fields = (
+            f"; set a field of it as {path}.FIELD={quote_value(value)}"
+            if path and isinstance(value, int | float)
+            else ""
+        )
         raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(known)}{fields}")
     name = value["kind"]
     if name not in known:

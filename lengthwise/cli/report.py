@@ -17,7 +17,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.cli.console import announce_duration, has_code_changed, print_files, save_page, show_elapsed, warn
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
-from lengthwise.report import all_curves, drop_repeats
+from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, redraw
@@ -178,7 +178,10 @@ def _write_report(args: Options, runs: Sequence[RunFolder], asked: Sequence[Inqu
 def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
     """Return the operations of a step, by the recipe's id without seeds: stored values, otherwise measured. A recipe
     that cannot be built, such as one with a module passed from Python, is left out, with a note."""
-    one_of_each = {one.outline.seedless_id: one for one in runs}
+    # Raises for runs that cannot be reported, before any note is printed.
+    one_of_each = {group[0].outline.seedless_id: group[0] for group in (by_recipe(runs) if runs else {}).values()}
+    for one in runs:
+        one.config()
     found = {key: steps for key, steps in read_operations().items() if key in one_of_each}
     missing = [one for key, one in one_of_each.items() if key not in found]
     if not missing:

@@ -190,6 +190,9 @@ def test_what_could_not_be_measured_is_said_before_training(options, typed, runs
         lambda weights: lw.find(3),
         lambda weights: lw.find("looped-parity", 3),
         lambda weights: lw.train(3),
+        lambda weights: lw.train([]),
+        lambda weights: lw.train((), 1, seed=1),
+        lambda weights: dataclasses.replace(weights.recipe, objective=10**5000),
         lambda weights: lw.train(TINY, threads=True),
         lambda weights: lw.train(TINY, folder="a\0b"),
         lambda weights: lw.train(TINY, folder={}),
@@ -339,6 +342,13 @@ def test_a_device_that_computes_nothing(device):
 @pytest.mark.parametrize("verb", ["train", "evaluate", "solve", "report", "show", "attack"])
 def test_names_longer_than_any_file_s(verb, typed):
     refused(typed(verb, "x" * 5000))
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[]"])
+def test_a_report_of_a_damaged_recipe_is_refused_in_one_line(content, typed, tmp_path, runs):
+    run = lw.train(TINY, quiet=True)
+    (run.folder / "config.json").write_bytes(content)
+    refused(typed("report", run.folder, "--out", tmp_path / "out"), "config.json")
 
 
 def test_a_folder_that_nobody_may_read(typed, monkeypatch, runs):
