@@ -17,7 +17,7 @@ from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.data import NoProblemsLeft, check_size, sampler, source_of
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.source import Finite
-from lengthwise.tasks import Task
+from lengthwise.tasks import Task, separate_lines
 
 CHUNK = 65_536  # problems that are drawn at a time
 MAX_EMPTY_CHUNKS = 1000  # empty chunks in a row after which a part counts as empty
@@ -123,12 +123,8 @@ def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
     answers = symbol_texts(task, problems.answer, problems.answer_length)
     if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:
         columns = [shape[1] for size in problems.sizes.tolist() if (shape := task.shape(size))]
-        prompts, answers = ([*map(_split_lines, texts, columns)] for texts in (prompts, answers))
+        prompts, answers = ([*map(separate_lines, texts, columns)] for texts in (prompts, answers))
     return list(zip(prompts, answers, strict=True))
-
-
-def _split_lines(text: str, columns: int) -> str:
-    return "/".join(text[i : i + columns] for i in range(0, len(text), columns))
 
 
 def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:

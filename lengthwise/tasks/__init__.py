@@ -270,7 +270,7 @@ class SquareGridTask(Task):
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         text, side = self.vocab.decode(answer), round(len(answer) ** 0.5)
-        return "/".join(text[i : i + side] for i in range(0, len(text), side))
+        return separate_lines(text, side)
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         return self.format(prompt)
@@ -284,6 +284,11 @@ class SquareGridTask(Task):
             places.append((sizes[:, 0] == size).nonzero()[:, 0])
             parts.append(draw(size, len(places[-1])))
         return Problems.join(parts).take(torch.cat(places).argsort())
+
+
+def separate_lines(text: str, columns: int) -> str:
+    """Return a grid's symbols, given line after line, with ``/`` between lines."""
+    return "/".join(text[i : i + columns] for i in range(0, len(text), columns))
 
 
 def parse_symbols(task: Task, text: str) -> Int[Tensor, " n"]:

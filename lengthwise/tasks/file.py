@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from lengthwise.base.files import path_of, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
-from lengthwise.tasks import NoReference, Task, parse_symbols
+from lengthwise.tasks import NoReference, Task, parse_symbols, separate_lines
 from lengthwise.tasks.problem_file import PARTS, Collection, form_of, join_lines, read_collection, to_symbols, to_text
 
 
@@ -166,7 +166,7 @@ class File(Task):
     def parse(self, text: str) -> Problems:
         typed = to_symbols(text, self.words)
         if self.grid:
-            typed = join_lines("".join(typed.split()), f"{self.name}: a prompt")
+            typed = join_lines(typed, f"{self.name}: a prompt")
         row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
         if row is not None and bool((self._find_rows() == row).any()):
             return self.collection.problems(torch.tensor([row]))
@@ -176,17 +176,14 @@ class File(Task):
         if not is_number_of_symbols or not torch.equal(known.size, known.rounds):
             raise UsageError(f"{told}, and so are its size and rounds, which the file lists")
         length = torch.tensor([len(prompt)])
-        size = length.float().sqrt().long() if self.grid else length
+        size = torch.tensor([math.isqrt(len(prompt))]) if self.grid else length
         count = length if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
         answer = torch.zeros(1, int(count), dtype=torch.long)
         raise NoReference(told, Problems(size[:, None], prompt[None], length, answer, count, size))
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        symbols = [self.symbols[i] for i in prompt.tolist()]
-        if self.grid:
-            side = math.isqrt(len(symbols))
-            return to_text("/".join("".join(symbols[i : i + side]) for i in range(0, len(symbols), side)))
-        return to_text((" " if self.words else "").join(symbols))
+        text = to_text((" " if self.words else "").join(self.symbols[i] for i in prompt.tolist()))
+        return separate_lines(text, math.isqrt(len(text))) if self.grid else text
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         return self.to_text(answer)
