@@ -71,7 +71,7 @@ def _write_page(args: Options, html: str) -> int:
     check_file("--html", Path(html))
     told = f"{', '.join(model.name for model in models)}: examples and an attack"
     with computation_settings(1), show_elapsed(told):
-        page = viewer_page(models, args.problem)
+        page = viewer_page(models, [text.strip() for text in args.problem])
     return save_page(args, html, page, models=names)
 
 

@@ -32,8 +32,9 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -
     """Return what the model does with one problem: after each loop, per answer slot, the likeliest symbol (``said``, an
     id), its probability in percent (``sure``) and, for the loop, the largest relative movement of a position's state
     (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, ``stopped`` False if
-    that is its limit. None if there are more than MOST_LOOPS loops, or slots times loops are more than ``max_cells``.
-    Raises UsageError if the task cannot parse the prompt or does not know its answer."""
+    that is its limit, ``right`` whether its answer is then right. None if there are more than MOST_LOOPS loops, or
+    slots times loops are more than ``max_cells``. Raises UsageError if the task cannot parse the prompt or does not
+    know its answer."""
     model, recipe = weights.model.eval(), weights.recipe
     problems, known = parse_prompt(recipe.task, prompt)
     if not known:
@@ -58,12 +59,14 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -
             }
         )
     length = int(problems.answer_length[0]) + (recipe.layout.end(recipe.task) is not None)
+    wanted = batch.targets[batch.answer_slots][:length].tolist()
     return {
         "prompt": prompt,
         "shape": recipe.task.shape(problems.sizes[0].tolist()),
         "planned": int(recipe.loops.planned(batch.rounds)[0]),
         "stop": stop,
         "stopped": own.stopped is None or bool(own.stopped[0]),
-        "wanted": batch.targets[batch.answer_slots][:length].tolist(),
+        "right": loops[stop - 1]["said"][:length] == wanted,
+        "wanted": wanted,
         "loops": loops,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -136,12 +136,18 @@ def _unknown_parts(recipe: Recipe) -> Iterator[str]:
                 yield "it adds digit positions to the input only"
 
 
-def record_model(weights: Weights, prompts: Sequence[str]) -> dict[str, Any]:
+def record_model(weights: Weights, prompts: Iterable[str], given: Sequence[str] = ()) -> dict[str, Any]:
     """Return the facts of a model and its recipe, and what it does with each problem, as plain values. Problems are
-    left out that take too many loops, or more cells than earlier problems left."""
+    left out that take too many loops, or more cells than earlier problems left, or that the model cannot read. Raises
+    UsageError if it cannot read one of those that are ``given``, or if none is left."""
     recipe, recordings, cells_left = weights.recipe, [], recording.MOST_CELLS
     for prompt in prompts:
-        found = recording.record_problem(weights, prompt, cells_left)
+        try:
+            found = recording.record_problem(weights, prompt, cells_left)
+        except UsageError:  # longer than the model's position table
+            if prompt in given:
+                raise
+            continue
         if found is not None:
             recordings.append(found)
             cells_left -= len(found["wanted"]) * len(found["loops"])

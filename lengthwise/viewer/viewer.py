@@ -27,18 +27,21 @@ TRIES = 1500  # tries of an attack on a model without known failures; takes some
 RECORDED_TRIES = 20  # tries of an attack on a model that is recorded: large grids take longer
 MAX_FAILURES = 4  # maximum number of failures shown
 HARD = 3  # number of structured problems shown
+GIVEN = "given"  # the origin of the reader's own problems
 COMPUTED, RECORDED = (1, 2), (1, 2, 5)  # lengths of uniform examples, as multiples of the training length
 # The longest searches for failures of shipped weights: the options of ``attack``, the counts, and some failing prompts;
 # ``weights`` is the digest of the weights searched.
 FAILURES = Path(__file__).with_name("failures.json")
 
 
-_TOLD = {  # about models that the page computes, and about those that are recorded
-    False: "The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a "
-    "problem to see the model's answer after every loop, its confidence, its attention, and where it would stop.",
-    True: "This page plays recordings of a model: for each problem the answer after every loop, its confidence, the "
-    "movement of the state, and the loop at which the model stops.",
-}
+ABOUT_COMPUTED = (
+    "The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a "
+    "problem to see the model's answer after every loop, its confidence, its attention, and where it would stop."
+)
+ABOUT_RECORDED = (
+    "This page plays recordings of a model: for each problem the answer after every loop, its confidence, the "
+    "movement of the state, and the loop at which the model stops."
+)
 
 
 def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
@@ -49,13 +52,14 @@ def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{repeated[0]} is given more than once: list each model once")
     data = [model_data(model, problems=problems) for model in models]
-    told = [text for recorded, text in _TOLD.items() if any(recorded == ("recordings" in model) for model in data)]
+    recorded = ["recordings" in model for model in data]
+    about = [ABOUT_COMPUTED] * (not all(recorded)) + [ABOUT_RECORDED] * any(recorded)
     heading = " and ".join(names)
-    compressed = ["models"] if any("recordings" in model for model in data) else []
+    compressed = ["models"] * any(recorded)  # recordings repeat themselves; weights do not
     body = f"""<a class="skip" href="#thinking">to the problem</a>
 <h1>{escape(heading)}: loop by loop</h1>
 <main id="thinking" data-viewer="models"></main>
-{"".join(f"<p>{text}</p>" for text in told)}
+{"".join(f"<p>{text}</p>" for text in about)}
 <noscript><p>This page needs JavaScript, which is switched off.</p></noscript>"""
     code = join_scripts(*SCRIPTS)
     return build_document(f"{heading}: loop by loop", body, code, {"models": {"models": data}}, compressed=compressed)
@@ -72,31 +76,42 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
         raise UsageError(
             f"{model.recipe.name}: a page can neither run this model ({obstacle}) nor show a recording ({reason})"
         )
-    found = collect_examples(model, min(tries or TRIES, RECORDED_TRIES), problems, times=RECORDED)
-    recorded = record_model(model, [example["prompt"] for example in found["examples"]])
-    kept = {recording["prompt"] for recording in recorded["recordings"]}
-    return recorded | found | {"examples": [example for example in found["examples"] if example["prompt"] in kept]}
+    listed, searched = _list_examples(model, min(tries or TRIES, RECORDED_TRIES), problems, RECORDED)
+    recorded = record_model(model, listed, given=problems)
+    examples = [_example(one["prompt"], listed[one["prompt"]], one["right"]) for one in recorded["recordings"]]
+    return recorded | {"examples": examples, "searched": searched}
 
 
 # Examples
 
 
-def collect_examples(
-    weights: Weights, tries: int | None = None, problems: Sequence[str] = (), *, times: Sequence[int] = COMPUTED
-) -> dict[str, Any]:
+def collect_examples(weights: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
     """Return ``examples``, problems with their origin and whether the model solves them, and ``searched``, a summary of
     the attack. The model answers each problem here, so ``right`` is always measured. Raises UsageError if the task
     cannot parse one of ``problems``."""
-    failing, searched = _find_failures(weights, tries or TRIES)
-    solver = Solver(weights)
-    found = [{"prompt": prompt, "origin": "given", "right": solver.solve(prompt).correct} for prompt in problems]
-    for prompt, origin in dict([*_draw_examples(weights, times), *((prompt, "attack") for prompt in failing)]).items():
+    listed, searched = _list_examples(weights, tries or TRIES, problems, COMPUTED)
+    solver, found = Solver(weights), []
+    for prompt, origin in listed.items():
         try:
-            answer = solver.solve(prompt)
+            found.append(_example(prompt, origin, solver.solve(prompt).correct))
         except UsageError:  # longer than the model's position table
-            continue
-        found.append({"prompt": prompt, "origin": origin, "right": answer.correct})
+            if origin == GIVEN:
+                raise
     return {"examples": found, "searched": searched}
+
+
+def _example(prompt: str, origin: str, right: bool | None) -> dict[str, Any]:
+    return {"prompt": prompt, "origin": origin, "right": right}
+
+
+def _list_examples(
+    weights: Weights, tries: int, problems: Sequence[str], times: Sequence[int]
+) -> tuple[dict[str, str], str]:
+    """Return problems with their origins, those of the reader first, and a summary of the attack."""
+    failing, searched = _find_failures(weights, tries)
+    drawn = dict([*_draw_examples(weights, times), *((prompt, "attack") for prompt in failing)])
+    given = dict.fromkeys(problems, GIVEN)
+    return given | {prompt: origin for prompt, origin in drawn.items() if prompt not in given}, searched
 
 
 def _draw_examples(weights: Weights, times: Sequence[int]) -> list[tuple[str, str]]:

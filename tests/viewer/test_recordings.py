@@ -52,7 +52,7 @@ def test_a_recording_is_what_the_model_does(weights, prompt):
         assert all(abs(one - 100 * share) <= 1 for one, share in zip(told["sure"], probability.tolist(), strict=True))
     final = found["loops"][found["stop"] - 1]["said"]
     right = all(one == wanted for one, wanted in zip(final, found["wanted"], strict=False))
-    assert right == solved.correct
+    assert right == solved.correct == found["right"]
     assert found["loops"][0]["moved"] is None and all(loop["moved"] > 0 for loop in found["loops"][1:])
 
 
