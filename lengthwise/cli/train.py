@@ -160,7 +160,7 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
     if not old.done:
         rest = f"to finish it, omit the changes: lengthwise train {folder}"
     warn(f"with these changes {folder} is another recipe, trained from step 0 in {new[0]}{', …' * (len(new) > 1)}; "
-         f"{folder} stays as it is: {rest}")  # fmt: skip
+         f"{folder} is not changed: {rest}")  # fmt: skip
 
 
 def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int:

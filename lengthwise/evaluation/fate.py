@@ -1,4 +1,4 @@
-"""What happens in loops beyond T(n): whether states settle, and whether answers are then right."""
+"""Measure whether states settle in loops beyond T(n), and whether the answers are then right."""
 
 from __future__ import annotations
 

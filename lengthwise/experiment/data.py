@@ -208,7 +208,7 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
 
 def check_training(recipe: Recipe) -> None:
     """Draw the problems that later steps need: the fixed set, those for validation, and the longest, with its
-    positions. Raises UsageError if there are none."""
+    positions. Raises UsageError if the task has no such problems."""
     watch, seed = recipe.watch, recipe.data_seed
     if isinstance(recipe.source, Finite):
         fixed_set(recipe.task, recipe.lengths, recipe.source)

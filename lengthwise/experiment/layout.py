@@ -47,7 +47,7 @@ class Layout(Config):
         """Write one row per problem. Raises UsageError if the task is not accepted."""
 
     def write_training(self, problems: Problems, task: Task) -> Batch:
-        """Write rows as ``write`` does, but for a training batch, in which rows may depend on each other."""
+        """Write a training batch. Unlike in ``write``, a row may depend on the other rows."""
         return self.write(problems, task)
 
     @abstractmethod

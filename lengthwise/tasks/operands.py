@@ -108,8 +108,8 @@ def complement_and_one(pair: Pair) -> Digits:
 
 
 def interrupted_carry(pair: Pair) -> Digits:
-    """As complement-and-one, but one less in some column: 372+618. The carry ends there; in the lowest column, none
-    starts."""
+    """As complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; in the lowest column,
+    there is no carry."""
     first, second = complement_and_one(pair).unbind(1)
     chosen = pair.place == pair.position(pair.shorter_length)
     from_first = chosen & (first > 0)
