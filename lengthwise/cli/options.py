@@ -18,7 +18,7 @@ from lengthwise.api import Task, catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import NotImported, quote_value
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import is_folder, one_line, parse_object, read_bytes
+from lengthwise.base.files import one_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.parser import flag_of
@@ -29,7 +29,7 @@ from lengthwise.experiment.stopping import After, Stopping
 from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
-from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.folder import find_run
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.training.arithmetic import Matmul
@@ -123,10 +123,9 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
 
 def run_named(name: str) -> Path | None:
     """Return a run's folder, given its path or its name in the folder of all runs; None if it is neither."""
-    if is_folder(Path(name)):
-        return Path(name)
-    beside = runs_folder() / name
-    return beside if is_folder(beside) and (beside / "config.json").is_file() else None
+    folder = find_run(name)
+    is_path = folder == Path(name)  # other folders among the runs, such as results, may have a recipe's name
+    return folder if folder and (is_path or (folder / "config.json").is_file()) else None
 
 
 def _read_recipe_file(path: Path) -> Recipe:

@@ -178,10 +178,8 @@ def _write_report(args: Options, runs: Sequence[RunFolder], asked: Sequence[Inqu
 def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
     """Return the operations of a step, by the recipe's id without seeds: stored values, otherwise measured. A recipe
     that cannot be built, such as one with a module passed from Python, is left out, with a note."""
-    # Raises for runs that cannot be reported, before any note is printed.
+    # Grouping raises for runs that cannot be reported together, before any note is printed.
     one_of_each = {group[0].outline.seedless_id: group[0] for group in (by_recipe(runs) if runs else {}).values()}
-    for one in runs:
-        one.config()
     found = {key: steps for key, steps in read_operations().items() if key in one_of_each}
     missing = [one for key, one in one_of_each.items() if key not in found]
     if not missing:
@@ -190,6 +188,7 @@ def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
 
     with Progress(quiet=args.quiet) as progress:
         for one in missing:
+            one.config()  # a damaged file is an error, not a note
             try:
                 found |= operations_by_id([run.recipe for run in _open_runs([one])], progress)
             except UsageError as error:

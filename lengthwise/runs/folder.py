@@ -75,10 +75,15 @@ def runs_folder() -> Path:
 
 def run_path(name: str | Path) -> Path:
     """Return the folder of an existing run, given its path or name. Raises UsageError if there is none."""
-    for path in (path_of(name), runs_folder() / name):
-        if is_folder(path):
-            return path
+    if path := find_run(name):
+        return path
     raise UsageError(f"{name}: there is no such run; `lengthwise list` shows all runs")
+
+
+def find_run(name: str | Path) -> Path | None:
+    """Return the first folder that exists of this path and of this name in the folder of all runs; None if neither
+    does."""
+    return next((path for path in (path_of(name), runs_folder() / name) if is_folder(path)), None)
 
 
 def inquiry_path(name: str | Path) -> Path | None:
