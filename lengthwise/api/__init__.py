@@ -296,23 +296,30 @@ def evaluate(
 
 @fields.validate_arguments
 def problems(
-    task: Task | str, sizes: AnySize | Iterable[AnySize], count: int, *, split: Purpose | None = None, seed: int = 0
+    task: Task | str,
+    sizes: AnySize | Iterable[AnySize],
+    count: int,
+    *,
+    split: Purpose | None = None,
+    seed: int = 0,
+    kind: Kind = "uniform",
 ) -> ProblemSet:
     """Draw ``count`` problems of a ``task`` (or its name) for other programs, each of a size drawn uniformly from
     ``sizes``. ``seed`` chooses them.
 
-    ``split`` is "train", "validation" or "test": parts that share no prompts; None: all prompts. The result is a
-    sequence of dictionaries that a torch ``DataLoader`` reads; it has ``lines()`` of JSON, ``digest``,
-    ``batches(rows, layout)``, and tensors in ``problems``. ``lengthwise sample --jsonl`` writes the same.
+    ``split`` is "train", "validation" or "test": parts that share no prompts; None: all prompts. ``kind`` is "uniform",
+    "hard" or the name of a family of structured problems. The result is a sequence of dictionaries that a torch
+    ``DataLoader`` reads; it has ``lines()`` of JSON, ``digest``, ``batches(rows, layout)``, and tensors in
+    ``problems``. ``lengthwise sample --jsonl`` writes the same.
 
-    Raises UsageError if the task has no such size.
+    Raises UsageError if the task has no such size or kind.
     """
     chosen = task_from(task)
     fields.validate(Count, count, "count")
     fields.validate(Seed, seed, "seed")
     each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in sizes_from(sizes, chosen)]
     estimate_problems(count, max(each, key=sum)).check(f"{count:,} problems")
-    return problem_set(chosen, each, count, split=split, seed=seed)
+    return problem_set(chosen, each, count, split=split, seed=seed, kind=kind)
 
 
 Compared = Scores | Run | str | Path

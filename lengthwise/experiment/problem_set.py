@@ -138,7 +138,13 @@ def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"])
 
 
 def problem_set(
-    task: Task, sizes: Sequence[tuple[int, ...]], count: int, *, split: Purpose | None = None, seed: int = 0
+    task: Task,
+    sizes: Sequence[tuple[int, ...]],
+    count: int,
+    *,
+    split: Purpose | None = None,
+    seed: int = 0,
+    kind: Kind = "uniform",
 ) -> ProblemSet:
     """Return the problems of ``draw_problems``, in memory."""
-    return ProblemSet(task, Problems.join(list(draw_problems(task, sizes, count, split=split, seed=seed))))
+    return ProblemSet(task, Problems.join([*draw_problems(task, sizes, count, split=split, seed=seed, kind=kind)]))

@@ -99,6 +99,16 @@ def test_no_prompt_is_in_two_parts():
         lw.problems("parity", 1, 5, split="validation") and lw.problems("parity", 1, 5, split="test")
 
 
+def test_problems_of_a_kind_are_those_of_the_command_line(capsys):
+    found = lw.problems("addition", range(3, 8), 70, kind="long-carry")
+    shell = said(capsys, "sample", "addition", "--lengths", "3-7", "--family", "long-carry", "--count", 70, "--jsonl")
+    assert [*found] == [json.loads(line) for line in shell.out.splitlines()]
+    assert [*found] != [*lw.problems("addition", range(3, 8), 70)]
+    for kind in ("long-cary", "natural", 3):
+        with pytest.raises(lw.UsageError):
+            lw.problems("addition", 5, 3, kind=kind)
+
+
 def test_texts_that_json_escapes_are_written_as_json_does(tmp_path):
     task = lw.File.of([{"prompt": 'a"\\', "answer": "é"}], tmp_path / "escapes.jsonl")
     (line,) = json_lines(task, task.enumerate([3], 5))
