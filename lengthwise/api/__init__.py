@@ -5,7 +5,6 @@ Its functions accept names, folders and objects, and report errors in one line.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -29,11 +28,11 @@ from lengthwise.api.arguments import (
 )
 from lengthwise.api.checking import check
 from lengthwise.api.depth import depth
+from lengthwise.api.lists import list_models, list_recipes, list_tasks
 from lengthwise.api.replicates import Factory, compare_pooled, is_pooled, train_seeds
 from lengthwise.api.runs import Run
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
-from lengthwise.base.formatting import Listing
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, Range, Seed, Seeds
 from lengthwise.base.results import AnySize
@@ -70,7 +69,6 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.objectives.segments import Segments
-from lengthwise.registry import sources
 from lengthwise.report.scored import Comparison, PooledComparison, Scores
 from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain
@@ -362,31 +360,6 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 
 
 # Catalog
-
-
-def list_recipes(*words: str) -> Listing:
-    """Return all recipes, with a sentence each; with ``words``, those with every word in name or sentence."""
-    return _filter_entries({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
-
-
-def list_tasks(*words: str) -> Listing:
-    """Return all tasks, with a sentence each; with ``words``, those with every word in name or sentence."""
-    return _filter_entries(
-        {fields.kebab(name): _first_sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words
-    )
-
-
-def list_models(*words: str) -> Listing:
-    """Return the models that a recipe may have, with a sentence each; with ``words``, those with every word."""
-    return _filter_entries({name: _first_sentence(cls) for name, cls in catalog.parts()["models"].items()}, words)
-
-
-def _filter_entries(entries: Mapping[str, str], words: Sequence[str]) -> Listing:
-    return Listing(sources.filter_entries(entries, texts_from(words, "words")))
-
-
-def _first_sentence(cls: type) -> str:
-    return sources.first_sentence(inspect.getdoc(cls) or "")
 
 
 @fields.validate_arguments
