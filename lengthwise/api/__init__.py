@@ -5,7 +5,7 @@ Its functions accept names, folders and objects, and report errors in one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from lengthwise.api.replicates import Factory, compare_pooled, is_pooled, train_
 from lengthwise.api.runs import Run
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
+from lengthwise.base.formatting import Listing
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, Range, Seed, Seeds
 from lengthwise.base.results import AnySize
