@@ -19,7 +19,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, print_result, warn
-from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
+from lengthwise.cli.options import find_recipe, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, ProgressOptions, Words
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.resources import estimate_problems
@@ -96,14 +96,14 @@ def run(args: Options) -> int:
 def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     """Return the inquiry and its sizes; with --like, the sizes on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
-    choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
+    choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": requested_kind(args)}
     choices |= {"examples": args.examples, "max_tokens": args.max_tokens}
     choices |= {"temperature": None} if args.no_temperature else {}
     task = catalog.task(args.task, args.changes)
     if args.like is None:
         sizes = sizes or list(dict.fromkeys(task.nearest_size(size) for size in LENGTHS if size >= task.smallest))
         return Inquiry.of(args.endpoint, args.model, task, **choices), sizes
-    recipe = recipe_of(args.like, [])
+    recipe = find_recipe(args.like, [])
     if args.changes or recipe.task.name != task.name:
         raise UsageError(
             f"--like {args.like}: the recipe's task is used unchanged: give {recipe.task.name}, without changes"

@@ -9,7 +9,7 @@ from rich.text import Text
 from lengthwise.base.ranges import Count, Positive, Seed
 from lengthwise.base.score_rows import share_text
 from lengthwise.cli.console import print_result, show_elapsed
-from lengthwise.cli.options import only_rule, parse_sizes
+from lengthwise.cli.options import parse_single_rule, parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Texts
 from lengthwise.evaluation.attack import attack
 from lengthwise.report.sheet import FittedTable
@@ -37,7 +37,7 @@ class Options(ComputeOptions, OutputOptions):
 def run(args: Options) -> int:
     """Search for failures; return 0 whether or not there are any."""
     weights = load(args.weights, choose_device(args.device))
-    rule = only_rule(args.stopping)
+    rule = parse_single_rule(args.stopping)
     sizes = parse_sizes(args.lengths) if args.lengths else None
     with computation_settings(args.threads), show_elapsed(f"{weights.name}: searching for wrong answers"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)

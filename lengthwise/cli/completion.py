@@ -10,21 +10,21 @@ from lengthwise.registry import sources
 from lengthwise.runs.folder import list_shipped, runs_folder
 
 
-def complete(top: argparse.ArgumentParser) -> None:
+def complete(parser: argparse.ArgumentParser) -> None:
     """Answer a completion request of the shell, if this is one."""
     import argcomplete  # the extra "complete"
 
-    argcomplete.autocomplete(add_completers(top))
+    argcomplete.autocomplete(add_completers(parser))
 
 
-def add_completers(top: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add a completer to each argument that takes a known name."""
-    (verbs,) = [action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction)]
+    (verbs,) = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for sub in verbs.values():
         for action in sub._actions:
             if names := NAMES.get(action.dest):
                 action.completer = names  # type: ignore[attr-defined]
-    return top
+    return parser
 
 
 def _list_recipes(**_: Any) -> list[str]:

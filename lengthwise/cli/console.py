@@ -83,30 +83,30 @@ def save_page(args: OutputOptions, file: str, page: str, **more: Any) -> int:
     return print_result(args, {"file": str(path), "bytes": size, **more}, written)
 
 
-def announce_duration(description: str, demand: ResourceEstimate) -> None:
+def announce_duration(description: str, estimate: ResourceEstimate) -> None:
     """Announce the duration if it is long. Raises UsageError if this machine has too little memory."""
-    demand.check(description)
-    if demand.seconds > LONG:
+    estimate.check(description)
+    if estimate.seconds > LONG:
         err.print(
-            f"{description} takes about {duration(demand.seconds)} of one CPU thread", highlight=False, markup=False
+            f"{description} takes about {duration(estimate.seconds)} of one CPU thread", highlight=False, markup=False
         )
 
 
 @contextmanager
-def report_waiting(what: str, demand: ResourceEstimate) -> Iterator[None]:
+def report_waiting(description: str, estimate: ResourceEstimate) -> Iterator[None]:
     """After some seconds, print to standard error that work is in progress, with its estimated duration; on a terminal
     also the elapsed time."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     bar = Bars(*columns, console=err, transient=True, disable=not err.is_terminal)
-    text = f"{what}: about {duration(demand.seconds)}"
+    text = f"{description}: about {duration(estimate.seconds)}"
 
-    def begin() -> None:
+    def show_bar() -> None:
         bar.add_task(text, total=None)
         bar.start()
         if bar.disable:
             err.print(text, highlight=False, markup=False)
 
-    timer = threading.Timer(SOON, begin)
+    timer = threading.Timer(SOON, show_bar)
     timer.start()
     try:
         yield
@@ -117,15 +117,15 @@ def report_waiting(what: str, demand: ResourceEstimate) -> Iterator[None]:
 
 
 def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, gap: bool = False) -> RenderableType:
-    """Format names with a text beside each, or below each if the names are long for the terminal."""
+    """Format names with a text beside each, or below each if the names are too long for the terminal."""
     longest = max((len(name) for name, _ in rows), default=0)
-    if len(rows) > MANY and all(longest + len(said.plain) + 4 <= out.width for _, said in rows):
-        lines = "\n".join(f"  {name:{longest}}  {said.plain}" for name, said in rows)
+    if len(rows) > MANY and all(longest + len(text.plain) + 4 <= out.width for _, text in rows):
+        lines = "\n".join(f"  {name:{longest}}  {text.plain}" for name, text in rows)
         return Group(head, Text(lines, no_wrap=True), *([""] * gap))  # a rich table of thousands of rows takes seconds
     if longest > out.width // 3:
-        stacked = [Group(Text(name, "bold"), Padding(said, (0, 0, 0, 4))) for name, said in rows]
+        stacked = [Group(Text(name, "bold"), Padding(text, (0, 0, 0, 4))) for name, text in rows]
         return Group(head, *stacked, *([""] * gap))
     table = Table.grid(padding=(0, 2, 0, 0))
-    for name, said in rows:
-        table.add_row(Text(f"  {name}", "bold", no_wrap=True), said)
+    for name, text in rows:
+        table.add_row(Text(f"  {name}", "bold", no_wrap=True), text)
     return Group(head, table, *([""] * gap))

@@ -17,7 +17,7 @@ from lengthwise.base.ranges import Count, Seed, Size
 from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
-from lengthwise.cli.options import jobs_of
+from lengthwise.cli.options import jobs_or_default
 from lengthwise.cli.shared import OutputOptions, ProgressOptions
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.experiment.data import fresh_problems
@@ -76,7 +76,7 @@ def run(args: Options) -> int:
             Text.from_markup(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)), ""
         )
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
-    with JobPool(runs, lambda _: options, jobs=jobs_of(args.jobs)) as fleet:
+    with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: plot_progress(runs))
     fleet.check()
     files = publish(runs, folder, title=study.title)
@@ -86,8 +86,8 @@ def run(args: Options) -> int:
         scores = {run.recipe.name: run.rows("scores") for run in runs}
         print(json_text({"files": [str(file) for file in files], "scores": scores}), file=results())
         return 0
-    console.print(length_plot(runs), "", score_table(curves(runs)), study.notes, "")
-    console.print(worked_sums(runs), "")
+    console.print(plot_lengths(runs), "", score_table(curves(runs)), study.notes, "")
+    console.print(show_example_sums(runs), "")
     console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
     console.print(
         Text("What to type next", "bold"), NEXT.format(run=looped.folder), sep="\n", highlight=False, soft_wrap=True
@@ -98,7 +98,7 @@ def run(args: Options) -> int:
 def plot_progress(runs: Sequence[Run]) -> RenderableType:
     """Plot exact match against steps while training; once there are scores, against length."""
     if any(run.rows("scores") for run in runs):
-        return length_plot(runs)
+        return plot_lengths(runs)
     steps = {
         f"{run.recipe.name}, {size} digits": [
             (row["step"], row["exact"][str(size)]) for row in run.rows("metrics") if "exact" in row
@@ -109,7 +109,7 @@ def plot_progress(runs: Sequence[Run]) -> RenderableType:
     return plot(steps, width=76, height=12, top=None, x_label="steps", y_label="exact match")
 
 
-def length_plot(runs: Sequence[Run]) -> RenderableType:
+def plot_lengths(runs: Sequence[Run]) -> RenderableType:
     """Plot exact match against digits, for the digits that were measured."""
     measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST)]
     called = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST}" for curve in measured]
@@ -119,7 +119,7 @@ def length_plot(runs: Sequence[Run]) -> RenderableType:
     return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
 
 
-def worked_sums(runs: Sequence[Run]) -> RenderableType:
+def show_example_sums(runs: Sequence[Run]) -> RenderableType:
     """Show a few fresh sums with each model's answer, wrong digits marked."""
     task = runs[0].recipe.task
     panels = []
@@ -132,12 +132,12 @@ def worked_sums(runs: Sequence[Run]) -> RenderableType:
             answer = None
             with suppress(UsageError):  # longer than its position table
                 answer = Solver(run.weights()).solve(f"{first}+{second}")
-            lines.append(_mark_wrong(run.recipe.name, answer, right))
+            lines.append(_mark_wrong_digits(run.recipe.name, answer, right))
         panels.append(Panel(Group(*lines), title=f"{size} digits", title_align="left", expand=False))
     return Group(*panels)
 
 
-def _mark_wrong(name: str, answer: Answer | None, right: str) -> Text:
+def _mark_wrong_digits(name: str, answer: Answer | None, right: str) -> Text:
     line = Text(f"{name:>16} ")
     if answer is None:
         return line.append("too long for its position table", "dim")

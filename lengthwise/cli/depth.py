@@ -35,7 +35,7 @@ def run(args: Options) -> int:
     """Run weights beyond T(n); print a line for each, and write table and figure if ``--out`` is given."""
     sizes = list(parse_sizes(args.lengths)) if args.lengths else [None]
     if len(sizes) > 1:
-        raise UsageError("--lengths: depth looks at one size; call it again for another")
+        raise UsageError("--lengths: give one size; run depth again for another size")
     check_named_once(args.weights)
     fates = Fates()
     with computation_settings(args.threads):

@@ -15,13 +15,13 @@ from typing import NoReturn
 import lengthwise
 from lengthwise.base import signals, streams
 from lengthwise.base.errors import Interrupted, NotImported, UnknownPart, UsageError, is_out_of_memory, remove_controls
-from lengthwise.cli.parser import build_parser, verbs_of
+from lengthwise.cli.parser import build_parser, verb_parsers
 
-ELSEWHERE = {  # options of other programs: the equivalent here
+FOREIGN_OPTIONS = {  # options of other programs: the equivalent here
     "config": "a recipe is named without an option: a name, a run's folder, or a JSON file such as its config.json",
     "format": "figures are PNG and SVG; for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')",
 }
-KEEPING = ("ask", "reproduce", "sweep", "train")  # verbs that save their progress and can be resumed
+RESUMABLE = ("ask", "reproduce", "sweep", "train")  # verbs that save their progress and can be resumed
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -34,42 +34,42 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if not any(re.match("--|-[a-zA-Z]", word) for word in rest):
         rest = _assign_words(args, rest)
     if rest:
-        top.error(_describe_unknown(rest, verbs_of(top).get(args.verb, top), hasattr(args, "recipe")))
+        top.error(_describe_unknown(rest, verb_parsers(top).get(args.verb, top), hasattr(args, "recipe")))
     return args
 
 
-def _assign_words(args: argparse.Namespace, rest: list[str]) -> list[str]:
+def _assign_words(args: argparse.Namespace, words: list[str]) -> list[str]:
     """Assign words after an option to the positional argument they belong to; return the words left over."""
-    if rest and getattr(args, "prompt", "") is None:  # the verb `rasp`
-        args.prompt, *rest = rest
+    if words and getattr(args, "prompt", "") is None:  # the verb `rasp`
+        args.prompt, *words = words
     modules = ("import_",) if args.verb == "check" else ()
     for name in ("prompts", "changes", "words", "runs", *modules):
         if isinstance(getattr(args, name, None), list):
-            setattr(args, name, getattr(args, name) + rest)
+            setattr(args, name, getattr(args, name) + words)
             return []
-    return rest
+    return words
 
 
-def _describe_unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -> str:
+def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_recipe: bool) -> str:
     """Return the error message for unrecognized arguments: with the option or recipe field that was probably meant."""
     from lengthwise.base.fields import suggest
     from lengthwise.registry import sources
 
     # If an option is unknown, the words after it are not the problem.
-    wrong = [word for word in rest if word.startswith("-")] or rest
-    rest = rest[rest.index(wrong[0]) :]
+    wrong = [word for word in words if word.startswith("-")] or words
+    words = words[words.index(wrong[0]) :]
     message = f"unrecognized arguments: {' '.join(wrong)}"
-    name, equals, value = rest[0].lstrip("-").partition("=")
-    if all(word.isdigit() for word in rest):
+    name, equals, value = words[0].lstrip("-").partition("=")
+    if all(word.isdigit() for word in words):
         return f"{message}; numbers of a list are separated by commas, as in --lengths 20,40"
-    if not rest[0].startswith("--"):
+    if not words[0].startswith("--"):
         return message
-    if name in ELSEWHERE:
-        return f"{message}; {ELSEWHERE[name]}"
-    if with_fields and (path := sources.field_path(name)):
-        value = value if equals else rest[1] if len(rest) > 1 else "…"
+    if name in FOREIGN_OPTIONS:
+        return f"{message}; {FOREIGN_OPTIONS[name]}"
+    if has_recipe and (path := sources.field_path(name)):
+        value = value if equals else words[1] if len(words) > 1 else "…"
         return f"{message}; {name} is a field of the recipe: write {path}={value}, without dashes"
-    options = [option for action in sub._actions for option in action.option_strings if option.startswith("--")]
+    options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
     return message + suggest(f"--{name}", options)
 
 
@@ -121,7 +121,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _resume_hint(args: argparse.Namespace) -> str:
-    return "; the same command continues from here" if args.verb in KEEPING else ""
+    return "; the same command continues from here" if args.verb in RESUMABLE else ""
 
 
 def _load_verb(args: argparse.Namespace) -> Callable[[], int]:
@@ -132,7 +132,7 @@ def _load_verb(args: argparse.Namespace) -> Callable[[], int]:
         return partial(_print, build_parser().format_help().rstrip("\n"))
     from lengthwise.cli import verbs
 
-    return verbs.load(args)
+    return verbs.load_verb(args)
 
 
 def _print(text: str) -> int:

@@ -18,8 +18,8 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, group_by, latest
 from lengthwise.base.types import Kind, Score, UsageError
 from lengthwise.cli.console import has_code_changed, print_result
-from lengthwise.cli.forecast import announce_scores
-from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
+from lengthwise.cli.forecast import announce_evaluation
+from lengthwise.cli.options import choose_rules, parse_grid, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.curves import follow_scores, follow_sizes, sizes_without_scores
@@ -76,11 +76,11 @@ def run(args: Options) -> int:
     own = Run.open(folder) if folder and RunFolder(folder).is_run else None
     if own and has_code_changed(own, weights.model):
         own = None
-    rules = rules_of(args, weights.recipe)
+    rules = choose_rules(args, weights.recipe)
     if args.restarts:
         rules = [Restarts(rule, args.restarts, args.pick or "confidence") for rule in rules]
     check_precision(args.precision)
-    announce_scores(weights.recipe, sizes, most, rules, kind_of(args))
+    announce_evaluation(weights.recipe, sizes, most, rules, requested_kind(args))
     # Locked, or two concurrent calls would save the same scores twice.
     lock = own.locked(wait=args.wait) if own else nullcontext()
     with lock, computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
@@ -96,9 +96,9 @@ def _measure(
     most: int,
     progress: Progress,
 ) -> int:
-    """Measure, save the scores in the run's folder, if there is one, and print them; ``most`` is the maximum number of
+    """Measure weights, save the scores if the weights are of a run, and print them; ``most`` is the maximum number of
     uniform problems per size."""
-    recipe, tops, kind, seed = weights.recipe, weights.recipe.tops, kind_of(args), args.seed or 0
+    recipe, tops, kind, seed = weights.recipe, weights.recipe.tops, requested_kind(args), args.seed or 0
     samples = args.samples or SAMPLES  # problems for families and error analyses, which have no precision
     options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
     answers: list[Row] = []

@@ -11,7 +11,7 @@ from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Size
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
-from lengthwise.cli.options import task_sizes
+from lengthwise.cli.options import parse_task_sizes
 from lengthwise.cli.shared import Argument, OutputOptions, ProgressOptions, Words
 from lengthwise.evaluation.harness import write_harness_task
 from lengthwise.experiment.resources import estimate_problems
@@ -59,7 +59,7 @@ def _write_task(args: Options) -> int:
             "export --lm-eval: name a task, its fields, and sizes: --lm-eval addition base=2 --lengths 4,8"
         )
     task = catalog.task(args.lm_eval or "", changes)
-    sizes = task_sizes(task, args.lengths)
+    sizes = parse_task_sizes(task, args.lengths)
     estimate_problems(args.count, max(sizes, key=sum)).check(f"{args.count} problems of a size")
     folder = Path(args.out or f"lengthwise_{task.name.replace('-', '_')}")
     files = [*map(str, write_harness_task(folder, task, sizes, args.count))]

@@ -14,7 +14,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.console import announce_duration, print_result
-from lengthwise.cli.options import jobs_of, parse_launcher
+from lengthwise.cli.options import jobs_or_default, parse_launcher
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import check_problems
 from lengthwise.experiment.recipe import Recipe
@@ -35,11 +35,11 @@ SOURCES = {  # what the sources of estimates mean
 }
 
 
-def announce_scores(
+def announce_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping], kind: Kind = "uniform"
 ) -> None:
-    """Announce how long exact match at these sizes takes, if that is long. Raises UsageError if this machine has too
-    little memory, or there are no such problems."""
+    """Announce how long an evaluation at these sizes takes, if it is long. Raises UsageError if this machine has too
+    little memory, or the task has no problems of these sizes and this kind."""
     what = f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
     demand = estimate_evaluation(recipe, sizes, samples, rules)
     demand.check(what)  # first, since drawing a problem of each size may need much memory
@@ -97,7 +97,7 @@ def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list
     longest = max((row["minutes_each"] for row in recipe_rows if row["missing"]), default=0.0)
     for one in (asked, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(asked, kind))):
         try:
-            at_once = one.max_parallel(jobs_of(args.jobs))
+            at_once = one.max_parallel(jobs_or_default(args.jobs))
         except UsageError:
             at_once = 0
         minutes = max(total / at_once, longest) if at_once else None

@@ -39,7 +39,7 @@ class Options(OutputOptions):
 
 def run(args: Options) -> int:
     """List recipes, studies, weights, runs and parts; with words, those that match every word."""
-    systems, studies = _shipped_recipes(), sources.studies()
+    systems, studies = _read_systems(), sources.studies()
     if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
@@ -77,7 +77,7 @@ def run(args: Options) -> int:
     return print_result(args, None, *shown)
 
 
-def _shipped_recipes() -> list[sources.System]:
+def _read_systems() -> list[sources.System]:
     if (found := sources.systems()) is None:  # their files have changed: import them
         from lengthwise.api import catalog
 
@@ -120,7 +120,7 @@ def _build_overview(systems: Iterable[sources.System], found: Sections) -> Any:
 
 
 def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, str]]:
-    """Return names with their texts; of ``limit`` names or more with the same text, only the first and their number."""
+    """Return names with their texts; ``limit`` or more names with one text become the first name and their number."""
     shown = []
     for text, found in group_by(entries.items(), lambda entry: entry[1]).items():
         names = [name for name, _ in found]

@@ -21,7 +21,7 @@ from lengthwise.base.extras import import_library
 from lengthwise.base.files import one_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
-from lengthwise.cli.parser import flag_of
+from lengthwise.cli.parser import option_flag
 from lengthwise.cli.shared import KindOptions, MeasurementOptions, TrainingOptions
 from lengthwise.experiment import resources
 from lengthwise.experiment.recipe import Recipe, check_stopping
@@ -39,8 +39,8 @@ from lengthwise.training.arithmetic import Matmul
 
 def parse_sizes(text: str) -> list[AnySize]:
     """Parse ``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` · ``1-20x1-40``
-    (every pair); or several joined by commas, without duplicates. Raises UsageError, in one line, if it is invalid or
-    names too many sizes for any machine."""
+    (every pair); or several of these, separated by commas. Duplicates are removed. Raises UsageError for an invalid
+    text, and for more sizes than fit in memory."""
     parts = [_parse_spans(part.strip()) for part in text.split(",")]
     count = sum(math.prod(map(len, spans)) for spans in parts)
     resources.estimate_sizes(count).check(f"{text[:40]}: a row for each size")
@@ -50,20 +50,20 @@ def parse_sizes(text: str) -> list[AnySize]:
     return list(dict.fromkeys(sizes))
 
 
-def task_sizes(task: Task, text: str) -> list[tuple[int, ...]]:
+def parse_task_sizes(task: Task, text: str) -> list[tuple[int, ...]]:
     """Parse sizes for a task: a bare number applies to all of its axes."""
     return [size if isinstance(size, tuple) else (size,) * len(task.axes) for size in parse_sizes(text)]
 
 
 def parse_grid(text: str) -> list[AnySize]:
-    """Parse ``20x40``: every pair up to 20 and 40. Raises UsageError as for sizes, and if it has no pair."""
+    """Parse ``20x40``: every pair up to 20 and 40. Raises UsageError for invalid sizes, and if ``text`` has no x."""
     if "x" not in text:
         raise UsageError(f"{text[:40]!r} is not a grid: write 20x40 for every pair up to 20 and 40")
     return parse_sizes(re.sub(r"(?<![\d-])(\d+)x(\d+)(?![\d-])", r"1-\1x1-\2", text))
 
 
 def _parse_spans(part: str) -> list[range]:
-    """Return the sizes that a part names, per axis."""
+    """Parse one part of a list of sizes, such as ``1-20x1-40``, to a range for each axis."""
     spans = []
     for axis in part.split("x"):
         match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", axis)
@@ -85,18 +85,18 @@ def parse_size(text: str, axes: int) -> tuple[int, ...]:
 # Problems
 
 
-def further_kinds(args: KindOptions) -> list[Kind]:
-    """Return the requested kinds of problems that have their own option."""
+def requested_extra_kinds(args: KindOptions) -> list[Kind]:
+    """Return the kinds of problems that were requested by --hard or --natural."""
     return [kind for kind in ("hard", "natural") if getattr(args, kind)]
 
 
-def kind_of(args: KindOptions) -> Kind:
-    """Return the requested kind of problems. Raises UsageError if there are two."""
-    kinds = further_kinds(args) + ([args.family] if getattr(args, "family", None) else [])
+def requested_kind(args: KindOptions) -> Kind:
+    """Return the requested kind of problems. Raises UsageError if several were requested."""
+    kinds = requested_extra_kinds(args) + ([args.family] if getattr(args, "family", None) else [])
     if len(kinds) > 1:
         raise UsageError(
             "--family cannot be combined with --hard or --natural"
-            if len(further_kinds(args)) < 2
+            if len(requested_extra_kinds(args)) < 2
             else "give --hard or --natural, not both"
         )
     return kinds[0] if kinds else "uniform"
@@ -105,12 +105,12 @@ def kind_of(args: KindOptions) -> Kind:
 # Recipes and folders
 
 
-def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
+def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
     """Return a recipe, given its name, a run, weights on the Hub, or a JSON or YAML file."""
     path = Path(name)
     if name.startswith(PREFIX):
         return read_recipe(weights_folder(name)).change(changes)
-    if folder := run_named(name):
+    if folder := find_run_folder(name):
         return Run.open(folder).recipe.change(changes)
     if path.suffix in (".json", ".yaml", ".yml"):
         return _read_recipe_file(path).change(changes)
@@ -121,7 +121,7 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
     return catalog.recipe(name, changes)
 
 
-def run_named(name: str) -> Path | None:
+def find_run_folder(name: str) -> Path | None:
     """Return a run's folder, given its path or its name in the folder of all runs; None if it is neither."""
     folder = find_run(name)
     is_path = folder == Path(name)  # other folders among the runs, such as results, may have a recipe's name
@@ -164,31 +164,31 @@ def _parse_numbers(tree: Any) -> Any:
     return float(tree) if is_number else tree
 
 
-def check_seeds(recipe: Recipe) -> None:
-    """Raise UsageError if a recipe sets ``data_seed`` to another seed: here each seed draws its own problems."""
+def check_data_seed(recipe: Recipe) -> None:
+    """Raise UsageError if a recipe's ``data_seed`` is not its seed, since each replicate draws its own problems."""
     if recipe.data_seed not in (0, recipe.seed):
-        raise UsageError(f"data_seed={recipe.data_seed}: here every seed draws its own problems: remove it")
+        raise UsageError(f"data_seed={recipe.data_seed}: remove it, since each trained seed draws its own problems")
 
 
-def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
-    """Return replicates with different weights and different problems. Raises UsageError if the recipe sets its own
-    ``data_seed``."""
-    if first is None and count == 1:
+def replicate_recipe(recipe: Recipe, first_seed: int | None, count: int) -> list[Recipe]:
+    """Return ``count`` copies of a recipe with consecutive seeds, for weights and problems. Raises UsageError if the
+    recipe sets its own ``data_seed``."""
+    if first_seed is None and count == 1:
         return [recipe]
-    check_seeds(recipe)
-    start = recipe.seed if first is None else first
+    check_data_seed(recipe)
+    start = recipe.seed if first_seed is None else first_seed
     return [recipe.with_seed(seed) for seed in range(start, start + count)]
 
 
 # Stopping rules
 
 
-def rules_of(args: MeasurementOptions, recipe: Recipe) -> list[Stopping]:
+def choose_rules(args: MeasurementOptions, recipe: Recipe) -> list[Stopping]:
     """Return the requested stopping rules, or the recipe's own. Raises UsageError if one is invalid or does not fit the
     recipe's layout."""
     loops = getattr(args, "loops", None) or ""
     if loops and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", loops):
-        raise UsageError(f"--loops: numbers from 1 up with commas, e.g. 1,8,16, not {loops!r}")
+        raise UsageError(f"--loops: give numbers from 1 up, separated by commas, e.g. 1,8,16, not {loops!r}")
     rules = [*parse_rules(args.stopping), *(After(int(count)) for count in loops.split(",") if count)]
     rules = rules or [recipe.stopping]
     for rule in rules:
@@ -196,7 +196,7 @@ def rules_of(args: MeasurementOptions, recipe: Recipe) -> list[Stopping]:
     return rules
 
 
-def only_rule(texts: Sequence[str]) -> Stopping | None:
+def parse_single_rule(texts: Sequence[str]) -> Stopping | None:
     """Return the requested stopping rule, or None. Raises UsageError if there are several."""
     if len(texts) > 1:
         raise UsageError("this verb uses a single rule: give --stopping once")
@@ -211,8 +211,8 @@ def parse_rules(texts: Sequence[str]) -> list[Stopping]:
 # Processes
 
 
-def jobs_of(jobs: int | None) -> int:
-    """Return the number of concurrent processes."""
+def jobs_or_default(jobs: int | None) -> int:
+    """Return the number of concurrent processes: ``jobs``, or by default one per CPU core, at most 2."""
     return min(2, os.cpu_count() or 1) if jobs is None else jobs
 
 
@@ -231,9 +231,9 @@ def parse_launcher(args: TrainingOptions) -> Launcher:
 
 
 def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
-    """Return the device and the precision of matrix products for a trial in this process: those requested; but the CPU
-    if other machines train, since they may have a GPU that this one lacks. Raises UsageError if the device is invalid,
-    or is missing on this machine."""
+    """Return the device and the precision of matrix products for a trial in this process: the requested ones, or the
+    CPU if other machines train, which may have a GPU that this machine lacks. Raises UsageError if the device is
+    invalid, or is missing on this machine."""
     if isinstance(parse_launcher(args), Local):
         return choose_device(args.device), args.matmul
     try:
@@ -245,22 +245,22 @@ def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
     return torch.device("cpu"), "fp32" if elsewhere else args.matmul
 
 
-# Options of the call that starts trainings, which its processes do not receive.
-OF_THE_CALL = {"json", "quiet", "seeds", "jobs", "on", "dry_run", "measure"}
+# Options that only the starting command uses: its training processes do not receive them.
+CALL_OPTIONS = {"json", "quiet", "seeds", "jobs", "on", "dry_run", "measure"}
 
 
 def training_options(args: TrainingOptions) -> list[str]:
     """Return the options that every training process receives too."""
-    passed = {field.name for field in dataclasses.fields(TrainingOptions)} - OF_THE_CALL
-    return to_words(args, {field.name for field in dataclasses.fields(args)} - passed)
+    passed = {field.name for field in dataclasses.fields(TrainingOptions)} - CALL_OPTIONS
+    return option_words(args, {field.name for field in dataclasses.fields(args)} - passed)
 
 
-def to_words(args: Any, excluded: Collection[str]) -> list[str]:
-    """Return a verb's options as they are typed, except those in ``excluded`` and those at their default."""
+def option_words(args: Any, left_out: Collection[str]) -> list[str]:
+    """Return a verb's options as words of a command line, except those in ``left_out`` and those at their default."""
     words = []
     for field in dataclasses.fields(args):
-        value, flag = getattr(args, field.name), flag_of(field.name)
-        if field.name in excluded or value == field.default or value == []:
+        value, flag = getattr(args, field.name), option_flag(field.name)
+        if field.name in left_out or value == field.default or value == []:
             continue
         if value is True:
             words.append(flag)

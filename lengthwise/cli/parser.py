@@ -42,7 +42,7 @@ _ABOUT = "Train small sequence models on short problems;\nsee whether they solve
 _COMPLETION = """completion: pip install 'lengthwise[complete]', then
   eval "$(register-python-argcomplete lengthwise)"
 """
-_BESIDE = 108  # minimum columns for examples with descriptions beside them
+_WIDE_TERMINAL = 108  # minimum columns for examples with descriptions beside them
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,19 +52,19 @@ class _Parser(argparse.ArgumentParser):
         from lengthwise.base.fields import suggest  # late, so that `--help` need not wait for it
 
         if wrong := re.search(r"VERB: invalid choice: '([^']*)'", message):
-            message = f"there is no verb {wrong[1]!r}{suggest(wrong[1], verbs_of(self))}"
+            message = f"there is no verb {wrong[1]!r}{suggest(wrong[1], verb_parsers(self))}"
         self.exit(2, f"{UsageError(f'{self.prog}: {message}; see `{self.prog} --help`')}\n")
 
 
-def verbs_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each verb, by its name."""
-    return next(action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    return next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all verbs and their options."""
     widest = max(map(len, EXAMPLES))
-    beside = shutil.get_terminal_size().columns >= _BESIDE
+    beside = shutil.get_terminal_size().columns >= _WIDE_TERMINAL
     examples = [f"  lengthwise {text:<{widest}}  {about}" if beside else f"  lengthwise {text}\n      {about}"
                 for text, about in EXAMPLES.items()]  # fmt: skip
     top = _Parser(
@@ -86,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def read_options(verb: str) -> tuple[str, dict[str, Field]]:
-    """Return the description of a verb and its options by name, its own ones first, from the source of its file."""
+    """Read a verb's source file; return its description, and its options by name, shared options last."""
     classes = _read_classes(verb) | _read_classes("shared")
     found: dict[str, Field] = {}
     names = ["Options"]
@@ -105,7 +105,7 @@ def _read_classes(file: str) -> dict[str, tuple[ast.ClassDef, list[Field]]]:
     return {node.name: (node, declared_fields(node, path)) for node in kept}
 
 
-def flag_of(name: str) -> str:
+def option_flag(name: str) -> str:
     """Return the option of a field: ``no_graphs`` → ``--no-graphs``, ``import_`` → ``--import``."""
     return f"--{name.rstrip('_').replace('_', '-')}"
 
@@ -116,13 +116,13 @@ def value_type(field: Field) -> Any:
     return getattr(ranges, name, {"int": int, "float": float}.get(name, str))
 
 
-def _add_option(sub: argparse.ArgumentParser, field: Field) -> None:
+def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
     """Add an option, or a positional argument, to the parser of a verb."""
     name, kind = field.name, field.type.removesuffix(" | None")
     metavar, colon, about = field.about.partition(": ")
-    flag = flag_of(name)
+    flag = option_flag(name)
     if kind == "bool":
-        sub.add_argument(flag, dest=name, action="store_true", help=field.about.replace("%", "%%"))
+        parser.add_argument(flag, dest=name, action="store_true", help=field.about.replace("%", "%%"))
         return
     default = ast.literal_eval(field.default or "None")
     given: dict[str, Any] = {"default": default, "help": field.about.replace("%", "%%")}
@@ -133,7 +133,7 @@ def _add_option(sub: argparse.ArgumentParser, field: Field) -> None:
         # Without a default, argparse would list zero or more words as required.
         given |= {"nargs": count} if count else {}
         given["default"] = [] if count == "*" else default
-        sub.add_argument(name, **given)
+        parser.add_argument(name, **given)
         return
     if kind == "Texts":
         given |= {"action": "append", "default": [*(default or ())]}
@@ -144,4 +144,4 @@ def _add_option(sub: argparse.ArgumentParser, field: Field) -> None:
     else:
         scale = value_type(field)
         given["type"] = get_args(scale)[0] if get_args(scale) else scale
-    sub.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **given)
+    parser.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **given)

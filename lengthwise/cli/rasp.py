@@ -43,22 +43,22 @@ def run(args: Options) -> int:
     with Progress(console=err) as progress:
         line = progress.line(f"{task.name}: rounds")
 
-        def seen(done: int, count: int) -> None:
+        def show_round(done: int, count: int) -> None:
             line.total = count
             line.show(done)
 
-        ran = execute(program(task), task.parse(args.prompt), seen)
+        ran = execute(program(task), task.parse(args.prompt), show_round)
         row, rounds, answer_text = format_state(ran.row), format_rounds(ran), answer(ran, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
         return print_result(args, result)
     # Printed without rich, which takes a minute for the states of thousands of symbols.
-    for shown in [*_state_lines(row, rounds), f"answer {answer_text}"]:
+    for shown in [*_format_states(row, rounds), f"answer {answer_text}"]:
         print(shown if shown.isprintable() else remove_controls(shown))
     return 0
 
 
-def _state_lines(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:
+def _format_states(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:
     """Return a column per part of the state and a line per round; parts are stacked if the terminal is too narrow."""
     width = max(len(row), *map(len, rounds[0])) + 2
     groups = [list(rounds[0])] if 6 + width * len(rounds[0]) <= out.width else [[name] for name in rounds[0]]

@@ -37,7 +37,7 @@ def run(args: Options) -> int:
         for record in records:
             lengths = f"{record['trained_to']} → {record['tested_at']}"
             source = f"{record['system']} ({record['paper']}; {record['standing']})"
-            table.add_row(source, lengths, record["score"], describe_ours(record) or "–")
+            table.add_row(source, lengths, record["score"], describe_own_score(record) or "–")
         tables.append(table)
     return print_result(args, found, *tables)
 
@@ -56,9 +56,9 @@ def read_records(group: str | None = None) -> list[Row]:
     return [record for record in found if group in (None, record["group"])]
 
 
-def describe_ours(record: Row) -> str:
-    """Describe this package's score for a record: the verdict, the mean over seeds, the sizes, a training run's
-    processor time; empty if it has no score for it."""
+def describe_own_score(record: Row) -> str:
+    """Describe this package's score for a record: the verdict, the mean over seeds, the sizes, the processor time of a
+    training run. Return an empty string if there is no such score."""
     if "ours" not in record:
         return ""
     ours = record["ours"]

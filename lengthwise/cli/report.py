@@ -63,7 +63,7 @@ def run(args: Options) -> int:
     """Write tables and figures of runs; with --stopping, the effect of more loops on them."""
     _check_options(args)
     _figure_options(args)
-    args.runs = _runs_among(args.runs)
+    args.runs = _skip_other_folders(args.runs)
     folders = [Path(name) for name in args.runs if is_published(Path(name))]
     if args.matrix:
         return _write_matrix(args, folders)
@@ -87,10 +87,10 @@ def run(args: Options) -> int:
         asked = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
     if args.html:
         check_file("--html", Path(args.html))
-        return _write_page(args, args.html, _open_runs(runs), asked, operations=_operations(args, runs))
+        return _write_page(args, args.html, _open_runs(runs), asked, operations=_operations_per_step(args, runs))
     if args.stopping:
         if asked:
-            raise UsageError(f"{asked[0].folder}: a language model has no loops to report")
+            raise UsageError(f"--stopping: {asked[0].folder} is a language model, which has no loops: omit it")
         return _report_stopping(args, _open_runs(runs))
     collects = gc.isenabled()
     gc.disable()  # it would repeatedly scan a hundred thousand rows
@@ -131,9 +131,9 @@ def _check_options(args: Options) -> None:
         )
 
 
-def _runs_among(names: Sequence[str]) -> list[str]:
-    """Drop sweep folders, and results of ``demo`` stored among runs, from several names such as ``runs/*``, and report
-    which. If all names are such folders, keep them."""
+def _skip_other_folders(names: Sequence[str]) -> list[str]:
+    """Return the names without sweep folders and results of ``demo``, which ``runs/*`` includes, and warn of these. If
+    all names are such folders, return them all."""
     beside, paths = runs_folder().resolve(), {name: Path(name) for name in names}
     among = [name for name, path in paths.items() if (path / "sweep.json").exists()
              or (is_published(path) and path.resolve().parent == beside)]  # fmt: skip
@@ -158,7 +158,7 @@ def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
 
 
 def _write_report(args: Options, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
-    price = _operations(args, runs)
+    price = _operations_per_step(args, runs)
     with show_elapsed("figures", quiet=args.quiet):
         files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, **_figure_options(args))
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
@@ -175,7 +175,7 @@ def _write_report(args: Options, runs: Sequence[RunFolder], asked: Sequence[Inqu
     return print_files(args, files, *shown, **result)
 
 
-def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
+def _operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
     """Return the operations of a step, by the recipe's id without seeds: stored values, otherwise measured. A recipe
     that cannot be built, such as one with a module passed from Python, is left out, with a note."""
     # Grouping raises for runs that cannot be reported together, before any note is printed.
@@ -199,7 +199,7 @@ def _operations(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
 def _write_page(
     args: Options, html: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], **options: Any
 ) -> int:
-    """Write one page of all results. It also runs the models of runs, as many as fit."""
+    """Write one page of all results, with as many of the runs' models as fit, which run in the browser."""
     from lengthwise.viewer.report import exportable_weights, report_page
 
     command = shlex.join(["lengthwise", "report", *args.runs, "--html", html])
@@ -209,7 +209,7 @@ def _write_page(
 
 
 def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
-    """Write the matrix of architectures × tasks, of runs and of the runs in folders of results."""
+    """Write the matrix of architectures × tasks, from run folders and from the runs in folders of results."""
     runs = [run for folder in folders for run in read_published(folder)]
     runs += [_open_run(name) for name in args.runs if Path(name) not in folders]
     rows = matrix_rows(drop_repeats(runs))
@@ -221,7 +221,7 @@ def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
 def _redraw(args: Options, folders: Sequence[Path]) -> int:
     """Redraw the figures of folders of results, in place or into one folder each below ``--out``."""
     if len(folders) < len(args.runs) or args.stopping:
-        raise UsageError("a folder of results is only redrawn: name no runs beside it, and omit --stopping")
+        raise UsageError("the figures of folders of results are only redrawn: name no runs with them, omit --stopping")
     targets = [path_inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
     if len(set(targets)) < len(targets):
         raise UsageError("folders of results with the same name would overwrite each other: report one at a time")

@@ -19,7 +19,14 @@ from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.score_rows import Row
 from lengthwise.cli.console import err, print_files, show_elapsed
 from lengthwise.cli.forecast import forecast
-from lengthwise.cli.options import check_stack, jobs_of, local_device, parse_launcher, seeds_of, training_options
+from lengthwise.cli.options import (
+    check_stack,
+    jobs_or_default,
+    local_device,
+    parse_launcher,
+    replicate_recipe,
+    training_options,
+)
 from lengthwise.cli.shared import Argument, TrainingOptions
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
@@ -66,7 +73,7 @@ def run(args: Options) -> int:
     choices = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
     study = catalog.study(args.study, **{name: value for name, value in choices.items() if value is not None})
     if args.dry_run:
-        plan = [seeds_of(recipe, args.seed, args.seeds) for recipe in study.recipes]
+        plan = [replicate_recipe(recipe, args.seed, args.seeds) for recipe in study.recipes]
         return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
     parse_launcher(args).check()
     device, matmul = local_device(args)
@@ -75,21 +82,21 @@ def run(args: Options) -> int:
         args.samples = study.samples
     if args.stack:  # checked before anything is written
         for recipe in study.recipes:
-            recipes = seeds_of(recipe, args.seed, args.seeds)
+            recipes = replicate_recipe(recipe, args.seed, args.seeds)
             check_seeds(recipes)
             if not all(Run.locate(one).done for one in recipes):
                 rehearse_stacked(recipes, torch.device("cpu"))
     folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
-    runs = {panel.title: _runs_of_panel(args, panel) for panel in study.panels}
+    runs = {panel.title: _select_runs(args, panel) for panel in study.panels}
     options = {
         one.folder: [*training_options(args), *_measurement_options(args, panel, one)]
         for panel in study.panels
         for one in runs[panel.title]
     }
     together = list(chain(*runs.values()))
-    how = {"jobs": jobs_of(args.jobs), "on": parse_launcher(args), "stack": args.stack}
+    how = {"jobs": jobs_or_default(args.jobs), "on": parse_launcher(args), "stack": args.stack}
     with JobPool(together, lambda one: options[one.folder], **how) as fleet:
         follow(fleet, together, err, quiet=args.quiet)
     runs = {
@@ -105,18 +112,18 @@ def run(args: Options) -> int:
     return 0
 
 
-def _runs_of_panel(args: Options, panel: Panel) -> list[Run]:
+def _select_runs(args: Options, panel: Panel) -> list[Run]:
     """Return the requested seeds, and the seeds after them that are already trained."""
     runs = []
     for recipe in panel.recipes:
-        runs += [Run.of(one) for one in seeds_of(recipe, args.seed, args.seeds)]
-        following = (Run.locate(one) for seed in count(args.seed + args.seeds) for one in seeds_of(recipe, seed, 1))
-        runs += takewhile(lambda run: run.done, following)
+        runs += [Run.of(one) for one in replicate_recipe(recipe, args.seed, args.seeds)]
+        further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
+        runs += takewhile(lambda run: run.done, further)
     return runs
 
 
 def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
-    """Measure every run once on problems of its own sealed seed."""
+    """Measure every finished run once on problems of a sealed seed, which nothing else uses."""
     (device, _), samples = local_device(args), args.samples or study.samples
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
@@ -176,18 +183,18 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
 
 
 def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
-    """Return the runs of tasks that were published before and are not in this study: columns of a matrix stay in it."""
+    """Return published runs of tasks that this study lacks, so that a matrix keeps their columns."""
     now = {path_inside(folder, panel.name) for panel in study.panels}
     others = [place for place in sorted(folder.glob("*")) if place not in now and is_published(place)]
     return [run for place in others for run in read_published(place)]
 
 
-def _add_published_runs(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
-    """Return these runs and those that stay in a folder of results: other recipes, and other seeds of these recipes
-    unless they have changed since. They have the order of the folder's recipes, new ones last, then of seeds."""
+def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
+    """Return these runs and the published runs to keep in a folder of results: those of other recipes, and other seeds
+    of these recipes if they are unchanged. Recipes have the folder's order, new recipes last; seeds are in order."""
     seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed
     recipes = {run.outline.name: run.outline.seedless_id for run in runs}
-    before = read_published(place) if is_published(place) else []
+    before = read_published(folder) if is_published(folder) else []
     together: list[RunFolder] = [*runs]
     for one in before:
         same = recipes.get(one.outline.name, one.outline.seedless_id) == one.outline.seedless_id
@@ -198,10 +205,10 @@ def _add_published_runs(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
 
 
 def _publish_panel(
-    args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, prices: Mapping[str, float]
+    args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, operations: Mapping[str, float]
 ) -> list[Path]:
-    """Write a panel's scores and figures; accuracy by loops of adaptive recipes; and the lengths in a fixed set."""
-    files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
+    """Write a panel's scores and figures, accuracy against loops of adaptive recipes, and a fixed set's lengths."""
+    files = publish(runs, folder, title=panel.title, operations=operations, strong=panel.strong)
     rows: dict[str, list[Row]] = defaultdict(list)
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.also else []:
         found = one.rows("depth")

@@ -15,7 +15,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.types import Problems
 from lengthwise.cli.console import err
-from lengthwise.cli.options import kind_of, parse_size, task_sizes
+from lengthwise.cli.options import parse_size, parse_task_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, Words
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
@@ -48,15 +48,15 @@ def run(args: Options) -> int:
         raise UsageError("give a size, or --lengths, not both")
     count, seed = args.count or 5, args.seed or 0
     if args.lengths:
-        sizes = task_sizes(task, args.lengths)
+        sizes = parse_task_sizes(task, args.lengths)
         estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
-        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed, kind=kind_of(args))
+        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed, kind=requested_kind(args))
     elif args.split or args.size is None:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
     else:  # the problems that models are measured on
         size = parse_size(args.size, len(task.axes))
         estimate_problems(count, size).check(f"{count} problems of size {args.size}")
-        problems = fresh_problems(task, size, count, seed=seed, kind=kind_of(args))
+        problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args))
         drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
     digest = _write_problems(args, task, drawn, count)
     if args.lengths:
@@ -64,14 +64,14 @@ def run(args: Options) -> int:
     return 0
 
 
-def _write_problems(args: Options, task: Task, drawn: Iterable[Problems], count: int) -> str:
-    """Write problems as they are drawn; return the digest of their JSON Lines."""
+def _write_problems(args: Options, task: Task, chunks: Iterable[Problems], count: int) -> str:
+    """Write chunks of problems as they are drawn; return the digest of their JSON Lines."""
     digest, done, out = hashlib.sha256(), 0, streams.results()
     # On a terminal the problems themselves show the progress.
     with Progress(quiet=out.isatty(), console=err) as progress:
         line = progress.line(f"{task.name}: problems", count)
         out.write("[" * (args.json and not args.jsonl))
-        for problems in drawn:
+        for problems in chunks:
             lines = "".join(json_lines(task, problems)) if args.jsonl or args.lengths else ""
             digest.update(lines.encode())
             if args.jsonl:

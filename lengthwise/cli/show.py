@@ -45,7 +45,7 @@ def run(args: Options) -> int:
         raise UsageError("show: --problem needs --html FILE, the page that shows it")
     if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
         return _show_part(args)
-    if path := _field_path(args.recipe):
+    if path := _resolve_field(args.recipe):
         return _show_field(args, path)
     if args.recipe in sources.BASES:
         args.recipe = sources.BASES[args.recipe]
@@ -80,10 +80,10 @@ def _write_page(args: Options, html: str) -> int:
 
 def _show_recipe(args: Options) -> int:
     from lengthwise.cli.forecast import SOURCES  # late: these import torch, which parts do not need
-    from lengthwise.cli.options import recipe_of
+    from lengthwise.cli.options import find_recipe
     from lengthwise.training.cost import cost, describe_runner, evaluation_seconds, known_cost
 
-    recipe, minutes = recipe_of(args.recipe, args.changes), None
+    recipe, minutes = find_recipe(args.recipe, args.changes), None
     with show_elapsed(f"{recipe.name}: measuring the cost of a step", quiet=not args.measure):
         price = cost(recipe) if args.measure else known_cost(recipe)
         if args.measure and price.source == "measured":
@@ -116,7 +116,7 @@ def _show_recipe(args: Options) -> int:
 def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
     """Return every field of a part and its parts, with descriptions; values that are not the default are bold."""
     rows, usual = [], {field.name: field.default for field in dataclasses.fields(part)}
-    for field in _find_declared(type(part).__name__).fields:
+    for field in _find_class(type(part).__name__).fields:
         value, name = getattr(part, field.name), f"{path}{field.name}"
         style = "" if value == usual[field.name] else "bold"
         rows.append((name, Text.assemble((fields.text(value), style), (f"  {field.about}", "dim"))))
@@ -128,14 +128,14 @@ def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
 # Parts
 
 
-def _find_declared(name: str) -> sources.ClassDeclaration:
+def _find_class(name: str) -> sources.ClassDeclaration:
     if found := sources.find(name):
         return found
     known = [kind for kinds in sources.parts().values() for kind in kinds]
     raise UsageError(f"show: there is no part {name}; `lengthwise list` shows all parts{fields.suggest(name, known)}")
 
 
-def _check_alone(args: Options) -> None:
+def _check_no_recipe_options(args: Options) -> None:
     """Raise UsageError for options that apply only to recipes."""
     if args.all or args.measure or args.changes:
         raise UsageError(f"show {args.recipe}: --all, --measure and changes apply only to recipes")
@@ -143,8 +143,8 @@ def _check_alone(args: Options) -> None:
 
 def _show_part(args: Options) -> int:
     """Show a part's fields, with their defaults and descriptions."""
-    _check_alone(args)
-    part = _find_declared(args.recipe)
+    _check_no_recipe_options(args)
+    part = _find_class(args.recipe)
     kinds = [kind for kind, base in sources.BASES.items() if base == part.name]
     result = {
         "part": part.name,
@@ -163,7 +163,7 @@ def _show_part(args: Options) -> int:
             format_columns(Text("fields", "bold"), [(field.name, _describe_field(field)) for field in part.fields])
         )
     elif kinds:
-        shown.append(_list_kind(kinds[0]))
+        shown.append(_format_parts(kinds[0]))
     return print_result(args, result, *shown)
 
 
@@ -179,7 +179,7 @@ def _describe_field(field: sources.Field) -> Text:
     return Text.assemble(f"{describe_type(field.type)} {given}", "\n" * bool(field.about), (field.about, "dim"))
 
 
-def _list_kind(kind: str) -> RenderableType:
+def _format_parts(kind: str) -> RenderableType:
     rows = [(name, Text(one.summary)) for name, one in sources.parts()[kind].items()]
     return format_columns(Text("one of", "bold"), rows)
 
@@ -187,7 +187,7 @@ def _list_kind(kind: str) -> RenderableType:
 # Fields
 
 
-def _field_path(name: str) -> list[tuple[sources.ClassDeclaration, sources.Field]] | None:
+def _resolve_field(name: str) -> list[tuple[sources.ClassDeclaration, sources.Field]] | None:
     """Resolve a path such as ``model.positions``: return the classes that have such a field; None if it is not a
     path."""
     *parents, last = name.split(".")
@@ -200,10 +200,10 @@ def _field_path(name: str) -> list[tuple[sources.ClassDeclaration, sources.Field
 
 def _show_field(args: Options, owners: list[tuple[sources.ClassDeclaration, sources.Field]]) -> int:
     """Show the meaning of a field in every part that has it, and its possible values."""
-    _check_alone(args)
+    _check_no_recipe_options(args)
     result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]
     rows = [(f"{owner.name}.{field.name}", _describe_field(field)) for owner, field in owners]
     words = set(re.findall(r"\w+", " ".join(field.type for _, field in owners)))
     kinds = [kind for kind, base in sources.BASES.items() if base in words]
     head = Text(f"{args.recipe}  {owners[0][0].where}", "bold")
-    return print_result(args, result, Group(format_columns(head, rows), *(_list_kind(kind) for kind in kinds)))
+    return print_result(args, result, Group(format_columns(head, rows), *(_format_parts(kind) for kind in kinds)))

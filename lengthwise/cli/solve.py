@@ -11,7 +11,7 @@ from lengthwise.base.files import json_text
 from lengthwise.base.streams import results
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import report_waiting
-from lengthwise.cli.options import only_rule
+from lengthwise.cli.options import parse_single_rule
 from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.recipe import check_stopping
@@ -32,7 +32,7 @@ class Options(OutputOptions):
 def run(args: Options) -> int:
     """Print an answer per prompt; return 1 if some prompts could not be parsed, else 0."""
     solver = Solver(load(args.weights, choose_device(args.device)))
-    if (stopping := only_rule(args.stopping)) is not None:
+    if (stopping := parse_single_rule(args.stopping)) is not None:
         check_stopping(solver.weights.recipe.layout, stopping)
     prompts: Iterable[str] = args.prompts
     if not prompts:
@@ -56,8 +56,8 @@ def run(args: Options) -> int:
 
 
 def _join_grids(lines: Iterable[str], task: Task) -> Iterator[str]:
-    """Join lines that draw a grid of one of the task's shapes to a prompt, with / between them. Empty lines, and lines
-    of another width, end a grid. Other lines are prompts, and so are all lines for a task without grids."""
+    """Join the lines of each grid to one prompt, with / between them. A grid has one of the task's shapes; an empty
+    line or a line of another width ends it. Other lines are prompts; so are all lines for a task without grids."""
     shapes = {task.shape([size] * len(task.axes)) for size in task.first_sizes(100)} - {None}
     widths, block = {shape[1] for shape in shapes if shape}, list[str]()
     for line in lines:

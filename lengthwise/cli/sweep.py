@@ -18,15 +18,15 @@ from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest, size_text
 from lengthwise.cli.console import err, print_files
-from lengthwise.cli.forecast import announce_scores, forecast
+from lengthwise.cli.forecast import announce_evaluation, forecast
 from lengthwise.cli.options import (
-    check_seeds,
-    jobs_of,
+    check_data_seed,
+    find_recipe,
+    jobs_or_default,
     local_device,
     parse_launcher,
     parse_sizes,
-    recipe_of,
-    seeds_of,
+    replicate_recipe,
     training_options,
 )
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
@@ -96,13 +96,13 @@ def run(args: Options) -> int:
 def _parse_sweep(args: Options) -> Sweep:
     """Parse the sweep. Raises UsageError for a sweep that cannot work, before anything is trained."""
     axes, changes = parse(args.changes)
-    recipe = recipe_of(args.recipe, changes)
-    check_seeds(recipe)
+    recipe = find_recipe(args.recipe, changes)
+    check_data_seed(recipe)
     recipe = recipe.with_seed(recipe.seed)  # as in training
     limit = largest_choice(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
-    announce_scores(recipe, sizes, args.samples, [recipe.stopping])
+    announce_evaluation(recipe, sizes, args.samples, [recipe.stopping])
     if args.trials is None:
         points = [change_recipe(recipe, point) for point in grid(axes)]
         rehearse(points[0], *local_device(args))
@@ -110,11 +110,11 @@ def _parse_sweep(args: Options) -> Sweep:
 
 
 def _dry_run(args: Options, sweep: Sweep) -> int:
-    """Print the cost of a grid; for a search, its maximum if all trials cost the same as the recipe."""
+    """Print the cost of a grid; for a search, the maximum cost if each trial costs the same as the recipe."""
     if sweep.trials is None:
-        plan = [_list_replicates(change_recipe(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
+        plan = [_list_replicates(sweep, point) for point in grid(sweep.axes)]
         return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
-    plan = [_list_replicates(sweep.recipe, sweep.seeds * sweep.trials)]
+    plan = [replicate_recipe(sweep.recipe, sweep.recipe.seed, sweep.seeds * sweep.trials)]
     return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
 
 
@@ -131,8 +131,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 
 def _run_grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     points = list(grid(sweep.axes))
-    recipes = [_list_replicates(change_recipe(sweep.recipe, point), sweep.seeds) for point in points]
-    groups = [[Run.of(one) for one in group] for group in recipes]
+    groups = [[Run.of(one) for one in _list_replicates(sweep, point)] for point in points]
     faults = _train(args, sweep, [one for group in groups for one in group])
     rows = [_trial_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
     return [row for row in rows if row["seeds"]], faults
@@ -147,7 +146,7 @@ def _run_search(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], l
     again = {trial.number for trial in waiting}
     while waiting or search.count_finished() < sweep.trials:
         left = sweep.trials - search.count_finished() - len(waiting)
-        active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args.jobs) - len(waiting))))]
+        active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_or_default(args.jobs) - len(waiting))))]
         found, lost = _run_trials(args, sweep, search, active)
         faults, waiting = faults + found, []
         # E.g. a full disk, or a run locked by another process: the next call retries such a trial once.
@@ -157,27 +156,27 @@ def _run_search(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], l
         if lost:
             break
     points = search.points()
-    rows = [_trial_row(sweep, point, _runs_at(sweep, point)) for point in points]
+    rows = [_trial_row(sweep, point, _locate_runs(sweep, point)) for point in points]
     return [row for row in rows if row["seeds"]], faults
 
 
-def _run_trials(args: Options, sweep: Sweep, search: Search, active: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Run these trials to their ends; return the errors, and the trials whose training failed."""
+def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """Run these trials to their end; return the errors, and the trials whose training failed."""
     faults: list[str] = []
     lost: list[Any] = []
-    trials = {trial.number: (trial, search.point(trial)) for trial in active}
+    trials = {trial.number: (trial, search.point(trial)) for trial in pending}
     for seed in range(sweep.seeds):
         runs = {}
         for number, (trial, point) in [*trials.items()]:
             try:
-                runs[number] = Run.of(_list_replicates(change_recipe(sweep.recipe, point), sweep.seeds)[seed])
+                runs[number] = Run.of(_list_replicates(sweep, point)[seed])
             except UsageError as error:  # incompatible values
                 faults.append(str(error))
                 search.tell(trial, None)
                 trials.pop(number)
         faults += _train(args, sweep, list(runs.values()))
         for number, (trial, point) in [*trials.items()]:
-            row = _trial_row(sweep, point, _runs_at(sweep, point)[: seed + 1])
+            row = _trial_row(sweep, point, _locate_runs(sweep, point)[: seed + 1])
             if row["seeds"] <= seed:
                 lost.append(trial)
             elif seed + 1 == sweep.seeds or not search.should_continue(trial, seed, row["exact"]):
@@ -188,24 +187,25 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, active: Sequence[An
     return faults, lost
 
 
-def _list_replicates(recipe: Recipe, count: int) -> list[Recipe]:
-    return seeds_of(recipe, recipe.seed, count)
+def _list_replicates(sweep: Sweep, point: Point) -> list[Recipe]:
+    recipe = change_recipe(sweep.recipe, point)
+    return replicate_recipe(recipe, recipe.seed, sweep.seeds)
 
 
-def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
+def _locate_runs(sweep: Sweep, point: Point) -> list[Run]:
     try:
-        return [Run.locate(one) for one in _list_replicates(change_recipe(sweep.recipe, point), sweep.seeds)]
+        return [Run.locate(one) for one in _list_replicates(sweep, point)]
     except UsageError:
         return []
 
 
 def _train(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
-    """Train and measure what is missing; return the errors, a line each."""
+    """Train and measure the runs that have no scores yet; return a line for each error."""
     # A search may try the same point twice.
     missing = list({one.folder: one for one in runs if _mean_exact(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    with JobPool(missing, lambda _: options, jobs=jobs_of(args.jobs), on=parse_launcher(args)) as fleet:
+    with JobPool(missing, lambda _: options, jobs=jobs_or_default(args.jobs), on=parse_launcher(args)) as fleet:
         follow(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 

@@ -18,20 +18,20 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import ALONE, trained_on
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.console import err, print_result, warn
-from lengthwise.cli.forecast import announce_scores, forecast
+from lengthwise.cli.forecast import announce_evaluation, forecast
 from lengthwise.cli.options import (
-    OF_THE_CALL,
+    CALL_OPTIONS,
     check_stack,
-    further_kinds,
-    jobs_of,
+    choose_rules,
+    find_recipe,
+    find_run_folder,
+    jobs_or_default,
     local_device,
+    option_words,
     parse_launcher,
     parse_sizes,
-    recipe_of,
-    rules_of,
-    run_named,
-    seeds_of,
-    to_words,
+    replicate_recipe,
+    requested_extra_kinds,
 )
 from lengthwise.cli.shared import MeasurementOptions, RecipeOptions, Texts, TrainingOptions
 from lengthwise.evaluation.curves import follow_scores, sizes_without_scores
@@ -89,19 +89,19 @@ class Options(TrainingOptions, MeasurementOptions, RecipeOptions):
 
 def run(args: Options) -> int:
     """Train a recipe with one or several seeds; then measure it."""
-    recipe = recipe_of(args.recipe, args.changes) if args.from_ is None else _continued_recipe(args, args.from_)
+    recipe = find_recipe(args.recipe, args.changes) if args.from_ is None else _recipe_to_continue(args, args.from_)
     check(args.track)
     check_stack(stack=args.stack, compile=args.compile)
     if args.stack and args.no_stack:
         raise UsageError("--stack and --no-stack exclude each other: omit one of them")
     on = parse_launcher(args)
     plan = _plan_measurements(args, recipe)
-    recipes = seeds_of(recipe, args.seed, args.seeds)
+    recipes = replicate_recipe(recipe, args.seed, args.seeds)
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
     if not args.stack:  # --stack checks the engine itself
         on.check()
-    named = run_named(args.recipe)
+    named = find_run_folder(args.recipe)
     own_folder = named if [one.id for one in recipes] == [recipe.id] and not args.changes else None
     if len(recipes) > 1 and process_count() > 1:
         raise UsageError(f"{process_count()} processes train one run together: omit --seeds, or do not use torchrun")
@@ -118,13 +118,13 @@ def run(args: Options) -> int:
         elif own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
             _rehearse(args, recipe, progress)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    if not stack and ((len(runs) > 1 and jobs_of(args.jobs) > 1) or not isinstance(on, Local)):
+    if not stack and ((len(runs) > 1 and jobs_or_default(args.jobs) > 1) or not isinstance(on, Local)):
         return _train_in_processes(args, runs, on)
     lost = [one for one in runs if stack and not one.done]
     for one in runs:
         if one not in lost:
             try:
-                _train_here(args, one, plan)
+                _train_in_this_process(args, one, plan)
             except Diverged:
                 if len(runs) == 1:
                     raise
@@ -136,12 +136,12 @@ def run(args: Options) -> int:
     return 0
 
 
-def _continued_recipe(args: Options, parent: str) -> Recipe:
-    """Return the recipe of a training that continues a run: that run's own, unless another is named."""
+def _recipe_to_continue(args: Options, parent: str) -> Recipe:
+    """Return the recipe with which to continue a run: the run's own recipe, unless another is named."""
     if "=" in args.recipe:  # not a name, but a change of the run's own recipe
         recipe = read_recipe(weights_folder(parent)).change([args.recipe, *args.changes])
     else:
-        recipe = recipe_of(args.recipe, args.changes)
+        recipe = find_recipe(args.recipe, args.changes)
     recipe = continue_from(parent, recipe)
     if recipe.parent and not recipe.parent.state and not args.quiet:
         why = "its optimizer state was not kept (--keep-state) or does not fit"
@@ -156,16 +156,16 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
     new = [path for path in new if not (path / "config.json").exists()]
     if not new:
         return
-    rest = f"to continue from its weights: lengthwise train --from {folder} …"
+    advice = f"to continue from its weights: lengthwise train --from {folder} …"
     if not old.done:
-        rest = f"to finish it, omit the changes: lengthwise train {folder}"
+        advice = f"to finish it, omit the changes: lengthwise train {folder}"
     warn(f"with these changes {folder} is another recipe, trained from step 0 in {new[0]}{', …' * (len(new) > 1)}; "
-         f"{folder} is not changed: {rest}")  # fmt: skip
+         f"{folder} is not changed: {advice}")  # fmt: skip
 
 
-def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int:
-    options = to_words(args, OF_THE_CALL | {"recipe", "changes", "from_", "seed", "stack", "no_stack"})
-    with JobPool(runs, lambda _: options, jobs=jobs_of(args.jobs), on=on) as fleet:
+def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) -> int:
+    options = option_words(args, CALL_OPTIONS | {"recipe", "changes", "from_", "seed", "stack", "no_stack"})
+    with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs), on=launcher) as fleet:
         follow(fleet, runs, err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
     if any(one.done for one in left) or not fleet.failed:
@@ -174,7 +174,7 @@ def _train_in_processes(args: Options, runs: Sequence[Run], on: Launcher) -> int
     return 0
 
 
-def _train_here(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
+def _train_in_this_process(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
     with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
         _train(args, run, progress)
         with send_to_trackers(run, args.track, progress.note), computation_settings(args.threads):
@@ -198,22 +198,22 @@ def _print_runs(args: Options, runs: Sequence[Run]) -> None:
 
 def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
     """Return all measurements. Raises UsageError for invalid options now, not after hours of training."""
-    rules = rules_of(args, recipe)
+    rules = choose_rules(args, recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
-    kinds: list[Kind] = ["uniform", *further_kinds(args)]
+    kinds: list[Kind] = ["uniform", *requested_extra_kinds(args)]
     plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
     if args.curve:
         only = rules if args.curve_samples == args.samples else rules[:1]
         plan.append(Measurement(parse_sizes(args.curve), args.curve_samples, "uniform", only))
     for part in plan:
-        announce_scores(recipe, part.sizes, part.samples, part.rules, part.kind)
+        announce_evaluation(recipe, part.sizes, part.samples, part.rules, part.kind)
     return plan
 
 
-def _uses_stack(args: Options, recipes: Sequence[Recipe], on: Launcher) -> bool:
-    """Return whether seeds train as a stack: on request, or if that is faster. Raises UsageError for options that
+def _uses_stack(args: Options, recipes: Sequence[Recipe], launcher: Launcher) -> bool:
+    """Return whether seeds train as a stack: on request, or if a stack is faster. Raises UsageError for options that
     --stack does not support."""
-    in_processes = args.jobs is not None or not isinstance(on, Local)
+    in_processes = args.jobs is not None or not isinstance(launcher, Local)
     if args.stack and args.keep_state:
         raise UsageError("--stack does not support --keep-state: omit one of them")
     if args.stack and in_processes:
@@ -248,7 +248,7 @@ def _training_arguments(args: Options) -> dict[str, Any]:
 
 
 def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
-    """Run the measurements that a run still lacks, so that a repeated command resumes where it was interrupted."""
+    """Measure only where a run has no scores yet, so that a repeated command resumes where it was interrupted."""
     weights, recipe = run.weights(choose_device(args.device)), run.recipe
     for asked in plan:
         counts = {
@@ -271,9 +271,9 @@ def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Pro
 def _measure_families(
     args: Options, run: Run, sizes: Sequence[AnySize], extra_rules: Sequence[Stopping], progress: Progress
 ) -> None:
-    """Measure what a trained run lacks: families at the shortest sizes, and at the requested sizes up to twice the
-    training length on each axis (with ``--far-families``, at all of them), except those of a map; under the recipe's
-    own rule and ``extra_rules``. A size is measured again if more problems of each family are requested than before.
+    """Measure families where a trained run has no scores yet: at the shortest sizes, and at the requested sizes up to
+    twice the training length on each axis (with ``--far-families``, at all of them), except those of a map; with the
+    recipe's stopping rule and ``extra_rules``. A size is measured again if more problems are requested than before.
     """
     weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
     rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *extra_rules])))

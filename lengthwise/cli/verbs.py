@@ -19,16 +19,16 @@ from pathlib import Path
 
 from lengthwise.base.errors import UsageError, message_of
 from lengthwise.base.fields import validate
-from lengthwise.cli.parser import flag_of, read_options, value_type
+from lengthwise.cli.parser import option_flag, read_options, value_type
 from lengthwise.cli.shared import TrainingOptions
 
 
-def load(args: argparse.Namespace) -> Callable[[], int]:
-    """Import what the verb needs; return it as a function without arguments that returns the exit status. Raises
-    UsageError if an option is invalid."""
+def load_verb(args: argparse.Namespace) -> Callable[[], int]:
+    """Import a verb and the user's modules; return the verb as a function without arguments that returns the exit
+    status. Raises UsageError if an option is invalid."""
     _, declared = read_options(args.verb)
     for name, field in declared.items():
-        value, flag = getattr(args, name), flag_of(name)
+        value, flag = getattr(args, name), option_flag(name)
         if value == "" and field.type == "str | None":
             raise UsageError(f"{flag}: empty; omit it, or give at least one value")
         if isinstance(value, (int, float)) and field.type != "bool":
@@ -63,17 +63,17 @@ def is_problem_file(name: str) -> bool:
     )
 
 
-def _import_module(name: str, asked: str) -> None:
-    """Import a user's module; ``asked`` is the text before its name, for errors. Raises UsageError if the import fails
-    for any reason."""
+def _import_module(name: str, prefix: str) -> None:
+    """Import a user's module; error messages put ``prefix`` before its name. Raises UsageError if the import fails for
+    any reason."""
     from lengthwise.api import catalog
 
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or name.endswith(".py"):
         stem = Path(name.partition(",")[0]).stem
-        several = "" if asked == "check " else "; give it once for each of several"
-        raise UsageError(f"{asked}{name}: name a module, as {asked}{stem}{several}")
+        several = "" if prefix == "check " else "; give it once for each of several"
+        raise UsageError(f"{prefix}{name}: name a module, as {prefix}{stem}{several}")
 
-    _check_module_not_hidden(name, asked)
+    _check_module_not_hidden(name, prefix)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add(importlib.import_module(name))
@@ -87,10 +87,10 @@ def _import_module(name: str, asked: str) -> None:
         last = [*frames, *foreign][-1]
         own = "importlib" not in last.filename
         where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
-        raise UsageError(f"{asked}{name}: {type(error).__name__}{where}: {message_of(error)}") from None
+        raise UsageError(f"{prefix}{name}: {type(error).__name__}{where}: {message_of(error)}") from None
 
 
-def _check_module_not_hidden(name: str, asked: str) -> None:
+def _check_module_not_hidden(name: str, prefix: str) -> None:
     """Raise UsageError if Python finds another module of this name than the file in the working folder."""
     top = name.partition(".")[0]
     own = next((path for path in (Path(top, "__init__.py"), Path(f"{top}.py")) if path.is_file()), None)
@@ -100,6 +100,6 @@ def _check_module_not_hidden(name: str, asked: str) -> None:
         return
     if own and spec and (not spec.origin or Path(spec.origin).resolve() != own.resolve()):
         raise UsageError(
-            f"{asked}{name}: Python has another module of this name ({spec.origin or top}), which hides your {own}: "
+            f"{prefix}{name}: Python has another module of this name ({spec.origin or top}), which hides your {own}: "
             "rename yours"
         )

@@ -330,7 +330,7 @@ def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():
 def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
     """Beyond training where training ends: else a language model is asked what is easier."""
     recipe = catalog.recipe("fop-parity", ["lengths=Natural(top=4,bottom=2)"])
-    monkeypatch.setattr("lengthwise.cli.ask.recipe_of", lambda *_: recipe)
+    monkeypatch.setattr("lengthwise.cli.ask.find_recipe", lambda *_: recipe)
     inquiry, _ = ask_verb._build_inquiry(
         parse(words("http://x/v1", "--like", "fop-parity", "--natural", task="parity"))
     )

@@ -7,7 +7,7 @@ from conftest import command
 
 from lengthwise.base.results import wilson
 from lengthwise.base.score_rows import SOLVED
-from lengthwise.cli.demo import _mark_wrong
+from lengthwise.cli.demo import _mark_wrong_digits
 from lengthwise.cli.entry import build_parser
 from lengthwise.evaluation.solver import Answer
 from lengthwise.report.card import SURE
@@ -43,9 +43,9 @@ def test_the_demo_draws_enough_problems_to_be_sure():
 
 
 def test_an_answer_with_a_digit_too_many_shows_it():
-    said = _mark_wrong("standard-pairs", Answer("60+40", "1100", "100", False, 1, 0.9, 1.2), "100")
+    said = _mark_wrong_digits("standard-pairs", Answer("60+40", "1100", "100", False, 1, 0.9, 1.2), "100")
     assert said.plain.split(maxsplit=1) == ["standard-pairs", "1100  1 of 4 digits wrong"]
-    said = _mark_wrong("standard-pairs", Answer("60+40", "10", "100", False, 1, 0.9, 1.2), "100")
+    said = _mark_wrong_digits("standard-pairs", Answer("60+40", "10", "100", False, 1, 0.9, 1.2), "100")
     assert "2 of 3 digits wrong" in said.plain
 
 

@@ -17,7 +17,7 @@ from lengthwise.base.fields import recorded_name
 from lengthwise.base.ranges import describe_type
 from lengthwise.cli import console, entry
 from lengthwise.cli.completion import add_completers
-from lengthwise.cli.options import recipe_of
+from lengthwise.cli.options import find_recipe
 from lengthwise.registry import sources
 
 WIDTHS = (60, 80, 200)
@@ -182,7 +182,7 @@ def test_a_run_of_one_s_own_part_names_the_way_to_it(tmp_path, capsys):
     for way in (
         lambda: lw.Recipe.read(text),
         lambda: lw.Run.open(tmp_path),
-        lambda: recipe_of(str(tmp_path / "recipe.json"), []),
+        lambda: find_recipe(str(tmp_path / "recipe.json"), []),
     ):
         with pytest.raises(lw.UsageError, match=r"if it is your own, import its module first$"):  # Python has no option
             way()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import entry, verbs
-from lengthwise.cli.options import to_words
-from lengthwise.cli.parser import VERBS, build_parser, read_options, verbs_of
+from lengthwise.cli.options import option_words
+from lengthwise.cli.parser import VERBS, build_parser, read_options, verb_parsers
 from lengthwise.cli.train import Options
 
 
@@ -19,7 +19,7 @@ def test_what_is_read_from_the_source_is_what_is_declared(verb):
     _, read = read_options(verb)
     options = importlib.import_module(f"lengthwise.cli.{verb}").Options
     declared = {field.name: field for field in dataclasses.fields(options)}
-    actions = {action.dest: action for action in verbs_of(build_parser())[verb]._actions}
+    actions = {action.dest: action for action in verb_parsers(build_parser())[verb]._actions}
     assert read.keys() == declared.keys() == actions.keys() - {"help"}
     for name, field in declared.items():
         given = None if field.default is dataclasses.MISSING else field.default
@@ -40,7 +40,7 @@ GIVEN = {
 @given(st.fixed_dictionaries(GIVEN))
 def test_passed_on_words_are_parsed_as_the_same_options(given):
     options = Options(recipe="looped-parity", **given)
-    args = entry.parse(["train", options.recipe, *to_words(options, {"recipe", "changes"})])
+    args = entry.parse(["train", options.recipe, *option_words(options, {"recipe", "changes"})])
     parsed = {field.name: getattr(args, field.name) for field in dataclasses.fields(Options)}
     lists = {name: [*value] for name, value in vars(options).items() if isinstance(value, tuple)}
     assert parsed == vars(options) | lists
@@ -56,4 +56,4 @@ def test_passed_on_words_are_parsed_as_the_same_options(given):
 )
 def test_values_out_of_range_are_refused(words, message):
     with pytest.raises(UsageError, match=message):
-        verbs.load(entry.parse(words.split()))
+        verbs.load_verb(entry.parse(words.split()))

@@ -7,7 +7,7 @@ import pytest
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
-from lengthwise.cli.options import recipe_of
+from lengthwise.cli.options import find_recipe
 
 yaml = pytest.importorskip("yaml")
 
@@ -20,7 +20,7 @@ def test_what_show_prints_is_a_recipe_as_a_whole_or_alone(name, suffix, tmp_path
     for tree in (shown, shown["recipe"]):
         path = tmp_path / f"recipe.{suffix}"
         path.write_text(json.dumps(tree) if suffix == "json" else yaml.safe_dump(tree), encoding="utf-8")
-        assert recipe_of(str(path), ["steps=7"]) == catalog.recipe(name, ["steps=7"])
+        assert find_recipe(str(path), ["steps=7"]) == catalog.recipe(name, ["steps=7"])
 
 
 def test_a_file_may_name_a_recipe_and_what_changes(tmp_path):
@@ -32,9 +32,9 @@ def test_a_file_may_name_a_recipe_and_what_changes(tmp_path):
     )
     changes = ["name=mine", "model.width=32", "optimizer.rate=0.001", "clip=none", "lengths=Uniform(top=12)"]
     wanted = catalog.recipe("looped-parity", [*changes, "watch.sizes=(8,12)"])
-    assert recipe_of(str(path), []) == wanted
+    assert find_recipe(str(path), []) == wanted
     (tmp_path / "mine.json").write_text(json.dumps({"recipe": "looped-parity", "name": "mine"}), encoding="utf-8")
-    assert recipe_of(str(tmp_path / "mine.json"), []) == catalog.recipe("looped-parity", ["name=mine"])
+    assert find_recipe(str(tmp_path / "mine.json"), []) == catalog.recipe("looped-parity", ["name=mine"])
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_a_file_may_name_a_recipe_and_what_changes(tmp_path):
 def test_what_is_wrong_in_a_file_is_said_in_one_line(file, text, told, tmp_path):
     (tmp_path / file).write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match=told) as error:
-        recipe_of(str(tmp_path / file), [])
+        find_recipe(str(tmp_path / file), [])
     assert "\n" not in str(error.value) and file in str(error.value)

@@ -779,7 +779,7 @@ def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
     status, out, _ = told("report", Run.of(recipe("begun")).folder, "--out", tmp_path)
     assert status == 0 and out.startswith("no scores yet: `lengthwise evaluate RUN` measures a run\n")
     status, out, err = told("report", asked.folder, "--stopping")
-    assert (status, out) == (2, "") and err.endswith("has no loops to report\n") and len(err.splitlines()) == 1
+    assert (status, out) == (2, "") and err.endswith("which has no loops: omit it\n") and len(err.splitlines()) == 1
 
 
 # Against parameters

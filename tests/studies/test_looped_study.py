@@ -633,7 +633,7 @@ def test_a_grid_after_several_numbers_of_loops(tmp_path):
     ]
     code, out, err = typed("evaluate", run.folder, "--loops", "0,2")
     assert (code, out) == (2, "")
-    assert "--loops: numbers from 1 up with commas, e.g. 1,8,16, not '0,2'" in err
+    assert "--loops: give numbers from 1 up, separated by commas, e.g. 1,8,16, not '0,2'" in err
 
 
 def test_a_rule_more_is_measured_alone_on_a_grid(tmp_path):
