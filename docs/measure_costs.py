@@ -38,9 +38,9 @@ def main() -> None:
     stored = {key: row for key, row in stored_costs().items() if key in wanted}
     missing = [recipe for key, recipe in wanted.items() if key not in stored]
     with Progress() as progress:
-        line = progress.line("costs", len(missing))
+        line = progress.add_line("costs", len(missing))
         for number, recipe in enumerate(missing):
-            line.show(number, recipe.name)
+            line.update(number, recipe.name)
             seconds = estimate_training(recipe).seconds / recipe.steps
             rows = max(1, min(recipe.batch, round(recipe.batch * BUDGET / seconds)))
             price = cost(recipe, moments=2, rows=rows)

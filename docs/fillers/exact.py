@@ -24,7 +24,7 @@ from fillers.rows import (
 
 from lengthwise.api import catalog
 from lengthwise.base.csv_files import read_csv
-from lengthwise.base.score_rows import Row, scaled_text, share_text, size_text
+from lengthwise.base.score_rows import Row, scaled_accuracy_text, share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, variation
 from lengthwise.studies.looped import TESTED, test_length
 
@@ -202,6 +202,6 @@ def matrix(folder: str) -> str:
         notes = ["scaled"] * last.get("published_scaled", False) + ["second-hand"] * (last.get("standing") != "read")
         published = f"{', '.join([str(last['published']), *notes])} ({last['paper']})" if "paper" in last else ""
         line = [*labels, *(share if share == "" else share_text(share) for share in shares), last.get("family", "")]
-        line.append(scaled_text(last.get("scaled")))
+        line.append(scaled_accuracy_text(last.get("scaled")))
         lines.append([*line, "yes" if last["fitted"] else "no", str(last["seeds"]), str(last["cpu_s"]), published])
     return table_of(lines)

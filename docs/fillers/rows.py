@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from lengthwise.base.results import RunOutline
-from lengthwise.base.score_rows import Row, fit_rows, latest, share_text, size_text
+from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text, training_length_rows
 from lengthwise.report import describe_misfit
 from lengthwise.report.publish import run_columns
 from lengthwise.report.published import PublishedRun, read_published
@@ -30,7 +30,7 @@ def unfitted(folder: str) -> dict[str, str]:
             tops[row["recipe_name"]] = recipe["lengths"]["top"]
     shares: dict[str, list[float]] = defaultdict(list)
     for (name, _), rows in runs.items():
-        shares[name] += [float(row["exact"]) for row in fit_rows(rows, rows[0]["sizes"])]
+        shares[name] += [float(row["exact"]) for row in training_length_rows(rows, rows[0]["sizes"])]
     shares = {name: found for name, found in shares.items() if found}
     said = {name: describe_misfit(statistics.fmean(found), tops[name]) for name, found in shares.items()}
     return {name: f" ({text})" for name, text in said.items() if text}
@@ -67,7 +67,7 @@ def scores_of(folder: str) -> Sequence[Row]:
     return [
         run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
         for run in runs_of(folder)
-        for row in latest(run.rows("scores"))
+        for row in latest_rows(run.rows("scores"))
     ]
 
 

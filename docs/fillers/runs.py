@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fillers.rows import ROOT, unfitted
 
-from lengthwise.base.score_rows import Row, latest, share_text, size_text, uniform_in, worst_rows
+from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text, uniform_rows_by_size, worst_rows
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import card_cells
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
@@ -82,7 +82,7 @@ def shipped(folder: str) -> str:
     rows.append("|---|---|---|---|---|")
     for path in sorted((ROOT / folder).iterdir()):
         recipe = load(path.name).recipe
-        own = [row for row in latest(RunFolder(path).rows("scores")) if row["stopping"] == recipe.stopping.name]
+        own = [row for row in latest_rows(RunFolder(path).rows("scores")) if row["stopping"] == recipe.stopping.name]
         cells = [_longest(own, recipe, below, up_to) for below, up_to in pairwise((0.0, 1.0, 1.5, 2.0))]
         search = searches.get(path.name)
         found = f"{search['failed']:,} of {search['tries']:,}" if search else "–"
@@ -95,7 +95,7 @@ def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str
     """Format scores at the longest measured length between ``below`` and ``up_to`` times the training length."""
     top = recipe.lengths.top
     line = (recipe.sizes(size) for size in range(int(up_to * top), int(below * top), -1))
-    uniform = uniform_in(rows)
+    uniform = uniform_rows_by_size(rows)
     sizes = next((size for size in line if size in uniform), None)
     if sizes is None:
         return "–"

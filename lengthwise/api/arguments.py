@@ -66,7 +66,7 @@ def recipe_of_model(model: ModelSpec | nn.Module, task: Task | str, **given: Any
         "optimizer": AdamW(rate=1e-3),
         "schedule": Schedule("cosine", warmup=0.05),
     }
-    return Recipe(name=f"{fields.kebab(name)}-{chosen.name}", task=chosen, model=spec, **usual | given)
+    return Recipe(name=f"{fields.to_kebab_case(name)}-{chosen.name}", task=chosen, model=spec, **usual | given)
 
 
 def task_from(task: Task | str) -> Task:
@@ -148,13 +148,13 @@ def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> li
     if stopping is None:
         return None
     several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
-    rules = [literals.parse(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
+    rules = [literals.parse_literal(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
     return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
 
 
 def _quote(value: object) -> str:
     """Return a value as short text, to be quoted in an error."""
-    text = quote_value(value, longest=61)
+    text = quote_value(value, max_length=61)
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from lengthwise.base.errors import quote_value
-from lengthwise.base.fields import Config, build, kebab, kinds, subclasses_of, suggest
+from lengthwise.base.fields import Config, build, dataclass_subclasses, part_classes, suggest, to_kebab_case
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.lengths import Lengths
@@ -41,7 +41,7 @@ PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, 
 def parts() -> dict[str, dict[str, type[Config]]]:
     """Return the classes of parts of recipes by kind and name, including a user's own imported ones."""
     import_parts()
-    return {name: kinds(base) for name, base in PARTS.items()}
+    return {name: part_classes(base) for name, base in PARTS.items()}
 
 
 def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
@@ -122,7 +122,9 @@ def add(module: ModuleType) -> None:
     for base in PARTS.values():
         # Skip classes that were redefined, e.g. by a reload.
         found = [
-            cls for cls in subclasses_of(base) if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls
+            cls
+            for cls in dataclass_subclasses(base)
+            if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls
         ]
         others = {cls.__name__: cls for cls in found if cls.__module__ != module.__name__}
         for cls in found:
@@ -181,7 +183,7 @@ def _find_by_name(what: str, name: str, known: dict[str, Any]) -> Any:
         near = suggest(name, known) if isinstance(name, str) else ""
         if what == "recipe" and not near:
             near = "; import your own by --import MODULE"
-        if what == "recipe" and name in {kebab(kind) for kind in kinds(Task)}:
+        if what == "recipe" and name in {to_kebab_case(kind) for kind in part_classes(Task)}:
             own = [one for one in known if one.endswith(f"-{name}")]
             near = f"; it is a task, of which there are {', '.join(own[:3])} and others" if own else "; it is a task"
         raise UsageError(f"{what}: {quote_value(name)} is not {few}{near}")
@@ -218,5 +220,5 @@ def study(name: str, **choices: Any) -> Study:
 def task(name: str, changes: Iterable[str] = ()) -> Task:
     """Return a task by its name in the shell (``addition``), with ``name=value`` changes to its fields."""
     import_parts()
-    cls = _find_by_name("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})
+    cls = _find_by_name("task", name, {to_kebab_case(kind): cls for kind, cls in part_classes(Task).items()})
     return build(cls, changes)

@@ -7,7 +7,7 @@ from types import ModuleType
 from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import path_of
+from lengthwise.base.files import to_path
 from lengthwise.base.quantities import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
@@ -53,7 +53,7 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
 
 def find_faults(name: str, *, words: bool = False, grid: bool = False) -> list[str]:
     """Return the faults of a file of problems, or of a data set's folder, with their lines."""
-    return list_faults(path_of(name).resolve(), form_of(words=words, grid=grid))
+    return list_faults(to_path(name).resolve(), form_of(words=words, grid=grid))
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.base.formatting import PrintedTable
-from lengthwise.base.results import RULE, AnySize, Fate, group_seeds, name_of_seeds, verdict_of_seeds
+from lengthwise.base.results import RULE, AnySize, Fate, group_seeds, seeds_name, seeds_verdict
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.fate import measure_fate
@@ -40,12 +40,12 @@ class Fates(PrintedTable, list[Fate]):
         """Return ``HEADS``, and a line of cells for each of the weights; a recipe's seeds share a line, with the
         smallest and the largest number."""
         return HEADS, [
-            [name_of_seeds(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
+            [seeds_name(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
              *(_format_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
                for k in (*LATER, seeds[0].after[-1])),
              *(_format_span([values[-1] for values in courses], "{:.0e}".format) for courses in
                zip(*((fate.moved, fate.moved_over_two) for fate in seeds), strict=True)),
-             verdict_of_seeds(seeds)] for seeds in group_seeds(self)
+             seeds_verdict(seeds)] for seeds in group_seeds(self)
         ]  # fmt: skip
 
     def title(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lengthwise.api import catalog
 from lengthwise.api.arguments import texts_from
-from lengthwise.base.fields import kebab
+from lengthwise.base.fields import to_kebab_case
 from lengthwise.base.formatting import Listing
 from lengthwise.registry import sources
 
@@ -19,7 +19,9 @@ def list_recipes(*words: str) -> Listing:
 
 def list_tasks(*words: str) -> Listing:
     """Return all tasks, with a sentence each; with ``words``, those with every word in name or sentence."""
-    return _filter_entries({kebab(name): _first_sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words)
+    return _filter_entries(
+        {to_kebab_case(name): _first_sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words
+    )
 
 
 def list_models(*words: str) -> Listing:

@@ -30,7 +30,7 @@ def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
     Raises UsageError for a module with weights that no ``reset_parameters`` draws.
     """
     with rng.preserve_generators():
-        rng.seed_torch(rng.address(seed, "weights"))
+        rng.seed_torch(rng.derive_seed(seed, "weights"))
         if not isinstance(module, nn.Module):
             try:
                 found: Any = module()

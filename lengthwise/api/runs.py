@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.base.formatting import as_html, as_text
-from lengthwise.base.quantities import duration
+from lengthwise.base.formatting import format_html_table, format_listing
+from lengthwise.base.quantities import duration_text
 from lengthwise.base.results import Score
-from lengthwise.base.score_rows import latest, share_text, size_text
+from lengthwise.base.score_rows import latest_rows, share_text, size_text
 from lengthwise.report.scored import Scores
 from lengthwise.runs import run
 
@@ -21,10 +21,10 @@ class Run(run.Run):
 
     @property
     def scores(self) -> Scores:
-        """The saved scores, one per size, kind of problems and rule (see ``latest``); empty before an evaluation."""
+        """The saved scores, one per size, problems and rule (see ``latest_rows``); empty before an evaluation."""
         names = [field.name for field in fields(Score)]
         rows: list[dict[str, Any]] = [
-            {"whole_row": None} | row | {"sizes": tuple(row["sizes"])} for row in latest(self.rows("scores"))
+            {"whole_row": None} | row | {"sizes": tuple(row["sizes"])} for row in latest_rows(self.rows("scores"))
         ]
         return Scores([Score(**{name: row[name] for name in names if name in row}) for row in rows], self.outline)
 
@@ -38,15 +38,15 @@ class Run(run.Run):
         return loss_figure([self])
 
     def _repr_html_(self) -> str:
-        return as_html(repr(self), self._facts())
+        return format_html_table(repr(self), self._facts())
 
     def __str__(self) -> str:
-        return as_text(repr(self), self._facts())
+        return format_listing(repr(self), self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
         about, scores, own = self.about(), self.scores, self.recipe.stopping.name
         rule = own if own in scores.rules else next(iter(scores.rules), own)
-        ended = f"trained in {duration(about['wall_s'])}" if about else "training has not ended"
+        ended = f"trained in {duration_text(about['wall_s'])}" if about else "training has not ended"
         measured = [one for one in scores if (one.problems, one.stopping) == ("uniform", rule)]
         shares = [f"{size_text(one.sizes)}: {share_text(one.exact, 3)}" for one in measured]
         what = "exact match" if rule == own else f"exact match, {rule}"

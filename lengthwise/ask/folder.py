@@ -10,7 +10,7 @@ from typing import Any
 
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import fields
-from lengthwise.base.files import path_inside, read_tree, write_json
+from lengthwise.base.files import path_inside, read_json_object, write_json
 from lengthwise.base.results import InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
@@ -53,7 +53,7 @@ class InquiryRun(InquiryFolder):
         """Open an existing folder. Raises UsageError if it is not an inquiry's."""
         path = folder / "asked.json"
         import_parts()
-        tree = read_tree(path)
+        tree = read_json_object(path)
         tree.pop("outline", None)
         try:
             return InquiryRun(folder, fields.decode(Inquiry, tree))

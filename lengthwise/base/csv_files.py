@@ -14,22 +14,22 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import check_regular, one_line, read_text, remove, write
+from lengthwise.base.files import check_regular, error_line, read_text, remove, write
 from lengthwise.base.schemas import SizeText
 from lengthwise.base.score_rows import Row, size_text
 
 # Text columns, even if a value looks like a number: a run's id may be 2276e59742.
-WORDS = frozenset(
+TEXT_COLUMNS = frozenset(
     ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
 )
 MAX_TEXT = 2**28  # bytes; limits what a small compressed file may unpack to
 NESTED = {dict, list, tuple}
 
 
-def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf) -> Path:
-    """Write rows of any kind atomically; return the path written. Columns appear in the order in which rows first name
-    them. Lists are written as 20x40, dictionary entries as columns ``exact.8``, None as an empty cell. A file of more
-    than ``packed_above`` bytes is compressed, as ``path`` + .gz. Raises UsageError without rows."""
+def write_csv(path: Path, rows: Iterable[Row], *, compress_above: float = math.inf) -> Path:
+    """Write rows atomically; return the path written. Columns appear in the order in which rows first name them. Lists
+    are written as 20x40, dictionary entries as columns ``exact.8``, None as an empty cell. A file of more than
+    ``compress_above`` bytes is compressed, as ``path`` + .gz. Raises UsageError if there are no rows."""
     columns, flat = flatten_rows(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
@@ -38,15 +38,14 @@ def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf
     writer.writerow(columns)
     writer.writerows(map(row.get, columns) for row in flat)
     content, packed = text.getvalue().encode(), path.with_name(f"{path.name}.gz")
-    target, other = (path, packed) if len(content) <= packed_above else (packed, path)
+    target, other = (path, packed) if len(content) <= compress_above else (packed, path)
     write(target, content if target == path else gzip.compress(content, mtime=0))
     remove(other)
     return target
 
 
 def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
-    """Return the columns in the order in which rows first name them, and the rows flattened for CSV (see
-    ``write_csv``)."""
+    """Return the columns' names, and the rows as flat dictionaries (see ``write_csv``)."""
     flat: list[Row] = []
     for row in rows:
         if NESTED.isdisjoint(map(type, row.values())):
@@ -64,8 +63,8 @@ def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read rows written by ``write_csv``: sizes become lists again, ``exact.8`` an entry of ``exact``. Raises
-    UsageError for invalid sizes, and for a line with more cells than columns."""
+    """Read rows written by ``write_csv``: sizes become lists again, the column ``exact.8`` becomes an entry of
+    ``exact``. Raises UsageError for invalid sizes, and for a line with more cells than columns."""
     found: list[Row] = []
     for number, line in enumerate(csv.DictReader(_read_lines(path)), 1):
         row: Row = {}
@@ -88,7 +87,7 @@ def read_csv(path: Path) -> list[Row]:
 
 def _read_lines(path: Path) -> list[str]:
     """Return the lines of a text file or, if it does not exist, of its compressed form ``path`` + .gz; empty if neither
-    exists. Raises UsageError if it is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
+    exists. Raises UsageError if a file is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
     packed = path.with_name(f"{path.name}.gz")
     if path.exists() or not packed.exists():
         return read_text(path).splitlines() if path.exists() else []
@@ -97,15 +96,15 @@ def _read_lines(path: Path) -> list[str]:
             content = file.read(MAX_TEXT + 1)
         text = content.decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({one_line(error)})") from None
+        raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
     if len(content) > MAX_TEXT:
         raise UsageError(f"{packed}: unpacks to more than the limit, {MAX_TEXT:,} bytes")
     return text.splitlines()
 
 
-def _parse_cell(name: str, cell: str) -> Any:
-    """Parse a cell as a bool or a finite number; return other cells, and those of text columns, unchanged."""
-    if name in WORDS:
+def _parse_cell(column: str, cell: str) -> Any:
+    """Parse a cell as a bool or a finite number. Text columns, and cells of other kinds, are returned unchanged."""
+    if column in TEXT_COLUMNS:
         return cell
     if cell in ("True", "False"):
         return cell == "True"

@@ -1,6 +1,6 @@
-"""Exceptions for users, and the safe display of foreign text in their messages."""
+"""Exceptions for users, and the safe display of foreign text in error messages."""
 
-LONGEST = 2000  # maximum characters of a message
+MAX_MESSAGE = 2000  # characters
 
 
 class UsageError(ValueError):
@@ -11,26 +11,26 @@ class UsageError(ValueError):
 
     def __init__(self, message: object = "") -> None:
         text = remove_controls(str(message))
-        super().__init__(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+        super().__init__(text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…")
 
 
 class UnknownPart(UsageError):
-    """The kind of a part that no imported module defines; a user's module may define it."""
+    """Raised for the name of a part that no imported module defines; a user's module may define it."""
 
 
 class NotImported(UsageError):
-    """A file names a part that no imported module defines. The command line imports modules by ``--import``."""
+    """Raised for a file that names a part that no imported module defines; ``--import`` imports a module."""
 
 
 class Diverged(UsageError):
-    """Training whose loss became NaN or infinite. Its last finite checkpoint is kept."""
+    """Raised when a training loss becomes NaN or infinite. The last finite checkpoint is kept."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was asked to stop. Its checkpoint is written, and the same call resumes from it.
+    """Raised when training was asked to stop. Its checkpoint is written, and the same call resumes from it.
 
-    It is a ``KeyboardInterrupt``, not an ``Exception``: a loop that skips failed models must stop here, not train the
-    next one.
+    This is a ``KeyboardInterrupt``, not an ``Exception``, so that a loop that catches exceptions to skip failed models
+    stops too.
     """
 
 
@@ -44,24 +44,25 @@ _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_
 
 
 def remove_controls(text: str) -> str:
-    """Return foreign text as one printable line: control characters are removed, which disables escape sequences."""
+    """Return foreign text as one printable line, without control characters, so that escape sequences have no
+    effect."""
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
-def message_of(error: BaseException) -> str:
-    """Return an error's text. The ``__str__`` of a user's own error class may fail."""
+def error_text(error: BaseException) -> str:
+    """Return an error's message, or a replacement if the ``__str__`` of a user's own error class fails."""
     try:
         return str(error)
     except Exception:
         return "its message cannot be printed"
 
 
-def quote_value(value: object, *, quoted: bool = True, longest: int = 80) -> str:
-    """Return a foreign value as text of at most ``longest`` characters, to be quoted in an error."""
+def quote_value(value: object, *, quoted: bool = True, max_length: int = 80) -> str:
+    """Return a foreign value as text of at most ``max_length`` characters, to be quoted in an error."""
     try:
         text = repr(value) if quoted or not isinstance(value, str) else value
     except ValueError:  # Python refuses to print integers of thousands of digits
         return "a number of thousands of digits"
     except Exception:  # raised by the `__repr__` of a user's own class
         return f"a {type(value).__name__}"
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

@@ -9,8 +9,8 @@ from lengthwise.base.errors import UsageError
 
 
 def import_library(module: str, extra: str, reason: str = "") -> Any:
-    """Import and return an optional library. Raises UsageError with the ``reason`` why it is needed if it is
-    missing."""
+    """Import and return an optional library. If it is missing, raises UsageError with the ``reason`` why it is
+    needed."""
     try:
         return importlib.import_module(module)
     except ImportError:

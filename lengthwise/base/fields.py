@@ -4,8 +4,8 @@ A dataclass is written as ``{"kind": "Parity", …}``. The kind is looked up amo
 declared type, so a file can only name classes that the program has already imported, and it cannot run code. A wrong
 name raises UsageError, which suggests the closest valid one.
 
-A field's type is a number, a word, ``Literal``, a tuple, a part, or one of these or None; ``Annotated`` adds a range
-(see ``ranges``). ``TypedDict`` describes rows of files; it may also hold dictionaries.
+A field's type is a number, a word, ``Literal``, a tuple, a part, or one of these types or None; ``Annotated`` adds a
+range (see ``ranges``). ``TypedDict`` describes rows of files; its values may also be dictionaries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, cast
 
 from lengthwise.base.errors import UnknownPart, UsageError, quote_value
-from lengthwise.base.literals import parse, write_literal
+from lengthwise.base.literals import parse_literal, write_literal
 from lengthwise.base.origin import is_shipped
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
     single = {
         name for name, one in signature.parameters.items() if one.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
     }
-    held = {name: kind for name, kind in kinds.items() if name in single and _can_hold(kind)}
+    checkable = {name: kind for name, kind in kinds.items() if name in single and _is_checkable(kind)}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -61,18 +61,18 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
         except TypeError as error:
             wrong = next((name for name in kwargs if name not in signature.parameters), "")
             raise TypeError(f"{function.__name__}: {error}{suggest(wrong, signature.parameters)}") from None
-        for name in held.keys() & bound.arguments.keys():
-            bound.arguments[name] = validate(held[name], bound.arguments[name], name)
+        for name in checkable.keys() & bound.arguments.keys():
+            bound.arguments[name] = validate(checkable[name], bound.arguments[name], name)
         return function(*bound.args, **bound.kwargs)
 
     return call
 
 
-def _can_hold(kind: Any) -> bool:
+def _is_checkable(kind: Any) -> bool:
     options = [option for option in typing.get_args(kind) if option is not type(None)]
     if typing.get_origin(kind) in (Annotated, typing.Union, types.UnionType):
         single = typing.get_origin(kind) is Annotated or len(options) == 1
-        return single and _can_hold(options[0])
+        return single and _is_checkable(options[0])
     plain = kind in (bool, int, float, str) or typing.get_origin(kind) is Literal
     return plain or (isinstance(kind, type) and issubclass(kind, Config))
 
@@ -90,18 +90,19 @@ def field_types(kind: type) -> Mapping[str, Any]:
     }
 
 
-def encode(value: Any, choose: Callable[[Any], Iterable[dataclasses.Field[Any]]] = dataclasses.fields) -> Any:
-    """Convert a dataclass, recursively, with the fields that ``choose`` returns, to values that JSON can hold."""
+def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field[Any]]] = dataclasses.fields) -> Any:
+    """Convert a dataclass, recursively, with the fields that ``choose_fields`` returns, to values that JSON can
+    hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        tree = {f.name: encode(getattr(value, f.name), choose) for f in choose(value)}
+        tree = {f.name: encode(getattr(value, f.name), choose_fields) for f in choose_fields(value)}
         return {"kind": recorded_name(type(value))} | tree
     if isinstance(value, tuple):
-        return [encode(part, choose) for part in value]
+        return [encode(part, choose_fields) for part in value]
     return value
 
 
 def identity_fields(value: Any) -> Any:
-    """Encode as ``encode`` does, but leave out fields at their defaults, and those with the metadata
+    """Encode as ``encode`` does, but leave out fields at their defaults, and fields with the metadata
     ``identity=False``, which do not change results."""
     return encode(value, lambda part: [f for f in _non_default_fields(part) if f.metadata.get("identity", True)])
 
@@ -121,15 +122,15 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
 def override(part: T, changes: Iterable[str]) -> T:
     """Return a copy with ``name=value`` changes applied in order, e.g. ``model=Transformer model.width=32``.
 
-    Values are numbers, words, ``true``, ``false``, ``none``, kinds with or without fields (``Curriculum(top=20,
+    Values are numbers, words, ``true``, ``false``, ``none``, classes with or without fields (``Curriculum(top=20,
     every=60)``), and tuples. Raises UsageError if a name, a type or a value is wrong.
     """
     return decode(type(part), _apply_changes(encode(part), changes))
 
 
 def build(kind: type[T], changes: Iterable[str]) -> T:
-    """Build a part of this kind from its defaults and ``name=value`` changes (see ``override``). Raises UsageError if a
-    field without a default is missing."""
+    """Build a part of class ``kind`` from its defaults and ``name=value`` changes (see ``override``). Raises UsageError
+    if a field without a default is missing."""
     given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, kind)) if f.default is not MISSING}
     return decode(kind, _apply_changes({"kind": kind.__name__} | given, changes))
 
@@ -140,37 +141,37 @@ def _apply_changes(tree: Any, changes: Iterable[str]) -> Any:
         name, equals, text = change.partition("=")
         if not equals or not name:
             raise UsageError(f"write a change as name=value, not {quote_value(change)}")
-        _set_at_path(tree, name.split("."), parse(text, name), name)
+        _set_at_path(tree, name.split("."), parse_literal(text, name), name)
     return tree
 
 
-def parts_in(value: Any) -> Iterator[Any]:
-    """Yield a dataclass and, recursively, those in its fields and tuples."""
+def nested_parts(value: Any) -> Iterator[Any]:
+    """Yield a dataclass and, recursively, the dataclasses in its fields and tuples."""
     if isinstance(value, tuple):
-        yield from chain.from_iterable(map(parts_in, value))
+        yield from chain.from_iterable(map(nested_parts, value))
     elif dataclasses.is_dataclass(value):
         yield value
-        yield from chain.from_iterable(parts_in(getattr(value, f.name)) for f in dataclasses.fields(value))
+        yield from chain.from_iterable(nested_parts(getattr(value, f.name)) for f in dataclasses.fields(value))
 
 
-def text(part: Any) -> str:
+def part_text(part: Any) -> str:
     """Return a part as a user would type it: ``MaxConfidence(per=batch)``, ``Oracle``. Fields at their defaults, and
-    those whose metadata say ``shown=False``, are left out."""
+    fields with the metadata ``shown=False``, are left out."""
     if isinstance(part, tuple):
-        return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
+        return f"({', '.join(map(part_text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
         return write_literal(part) if isinstance(part, str) else str(part)
     named = [f.name for f in _non_default_fields(part) if f.metadata.get("shown", True)]
-    inside = ", ".join(f"{name}={text(getattr(part, name))}" for name in named)
+    inside = ", ".join(f"{name}={part_text(getattr(part, name))}" for name in named)
     return type(part).__name__ + (f"({inside})" if inside else "")
 
 
 def changed_fields(part: Any) -> list[tuple[str, str]]:
     """Return the name and the typed form of each field that is not at its default."""
-    return [(f.name, text(getattr(part, f.name))) for f in _non_default_fields(part)]
+    return [(f.name, part_text(getattr(part, f.name))) for f in _non_default_fields(part)]
 
 
-def _set_at_path(tree: Any, path: list[str], value: Any, name: str) -> None:
+def _set_at_path(tree: Any, path: list[str], value: Any, full_name: str) -> None:
     *parents, last = path
     for step in parents:
         if isinstance(tree, list) and _is_index(tree, step):
@@ -179,7 +180,7 @@ def _set_at_path(tree: Any, path: list[str], value: Any, name: str) -> None:
             tree = tree[step]
         else:
             names = [key for key in tree if key != "kind"] if isinstance(tree, dict) else []
-            raise UsageError(f"{name}: there is no such field as {step}{suggest(step, names)}")
+            raise UsageError(f"{full_name}: there is no such field as {step}{suggest(step, names)}")
     if isinstance(tree, list) and _is_index(tree, last):
         tree[int(last)] = value
     elif isinstance(tree, dict):
@@ -187,7 +188,7 @@ def _set_at_path(tree: Any, path: list[str], value: Any, name: str) -> None:
             value = {"kind": value}  # so that later changes can name its fields
         tree[last] = value
     else:
-        raise UsageError(f"{name}: there is no such field as {last}")
+        raise UsageError(f"{full_name}: there is no such field as {last}")
 
 
 def _is_index(parts: list[Any], step: str) -> bool:
@@ -201,11 +202,11 @@ def validate(kind: Any, value: Any, path: str) -> Any:
     if origin is Annotated:
         value = validate(options[0], value, path)
         for rule in options[1:]:
-            if demand := rule.demand(value):
-                raise UsageError(f"{path} must be {demand}, not {quote_value(value)}")
+            if broken := rule.broken_requirement(value):
+                raise UsageError(f"{path} must be {broken}, not {quote_value(value)}")
         return value
     if origin is Literal:
-        value = "none" if value is None and "none" in options else value  # `parse` reads the word none as None
+        value = "none" if value is None and "none" in options else value  # `parse_literal` reads the word none as None
         if any(type(value) is type(option) and value == option for option in options):
             return value
         raise UsageError(f"{path}: {quote_value(value)} is not one of: {', '.join(map(str, options))}")
@@ -247,9 +248,9 @@ def _validate_row(kind: Any, options: tuple[Any, ...], value: Any, path: str) ->
     return value
 
 
-def all_fit(kind: Any, rows: Sequence[Any]) -> bool:
-    """Return whether rows fit a ``TypedDict``, checked column by column: ten times as fast as ``validate``, which names
-    the error. It may return False for rows that ``validate`` accepts, never True for rows that do not fit."""
+def rows_fit(kind: Any, rows: Sequence[Any]) -> bool:
+    """Return whether rows fit a ``TypedDict``. Checking by columns is ten times as fast as ``validate``, which names
+    the error. The result may be False for rows that ``validate`` accepts, but never True for rows that do not fit."""
     if not {*map(type, rows)} <= {dict}:
         return False
     for name, hint in field_types(kind).items():
@@ -271,26 +272,26 @@ def _column_fits(kind: Any, values: Sequence[Any]) -> bool:
         return _column_fits(options[0], [*names]) and _column_fits(options[1], [*parts])
     if origin is tuple and options[1:] == (Ellipsis,):
         inside = _column_fits(options[0], [*chain.from_iterable(values)])
-        return inside and not any(rule.demand(value) for rule in rules for value in {*map(tuple, values)})
+        return inside and not any(rule.broken_requirement(value) for rule in rules for value in {*map(tuple, values)})
     if kind is float and not all(map(math.isfinite, values)):
         return False
-    # If both ends are in a range of numbers, all values are.
+    # If the smallest and the largest number are in a range, all are.
     tried = (min(values), max(values)) if kind in (int, float) else {*values}
-    return kind in (int, float, str) and not any(rule.demand(value) for rule in rules for value in tried)
+    return kind in (int, float, str) and not any(rule.broken_requirement(value) for rule in rules for value in tried)
 
 
-def _validate_part(base: Any, value: Any, path: str) -> Any:
+def _validate_part(base_class: Any, value: Any, path: str) -> Any:
     where = path or "recipe"
-    if not isinstance(base, type) or base is Any:
-        raise UsageError(f"{where}: a field is a number, a word, a tuple or a part, not {base}")
-    if isinstance(value, base):
+    if not isinstance(base_class, type) or base_class is Any:
+        raise UsageError(f"{where}: a field is a number, a word, a tuple or a part, not {base_class}")
+    if isinstance(value, base_class):
         if not getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False):
             name = type(value).__name__
             raise UsageError(f"{name} is not a frozen dataclass: write @dataclass(frozen=True) above it")
         return value
     if isinstance(value, str):
         value = {"kind": value}
-    known = kinds(base)
+    known = part_classes(base_class)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         fields = (
             f"; set a field of it as {path}.FIELD={quote_value(value)}"
@@ -328,11 +329,11 @@ def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     return cls(**given)
 
 
-def kinds(base: type) -> dict[str, type]:
-    """Return all imported dataclasses that a field of type ``base`` may hold, by name. Raises UsageError if a user's
-    class has the name of one of the package's classes, which it would silently replace in every recipe."""
+def part_classes(base_class: type) -> dict[str, type]:
+    """Return all imported dataclasses that a field of type ``base_class`` may hold, by name. Raises UsageError if a
+    user's class has the name of a class of the package: it would silently replace that class in every recipe."""
     found: dict[str, type] = {}
-    for cls in sorted(subclasses_of(base), key=lambda cls: cls.__name__):
+    for cls in sorted(dataclass_subclasses(base_class), key=lambda cls: cls.__name__):
         if (other := found.get(recorded_name(cls))) and is_shipped(other) != is_shipped(cls):
             own = other if is_shipped(cls) else cls
             raise UsageError(f"{own.__module__}.{own.__name__}: the package has a part of this name; rename yours")
@@ -341,20 +342,20 @@ def kinds(base: type) -> dict[str, type]:
 
 
 def recorded_name(cls: type) -> str:
-    """Return the name of a part in files and recipe ids: its class's name or, if the class was renamed, its first name,
-    kept as ``recorded_name``."""
+    """Return the name of a part in files and recipe ids: its class's name or, if the class was renamed, its original
+    name, which the class keeps as ``recorded_name``."""
     return vars(cls).get("recorded_name", cls.__name__)
 
 
-def subclasses_of(base: type) -> Iterator[type]:
-    """Yield all imported dataclasses that a field of type ``base`` may hold; several may share a name."""
-    if dataclasses.is_dataclass(base) and not base.__name__.startswith("_"):
-        yield base
-    for subclass in base.__subclasses__():
-        yield from subclasses_of(subclass)
+def dataclass_subclasses(base_class: type) -> Iterator[type]:
+    """Yield all imported dataclasses that a field of type ``base_class`` may hold, even if some have the same name."""
+    if dataclasses.is_dataclass(base_class) and not base_class.__name__.startswith("_"):
+        yield base_class
+    for subclass in base_class.__subclasses__():
+        yield from dataclass_subclasses(subclass)
 
 
-def kebab(name: str) -> str:
+def to_kebab_case(name: str) -> str:
     """Return a class's name as typed in the shell: ``BinarySum`` → ``binary-sum``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 

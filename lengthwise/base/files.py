@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError, message_of, quote_value, remove_controls
+from lengthwise.base.errors import UsageError, error_text, quote_value, remove_controls
 from lengthwise.base.quantities import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
@@ -39,11 +39,11 @@ _TEMPORARY = re.compile(
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
-def write(path: Path, content: bytes, *, make: bool = True) -> None:
-    """Replace a file atomically. With ``make``, create its folder if needed. Raises UsageError if the file cannot be
-    written, or is a link."""
+def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
+    """Replace a file atomically. With ``make_folder``, create its folder if needed. Raises UsageError if the file
+    cannot be written, or is a link."""
     with translate_disk_errors(path.parent):
-        if make:
+        if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         check_no_link(path)
         remove_temporary_files(path.parent, path.name)
@@ -60,26 +60,26 @@ def write(path: Path, content: bytes, *, make: bool = True) -> None:
             part.unlink(missing_ok=True)
 
 
-def append(path: Path, text: bytes) -> int:
-    """Append lines to a file, all or none, after removing an incomplete last line. Return the file's size in bytes.
+def append(path: Path, lines: bytes) -> int:
+    """Append all lines to a file or none, after removing an incomplete last line. Return the file's size in bytes.
     Raises UsageError if the file is a link or too large, OSError if it cannot be written."""
     check_no_link(path)
     with open(path, "ab+", buffering=0, opener=_open) as file:
         state = os.fstat(file.fileno())
         _refuse_link(path, state)  # the file may have been replaced since the check
-        _check_size(path, state.st_size + len(text), MAX_TEXT_BYTES)
+        _check_size(path, state.st_size + len(lines), MAX_TEXT_BYTES)
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         if file.read() not in (b"", b"\n"):
             file.seek(0)
             size = file.truncate(file.read().rfind(b"\n") + 1)
         try:
-            if file.write(text) < len(text):
+            if file.write(lines) < len(lines):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:  # e.g. the disk is full: remove the part that was written
             file.truncate(size)
             raise
-        return size + len(text)
+        return size + len(lines)
 
 
 def remove(path: Path) -> None:
@@ -99,14 +99,14 @@ def path_inside(folder: Path, *names: str) -> Path:
     return path
 
 
-def check_tree(folder: Path) -> Path:
-    """Return a folder that a library writes to by itself. Raises UsageError if a link in it leads out of it, or a file
-    has other hard links."""
-    where = folder.resolve()
+def check_links_inside(folder: Path) -> Path:
+    """Return a folder to which a library will write. Raises UsageError if a link inside it leads out of it, or a file
+    in it has other hard links."""
+    resolved = folder.resolve()
     with translate_disk_errors(folder):
         for path in (Path(at, name) for at, folders, files in os.walk(folder) for name in (*folders, *files)):
             state = path.lstat()
-            leads_out = stat.S_ISLNK(state.st_mode) and not path.resolve().is_relative_to(where)
+            leads_out = stat.S_ISLNK(state.st_mode) and not path.resolve().is_relative_to(resolved)
             if leads_out or stat.S_ISREG(state.st_mode):
                 _refuse_link(path, state)
     return folder
@@ -131,9 +131,9 @@ def _open(name: str, flags: int) -> int:
     return os.open(name, flags | _FLAGS, 0o666)
 
 
-def check_file(option: str, path: Path) -> None:
-    """Raise UsageError if the file named by an option cannot be written; create its folder if needed. Called before
-    long work."""
+def check_writable(option: str, path: Path) -> None:
+    """Raise UsageError if the file named by an option cannot be written; create its folder if needed. Long work calls
+    this first."""
     if is_folder(path):
         raise UsageError(f"{option} {path}: that is a folder; name a file in it")
     check_no_link(path)
@@ -171,14 +171,15 @@ def _finite_or_null(tree: Any) -> Any:
 
 
 def check_regular(path: Path) -> Path:
-    """Return the path. Raises UsageError if it exists and is not a regular file: reading a pipe could block."""
+    """Return the path. Raises UsageError if something other than a regular file exists there, e.g. a pipe, which could
+    block a reader."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: not a regular file; remove it")
     return path
 
 
-def path_of(value: str | Path) -> Path:
-    """Return an argument as a path. Raises UsageError if it is not a valid one, or too long."""
+def to_path(value: str | Path) -> Path:
+    """Return an argument as a path. Raises UsageError if it is not a valid path, or too long."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
         raise UsageError(f"give a name or a folder, not {quote_value(value)}")
     try:
@@ -205,9 +206,9 @@ def read_bytes(path: Path, max_bytes: float = MAX_TEXT_BYTES) -> bytes:
         return file.read(size)  # bounded: some system files have no end
 
 
-def _check_size(path: Path, size: int, most: float) -> None:
-    if size > most:
-        raise UsageError(f"{path}: too large: {bytes_text(size)}; the limit is {bytes_text(most)}")
+def _check_size(path: Path, size: int, max_bytes: float) -> None:
+    if size > max_bytes:
+        raise UsageError(f"{path}: too large: {bytes_text(size)}; the limit is {bytes_text(max_bytes)}")
 
 
 def read_text(path: Path) -> str:
@@ -219,20 +220,20 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path}: cannot be read ({reason})") from None
 
 
-def read_tree(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises UsageError if the file cannot be read or holds something else."""
     return parse_object(read_text(path), str(path))
 
 
-def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
-    """Parse a JSON object; NaN and infinity become None. Raises UsageError, which begins with ``where``, if it is
-    something else."""
+def parse_object(text: str | bytes, source: str) -> dict[str, Any]:
+    """Parse a JSON object; NaN and infinity become None. If the text is something else, raises UsageError with
+    ``source``, the text's origin."""
     try:
         tree = _DECODER.decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON ({one_line(error)})") from None
+        raise UsageError(f"{source}: not JSON ({error_line(error)})") from None
     if not isinstance(tree, dict):
-        raise UsageError(f"{where}: not a JSON object")
+        raise UsageError(f"{source}: not a JSON object")
     return tree
 
 
@@ -243,14 +244,14 @@ def _parse_number(text: str) -> float | None:
 _DECODER = json.JSONDecoder(parse_float=_parse_number, parse_constant=_parse_number)  # earlier versions wrote NaN
 
 
-def one_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an error's message on one line, shortened."""
-    return remove_controls(message_of(error))[:200]
+    return remove_controls(error_text(error))[:200]
 
 
 def remove_temporary_files(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files that killed processes left: of all files, or of the one called ``name``. A file is removed
-    only if ``write`` named it, and its process is known to have ended or the file is a day old."""
+    """Remove temporary files that killed processes left behind: those of all files, or of the file ``name``. Only files
+    named by ``write`` are removed, once their process is known to have ended or they are a day old."""
     try:
         entries = [*os.scandir(folder)]
     except PermissionError:  # such a folder may still be writable
@@ -282,11 +283,11 @@ def _process_scope() -> str:
     return hashlib.blake2b("\n".join(facts).encode(errors="replace"), digest_size=6).hexdigest()
 
 
-def _is_alive(process: int) -> bool:
+def _is_alive(process_id: int) -> bool:
     if os.name == "nt":  # where signal 0 is Ctrl-C
         return True
     try:
-        os.kill(process, 0)
+        os.kill(process_id, 0)
     except PermissionError:
         return True
     except (ProcessLookupError, OverflowError):
@@ -303,16 +304,16 @@ def translate_disk_errors(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder}: cannot be written to ({error.strerror or error})") from None
 
 
-def read_rows(schema: Any, path: Path, damaged: list[UsageError] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a JSON Lines file. All lines are parsed as one list, in half the time; only a file with a
-    damaged row is read again line by line.
+def read_rows(schema: Any, path: Path, errors: list[UsageError] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a JSON Lines file. All lines are first parsed as one list, which takes half the time; a file
+    with a damaged row is then read line by line.
 
-    Raises UsageError for a damaged row. If ``damaged`` is given, leave such rows out and append their errors to it.
+    Raises UsageError for a damaged row; if ``errors`` is given, such rows are left out and their errors are appended.
     """
     lines = read_bytes(path).split(b"\n")[:-1]
     with suppress(ValueError, RecursionError):
         rows = _DECODER.decode(f"[{b','.join(lines).decode()}]")
-        if len(rows) == len(lines) and fields.all_fit(schema, rows):
+        if len(rows) == len(lines) and fields.rows_fit(schema, rows):
             return rows
     rows = []
     for number, line in enumerate(lines, 1):
@@ -320,7 +321,7 @@ def read_rows(schema: Any, path: Path, damaged: list[UsageError] | None = None) 
         try:
             rows.append(fields.decode(schema, parse_object(line, where), where))
         except UsageError as error:
-            if damaged is None:
+            if errors is None:
                 raise UsageError(f"{error}; delete that line") from None
-            damaged.append(error)
+            errors.append(error)
     return rows

@@ -6,26 +6,26 @@ import html
 import textwrap
 from collections.abc import Iterable, Sequence
 
-WIDE = 100  # maximum characters of a line
+MAX_WIDTH = 100  # characters of a line
 
 
-def as_text(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Format a title and, below it, a line per name with its text; long texts are wrapped."""
+def format_listing(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Format a title and, below it, one line for each name and its text; long texts are wrapped."""
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0) + 4
-    lines = [textwrap.fill(text, WIDE, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
+    lines = [textwrap.fill(text, MAX_WIDTH, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
              for name, text in rows]  # fmt: skip
     return "\n".join([title, *lines])
 
 
-def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
+def format_html_table(title: str, rows: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> str:
     """Format a table for a notebook; all text is escaped."""
-    top = "".join(f"<th>{html.escape(head)}</th>" for head in heads)
+    top = "".join(f"<th>{html.escape(head)}</th>" for head in headings)
     body = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{html.escape(text)}</td>' for text in row) + "</tr>"
         for row in rows
     )
-    head = f"<thead><tr>{top}</tr></thead>" if heads else ""
+    head = f"<thead><tr>{top}</tr></thead>" if headings else ""
     return f"<p><b>{html.escape(title)}</b></p><table>{head}<tbody>{body}</tbody></table>"
 
 
@@ -52,16 +52,16 @@ class PrintedTable:
 
     def _repr_html_(self) -> str:
         heads, rows = self.table()
-        return as_html(self.title(), rows, heads)
+        return format_html_table(self.title(), rows, heads)
 
 
 class Listing(dict[str, str]):
     """Names, each with a sentence that describes it; printed as a table."""
 
     def __str__(self) -> str:
-        return as_text(f"{len(self)} found", self.items())
+        return format_listing(f"{len(self)} found", self.items())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return as_html(f"{len(self)} found", self.items())
+        return format_html_table(f"{len(self)} found", self.items())

@@ -20,13 +20,13 @@ WORDS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w.-])({PATH})|(?<![\w-])(?:{WORD
 PLAIN = ("True", "False", "None")  # Python keywords that keep their meaning
 
 
-def parse(text: str, name: str = "value") -> Any:
+def parse_literal(text: str, name: str = "value") -> Any:
     """Parse an override's value into JSON values, without running any code in it.
 
-    Raises UsageError if it is not a number, a word, a kind with fields, or a tuple.
+    Raises UsageError if it is not a number, a word, a class with fields, or a tuple.
     """
     try:
-        return _to_value(ast.parse(WORDS.sub(_quote, text.strip()), mode="eval").body)
+        return _to_value(ast.parse(WORDS.sub(_quote_word, text.strip()), mode="eval").body)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -36,8 +36,8 @@ def parse(text: str, name: str = "value") -> Any:
         ) from None
 
 
-def _quote(match: re.Match[str]) -> str:
-    """Quote a match where Python would misread it: a dash as subtraction, a slash as division, or a keyword."""
+def _quote_word(match: re.Match[str]) -> str:
+    """Quote a match that Python would misread: a dash as subtraction, a slash as division, or a keyword."""
     word = match[0]
     if match[1]:
         return word
@@ -47,7 +47,7 @@ def _quote(match: re.Match[str]) -> str:
 
 
 def write_literal(text: str) -> str:
-    """Return a text in a form that ``parse`` reads back: a word unchanged, anything else in quotes."""
+    """Return a text in a form that ``parse_literal`` reads back: a word unchanged, anything else in quotes."""
     return text if re.fullmatch(WORD, text) else repr(text)
 
 

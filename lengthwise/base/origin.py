@@ -15,13 +15,13 @@ def is_shipped(cls: type) -> bool:
 
 
 def is_foreign(cls: type) -> bool:
-    """Return whether neither this package, torch nor Python's builtins define the class."""
+    """Return whether the class is defined outside this package, torch and Python's builtins."""
     return _root_package(cls) not in KNOWN
 
 
-def is_own(cls: type) -> bool:
-    """Return whether a user's own code defines the class: it is foreign, and not from Python or an installed
-    package."""
+def is_user_code(cls: type) -> bool:
+    """Return whether a user's own code defines the class: it is foreign, and belongs neither to Python's standard
+    library nor to an installed package."""
     path = source_file(cls)
     installed = path is not None and "site-packages" in path.parts
     return is_foreign(cls) and _root_package(cls) not in STANDARD and not installed

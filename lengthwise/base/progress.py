@@ -20,16 +20,16 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from lengthwise.base.quantities import duration
+from lengthwise.base.quantities import duration_text
 from lengthwise.base.terminal import Terminal
 
 EVERY = 10.0  # seconds between lines in a log
 BAR = 12  # characters of a bar
 SOON = 1.0  # seconds between updates in a notebook
-TELLING = 0.005  # fraction of the work after which the remaining time is estimated; the first pieces are often small
+ESTIMABLE = 0.005  # fraction of the work after which the remaining time is estimated; the first pieces are often small
 
 
-class Line:
+class ProgressLine:
     """The progress of one piece of work: ``done`` of ``total``, in any unit, and a note."""
 
     def __init__(self, label: str, total: float | None, done: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class Line:
         self.done = self.first = done
         self.start, self.end = time.monotonic(), math.inf
 
-    def show(self, done: float, note: str = "") -> None:
+    def update(self, done: float, note: str = "") -> None:
         """Update the amount done and the note."""
         self.done, self.note = done, note
         if self.total and done >= self.total:
@@ -57,10 +57,10 @@ class Line:
         """Return the fraction done and, once it can be estimated, the remaining time as text."""
         seconds, gone = self.seconds, self.done - self.first
         if self.end < math.inf:
-            return f"done in {duration(seconds)}"
-        time_text = f"{duration(seconds)} so far"
-        if self.total and gone >= TELLING * self.total:
-            time_text = f"{duration(seconds * (self.total - self.done) / gone)} left"
+            return f"done in {duration_text(seconds)}"
+        time_text = f"{duration_text(seconds)} so far"
+        if self.total and gone >= ESTIMABLE * self.total:
+            time_text = f"{duration_text(seconds * (self.total - self.done) / gone)} left"
         return f"{self.fraction:.0%}  {time_text}" if self.total else time_text
 
     def describe(self) -> str:
@@ -73,7 +73,7 @@ class Progress:
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.quiet, self.console = quiet, console or Terminal(stderr=True)
-        self.lines: list[Line] = []
+        self.lines: list[ProgressLine] = []
         self.page: Any = None  # the handle of a notebook's output
         self.display: AbstractContextManager[None] | None = None
 
@@ -93,10 +93,10 @@ class Progress:
         """Print a message, even if ``quiet``."""
         self.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def line(self, label: str, total: float | None = None, done: float = 0.0) -> Line:
-        """Add a piece of work, ``done`` of which an earlier call has completed; without ``total``, no remaining time is
+    def add_line(self, label: str, total: float | None = None, done: float = 0.0) -> ProgressLine:
+        """Add a piece of work, of which an earlier call has completed ``done``. Without ``total``, no remaining time is
         shown."""
-        self.lines.append(Line(label, total, done))
+        self.lines.append(ProgressLine(label, total, done))
         return self.lines[-1]
 
     @contextmanager
@@ -131,7 +131,7 @@ class Progress:
     def _replace_page(self) -> None:
         from IPython.display import HTML, display  # type: ignore[import-not-found] (a notebook has it)
 
-        rows = HTML("".join(as_bar(line) for line in self.lines))
+        rows = HTML("".join(format_bar(line) for line in self.lines))
         if self.page is None:
             self.page = display(rows, display_id=True)
         else:
@@ -156,7 +156,7 @@ def _repeat(show: Callable[[], None], seconds: float) -> Iterator[None]:
         thread.join()
 
 
-def as_bar(line: Line) -> str:
+def format_bar(line: ProgressLine) -> str:
     """Format a line as plain HTML."""
     value = f' value="{line.fraction:.4f}"' if line.total else ""
     return f"<div>{html.escape(line.label)} <progress{value}></progress> {html.escape(line.describe())}</div>"

@@ -9,7 +9,7 @@ DAY, YEAR = 86_400, 365 * 86_400
 FOREVER = 1e5 * YEAR
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Format a time: ``8 s``, ``3 min``, ``2.5 h``, ``4 days``."""
     if seconds >= FOREVER:
         return "more than 100,000 years"
@@ -21,11 +21,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{seconds:.0f} s"
 
 
-def bytes_text(count: float) -> str:
+def bytes_text(byte_count: float) -> str:
     """Format a number of bytes: ``329 MB``."""
     units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
-    power = min(len(units) - 1, int(math.log(max(count, 1), 1000)))
-    return f"{count / 1000**power:,.0f} {units[power]}" if count < 1e22 else "more than 10⁴ EB"
+    power = min(len(units) - 1, int(math.log(max(byte_count, 1), 1000)))
+    return f"{byte_count / 1000**power:,.0f} {units[power]}" if byte_count < 1e22 else "more than 10⁴ EB"
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

@@ -1,6 +1,7 @@
-"""The values that a field may hold, as part of its type: ``rate: NotNegative``, ``base: Annotated[int, Range(2, 10)]``.
+"""Limits on a field's values, as part of its type: ``rate: NotNegative``, ``base: Annotated[int, Range(2, 10)]``.
 
-``fields`` checks them wherever a value comes from: Python, an override, a file.
+``fields`` checks a value against them, whether it comes from Python, an override or a file. ``broken_requirement``
+describes what a value must be, or returns None if it is valid.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
-PRACTICAL = 10_000  # a larger upper bound only rules out impossible sizes, so messages leave it out
+LARGEST_SHOWN = 10_000  # a larger upper bound only rules out impossible sizes, so messages leave it out
 
 
 @dataclass(frozen=True)
@@ -24,39 +25,39 @@ class Range:
     high: float = math.inf
     ends: str = "closed"
 
-    def demand(self, value: float) -> str | None:
+    def broken_requirement(self, value: float) -> str | None:
         low = value > self.low if self.ends == "open" else value >= self.low
         high = value <= self.high if self.ends == "closed" else value < self.high
         return None if low and high else self._describe(too_low=not low)
 
     def __str__(self) -> str:
         low, high = self._describe(too_low=True), self._describe(too_low=False)
-        return low if low == high or self.high >= PRACTICAL else f"{low} and {high}"
+        return low if low == high or self.high >= LARGEST_SHOWN else f"{low} and {high}"
 
     def _describe(self, too_low: bool) -> str:
         least = f"above {self.low:g}" if self.ends == "open" else f"{self.low:g} or more"
         most = f"{self.high:g} or less" if self.ends == "closed" else f"below {self.high:g}"
-        if math.isinf(self.low) or math.isinf(self.high) or self.high >= PRACTICAL:
+        if math.isinf(self.low) or math.isinf(self.high) or self.high >= LARGEST_SHOWN:
             return least if too_low else most
         return f"{self.low:g} to {self.high:g}" if self.ends == "closed" else f"{least} and {most}"
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Words that a regular expression matches in full; ``about`` describes them for users."""
+    """Words that a regular expression matches in full; ``description`` describes them for users."""
 
     regex: str
-    about: str
+    description: str
 
-    def demand(self, value: str) -> str | None:
-        return None if re.fullmatch(self.regex, value) else self.about
+    def broken_requirement(self, value: str) -> str | None:
+        return None if re.fullmatch(self.regex, value) else self.description
 
 
 @dataclass(frozen=True)
 class Printable:
     """Text on one line, without control characters."""
 
-    def demand(self, value: str) -> str | None:
+    def broken_requirement(self, value: str) -> str | None:
         return None if value.isprintable() else "one line of printable characters"
 
 
@@ -67,7 +68,7 @@ class TupleLength:
     low: int
     high: int
 
-    def demand(self, value: Sequence[Any]) -> str | None:
+    def broken_requirement(self, value: Sequence[Any]) -> str | None:
         return None if self.low <= len(value) <= self.high else f"{self.low} to {self.high} values"
 
 
@@ -97,15 +98,15 @@ def describe_type(annotation: str) -> str:
 
 
 def _describe_annotated(match: re.Match[str]) -> str:
-    return _describe_kind(match[1], Range(*ast.literal_eval(match[2])))
+    return _describe_number(match[1], Range(*ast.literal_eval(match[2])))
 
 
-def _describe_kind(kind: str, bounds: Range) -> str:
-    return kind if bounds.low <= -PRACTICAL else f"{kind} ({bounds})"
+def _describe_number(kind: str, bounds: Range) -> str:
+    return kind if bounds.low <= -LARGEST_SHOWN else f"{kind} ({bounds})"
 
 
 _SPELLED = {
-    name: _describe_kind(get_args(alias)[0].__name__, get_args(alias)[1])
+    name: _describe_number(get_args(alias)[0].__name__, get_args(alias)[1])
     for name, alias in list(globals().items())
     if get_origin(alias) is Annotated and isinstance(get_args(alias)[1], Range)
 }

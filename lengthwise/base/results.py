@@ -12,8 +12,8 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.ranges import Count, Name, OneLine, Seed, Size, Sizes
 from lengthwise.base.score_rows import Row, group_by, size_text
 
-# How problems are drawn: "uniform" at given sizes; "natural" from the task's own distribution over sizes; a family's
-# name; "hard" from the family that is the task's harder set; or "every" problem of a size.
+# The kind of a set of problems: "uniform" (random, at given sizes), "natural" (from the task's own distribution over
+# sizes), a family's name, "hard" (the task's harder set, which is one family), or "every" (all problems of a size).
 Kind = str
 
 AnySize = int | tuple[int, ...]  # one number is used on all of a task's axes (``Recipe.sizes``)
@@ -24,8 +24,8 @@ NORMAL = 1.959964  # the normal quantile of a 95 % interval
 
 @dataclass(frozen=True)
 class Outcomes:
-    """A digest of a score's problems, and which answers were right, so that scores on the same problems can be
-    paired."""
+    """A digest of a score's problems, and which answers were right, so that two scores on the same problems can be
+    compared problem by problem."""
 
     problems: bytes  # a digest of the problems, in their order
     right: bytes  # a byte for each problem: 1 if the whole answer is right, else 0
@@ -48,13 +48,12 @@ class Score:
     loops: float  # loops used, mean over problems
     precision: float | None = None  # half the interval's width at which sampling stopped early; None: it did not
     family: str | None = None  # "alone": a family measured without the others; None: with all families, or no family
-    together: int | None = None  # batch size of a rule that chooses one loop per batch; None: one loop per problem
+    together: int | None = None  # batch size of a rule that chooses one loop for a batch; None: one loop per problem
     distinct: int | None = None  # number of different problems among ``count``; None: all differ, or unknown
     fixed_set: bool | None = None  # True: drawn with repetition from the test part of a fixed set
     chance: float | None = None  # the per-symbol accuracy of guessing; None: the layout does not report it
-    at_limit: float | None = (
-        None  # fraction of problems stopped only by the rule's limit; None: the rule stops nowhere else
-    )
+    # Fraction of problems that were stopped by the rule's limit on loops; None: the rule has no other criterion.
+    at_limit: float | None = None
     ran: float | None = None  # loops run to choose ``loops``, mean over problems; None: the rule reads no outputs
     final: float | None = None  # fraction whose final part (``Task.final_after``) is right; None: answers have none
     outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: unknown
@@ -118,22 +117,22 @@ class InquiryOutline:
 
 
 def independent_trials(count: int, together: int | None = None) -> float:
-    """Return the effective number of independent trials of ``count`` problems (Kish 1965). If a rule chose one loop for
-    each batch of ``together`` problems, it is the number of batches, since one choice decides a whole batch; a partial
+    """Return the effective number of independent trials in ``count`` problems (Kish 1965). If a rule chose one loop for
+    each batch of ``together`` problems, the batches are counted, since one choice decides a whole batch; a partial
     batch counts for less. Answers within a batch may differ, so an interval may be wider than necessary."""
     full, rest = divmod(count, together or 1)
     return count**2 / (full * (together or 1) ** 2 + rest**2)
 
 
-def problems_counted(row: Mapping[str, Any]) -> int:
-    """Return the number of problems that a score's interval counts. Repeats from the test part of a fixed set add no
-    information and are not counted; repeats from a task's own distribution are."""
+def counted_problems(row: Mapping[str, Any]) -> int:
+    """Return the number of problems that a score's interval counts. Problems repeated from the test part of a fixed set
+    add no information and are counted once; problems that a task's own distribution repeats are all counted."""
     return row["distinct"] if row.get("fixed_set") else row["count"]
 
 
 def trials(row: Mapping[str, Any]) -> float:
     """Return the effective number of independent trials of a score's row."""
-    return independent_trials(problems_counted(row), row.get("together"))
+    return independent_trials(counted_problems(row), row.get("together"))
 
 
 def wilson(share: float, count: float, z: float = NORMAL) -> tuple[float, float]:
@@ -164,10 +163,10 @@ class Claim:
     exact: float | None = None  # the figure as exact match, if it can be plotted
 
 
-MATRIX_TIMES = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in training lengths
+MATRIX_TIMES = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in multiples of the training length
 
 
-# How the answers and states of looped weights change in the loops after T(n).
+# Thresholds that describe how the answers and states of looped weights change in the loops after T(n).
 
 STILL = 5e-4  # mean relative movement below which a state counts as standing still
 SLOW = 0.05  # below which it counts as slow: between standing still and moving
@@ -181,8 +180,8 @@ RULE = (
 
 @dataclass(frozen=True)
 class Fate:
-    """Answers and states of one set of weights, loop by loop; ``after`` counts loops from each problem's own T(n).
-    ``seed`` drew the problems, ``trained_seed`` trained the weights."""
+    """The accuracy and the movement of the states of one set of weights, loop by loop; ``after`` counts loops from each
+    problem's own T(n). ``seed`` drew the problems; the weights were trained with ``trained_seed``."""
 
     weights: str
     recipe: str
@@ -201,9 +200,9 @@ class Fate:
     path: list[list[float]] = field(repr=False)  # loop × 2: its states, projected on two principal components
     map_planned: int = 0  # T(n) of that problem
 
-    def exact_after(self, after: int) -> float:
-        """Return exact match ``after`` loops beyond T(n)."""
-        return self.exact[self.after.index(after)] or 0.0
+    def exact_after(self, loops: int) -> float:
+        """Return exact match ``loops`` loops beyond T(n)."""
+        return self.exact[self.after.index(loops)] or 0.0
 
     @property
     def verdict(self) -> str:
@@ -231,12 +230,12 @@ def group_seeds(fates: Iterable[Fate]) -> list[list[Fate]]:
     return [*group_by(fates, lambda fate: (fate.recipe, fate.task, fate.sizes)).values()]
 
 
-def name_of_seeds(seeds: Sequence[Fate]) -> str:
-    """Return the name of one set of weights, or the recipe and number of several."""
+def seeds_name(seeds: Sequence[Fate]) -> str:
+    """Return the name of the weights if there is one set, else the recipe and the number of seeds."""
     return seeds[0].weights if len(seeds) == 1 else f"{seeds[0].recipe}, {len(seeds)} seeds"
 
 
-def verdict_of_seeds(seeds: Sequence[Fate]) -> str:
+def seeds_verdict(seeds: Sequence[Fate]) -> str:
     """Return the verdict that all seeds share, or the number of seeds with each verdict."""
     verdicts = Counter(fate.verdict for fate in seeds)
     return ", ".join(name if len(verdicts) == 1 else f"{name} {count}" for name, count in verdicts.most_common())

@@ -18,20 +18,20 @@ import torch
 _TURN = threading.RLock()  # held by the thread that uses torch's global generators
 
 
-def address(seed: int, *path: str | int) -> int:
-    """Return a 63-bit seed, the hash of ``seed`` and ``path``; any other seed or path gives an unrelated one."""
+def derive_seed(seed: int, *path: str | int) -> int:
+    """Return a 63-bit seed, the hash of ``seed`` and ``path``; another seed or path gives an unrelated hash."""
     digest = hashlib.blake2b(json.dumps([seed, *path]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def stream(seed: int, *path: str | int) -> torch.Generator:
-    """Return a new CPU generator seeded by ``address``, e.g. ``stream(recipe.data_seed, "train", 17)``."""
-    return torch.Generator().manual_seed(address(seed, *path))
+    """Return a new CPU generator seeded by ``derive_seed``, e.g. ``stream(recipe.data_seed, "train", 17)``."""
+    return torch.Generator().manual_seed(derive_seed(seed, *path))
 
 
 def seed_torch(number: int) -> None:
-    """Seed torch. With only a CPU this takes a hundredth of the time of ``torch.manual_seed``, which prepares for every
-    kind of device."""
+    """Seed torch. Without an accelerator this takes a hundredth of the time of ``torch.manual_seed``, which prepares
+    for every kind of device."""
     (torch.manual_seed if _has_accelerator() else torch.default_generator.manual_seed)(number)
 
 
@@ -39,8 +39,8 @@ def seed_torch(number: int) -> None:
 def borrow_torch_generators() -> Iterator[None]:
     """Reserve torch's global generators for this thread during a ``with`` block, and restore them at its end.
 
-    The process has one set of them: a thread that seeds or uses them would change another thread's numbers. So all code
-    that builds, trains or checks a model runs in this context, and other threads wait.
+    The threads of a process share these generators: a thread that seeds or uses them changes another thread's numbers.
+    So all code that builds, trains or checks a model runs in this context, and other threads wait.
     """
     with _TURN:
         used, state = torch.cuda.is_initialized(), torch.get_rng_state()
@@ -58,7 +58,7 @@ def borrow_torch_generators() -> Iterator[None]:
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Do as ``borrow_torch_generators``, and restore Python's global generator too: a user's code may use both."""
+    """Do as ``borrow_torch_generators`` does, and restore Python's global generator too: a user's code may use both."""
     with borrow_torch_generators():
         before = random.getstate()
         try:

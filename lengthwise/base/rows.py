@@ -1,7 +1,7 @@
 """Vectorised masks and shifts of rows of different lengths.
 
-Each row is copied from a window of a longer row: contiguous copies are several times as fast as comparing positions
-with lengths or indexing each number.
+Each result is copied from a window of a longer row: contiguous copies are several times as fast as comparisons of
+positions with lengths or as indexing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tens
     return rows & _mask_first(length, rows.shape[-1], rows.dtype)
 
 
-def shift_right(rows: Shaped[Tensor, "b n"], by: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
-    """Shift each row right by ``by`` positions, −n to ``width``, into ``width`` columns; the rest is 0."""
+def shift_right(rows: Shaped[Tensor, "b n"], offsets: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
+    """Shift each row right by its offset (−n to ``width`` positions) in a result of ``width`` columns, filled with
+    0."""
     count, size = rows.shape
     apart = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row
     apart[:count, width:] = rows
     start = torch.arange(width, count * (width + size) + 1, width + size)
-    return extract_windows(apart.flatten(), start - by, width)
+    return extract_windows(apart.flatten(), start - offsets, width)
 
 
 def extract_windows(row: Shaped[Tensor, " n"], start: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:

@@ -1,6 +1,6 @@
-"""Schemas of the files in a run's folder; ``folder`` checks them when it reads.
+"""Schemas of the files in a run's folder, which ``runs/folder.py`` checks when it reads them.
 
-Rows may have further fields. Optional fields are missing in files of some versions, or where they were not measured.
+Rows may have further fields. Optional fields are missing in files of some versions, or if they were not measured.
 """
 
 # TypedDict knows which keys are required only if annotations are not postponed.
@@ -98,7 +98,7 @@ class DepthRow(TypedDict):
 
 
 class AnswerEnds(TypedDict):
-    """Counts of wrong answers whose end is too early, too late or right."""
+    """Numbers of wrong answers that end too early, too late or at the right position."""
 
     early: Whole
     late: Whole
@@ -140,7 +140,7 @@ class ReplyRow(TypedDict):
 
 
 class AboutFile(TypedDict):
-    """about.json, without the recipe's outline."""
+    """The fields of about.json, except the recipe's outline."""
 
     parameters: Whole
     cpu_s: NotNegative
@@ -166,7 +166,7 @@ class QuotedResult(TypedDict):
 
 
 class FiguresFile(TypedDict):
-    """figures.json: texts of figures."""
+    """The texts of figures, in figures.json."""
 
     title: NotRequired[str | None]
     strong: NotRequired[str | None]

@@ -1,4 +1,4 @@
-"""Selection and formatting of score rows: the latest, those of families, and the worst family."""
+"""Selection and formatting of score rows: the latest rows, rows of families, and the worst family."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def count_text(count: int, distinct: int | None) -> str:
 
 
 def share_text(share: float, decimals: int = 2) -> str:
-    """Format a fraction to ``decimals`` places, without rounding to 0 or 1: ``<.01`` and ``>.99`` instead."""
+    """Format a fraction to ``decimals`` places; ``<.01`` and ``>.99`` replace values that would round to 0 or 1."""
     half = 0.5 * 10**-decimals
     if 1 - half <= share < 1:
         return f">.{'9' * decimals}"
     return f"<.{1:0{decimals}}" if 0 < share < half else f"{share:.{decimals}f}"
 
 
-def scaled_text(scaled: float | None) -> str:
+def scaled_accuracy_text(scaled: float | None) -> str:
     """Format a scaled accuracy (0: guessing, 1: all correct; may be negative) to three decimals."""
     if scaled is None:
         return "–"
@@ -48,7 +48,7 @@ def interval_text(row: Row) -> str:
 
 
 def loops_text(row: Row) -> str:
-    """Format the mean chosen loop and, if more were run to choose it, the mean number of loops run."""
+    """Format the mean chosen loop and, if further loops were run to choose it, the mean number of loops run."""
     used, ran = f"{row['loops']:.1f}", f"{row.get('ran', row['loops']):.1f}"
     return used if ran == used else f"{used} of {ran}"
 
@@ -56,19 +56,19 @@ def loops_text(row: Row) -> str:
 def loops_notes(rows: Iterable[Row]) -> list[str]:
     """Return notes on the loops column, including the sizes at which a rule reached its limit."""
     rows = list(rows)
-    notes = ["loops: the loop of the answer, of all loops run"] * any(loops_text(row).count("of") for row in rows)
+    notes = ["loops: the chosen loop, of all loops run"] * any(loops_text(row).count("of") for row in rows)
     ended = {f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}": row for row in rows if row.get("at_limit")}
-    return notes + [f"ended by the rule's limit: {', '.join(ended)} of the problems"] * bool(ended)
+    return notes + [f"the rule's limit ended {', '.join(ended)} of the problems"] * bool(ended)
 
 
-def trained_on(sizes: Sequence[int], tops: Sequence[int]) -> bool:
-    """Return whether each size is at most the largest training size of its axis, ``tops``."""
-    return all(size <= top for size, top in zip(sizes, tops, strict=True))
+def within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int]) -> bool:
+    """Return whether each size is at most the largest training size of its axis, ``largest_trained``."""
+    return all(size <= top for size, top in zip(sizes, largest_trained, strict=True))
 
 
-def latest(rows: Iterable[Row]) -> list[Row]:
-    """Return one row per sizes, problems and stopping rule: the sealed one, else the one with the most problems, else
-    the last. So a quick measurement does not replace a larger one."""
+def latest_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return one row per size, kind of problems and stopping rule: the sealed row, else the row with the most problems,
+    else the last. So a quick measurement does not replace a larger one."""
     found: dict[tuple[Sizes, str, str], Row] = {}
     for row in rows:
         key = tuple(row["sizes"]), row["problems"], row["stopping"]
@@ -77,7 +77,7 @@ def latest(rows: Iterable[Row]) -> list[Row]:
 
 
 def interval_notes(rows: Iterable[Row]) -> list[str]:
-    """Return notes on intervals that do not count every problem; empty if there are none."""
+    """Return notes on intervals that do not count every problem; empty if all intervals do."""
     rows = list(rows)
     sizes = sorted({row["together"] for row in rows if row.get("together")})
     notes = [f"the rule chose one loop per {size} problems: their intervals are over batches" for size in sizes]
@@ -85,14 +85,15 @@ def interval_notes(rows: Iterable[Row]) -> list[str]:
     return notes + ["a fixed set repeats problems: their intervals count each problem once"] * repeats
 
 
-def uniform_in(rows: Iterable[Row]) -> dict[Sizes, Row]:
-    """Return rows of uniform problems by size; the last one if there are several."""
+def uniform_rows_by_size(rows: Iterable[Row]) -> dict[Sizes, Row]:
+    """Return the row of uniform problems for each size: the last one if there are several."""
     return {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
 
 
-def fit_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
-    """Return a run's rows at its training length ``tops``, which decide whether it has learned that length: rows of
-    every problem if measured, else of uniform ones, since a sample near 0.99 may fall on either side of it."""
+def training_length_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
+    """Return a run's rows at its training length ``tops``, which decide whether it has learned that length: rows that
+    measured every problem if there are any, else rows of uniform problems. A sample's score near 0.99 may fall on
+    either side of that threshold."""
     found = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
     every = [row for row in found if row["problems"] == "every"]
     return every or [row for row in found if row["problems"] == "uniform"]
@@ -106,13 +107,13 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     return found
 
 
-def families_in(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
-    """Return rows of families of structured problems, including the harder set, by size."""
+def family_rows_by_size(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
+    """Return the rows of families of structured problems, including the harder set, for each size."""
     return group_by((row for row in rows if row["problems"] not in DRAWN), lambda row: tuple(row["sizes"]))
 
 
-def worst(rows: Sequence[Row]) -> Row:
-    """Return the row with the lowest exact match; the first by name on a tie."""
+def worst_row(rows: Sequence[Row]) -> Row:
+    """Return the row with the lowest exact match; on a tie, the first by name."""
     return min(rows, key=lambda row: (row["exact"], row["problems"]))
 
 
@@ -121,10 +122,10 @@ def worst_rows(rows: Iterable[Row]) -> list[Row]:
     left out, since the worst one may be missing."""
     rows, found = list(rows), dict[tuple[Sizes, str], list[Row]]()
     complete = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
-    for row in latest(rows):
+    for row in latest_rows(rows):
         if row["problems"] not in DRAWN and (key := (tuple(row["sizes"]), row["stopping"])) in complete:
             found.setdefault(key, []).append(row)
-    return [*map(worst, found.values())]
+    return [*map(worst_row, found.values())]
 
 
 def is_full_family_run(row: Row) -> bool:
@@ -133,7 +134,7 @@ def is_full_family_run(row: Row) -> bool:
 
 
 def loss_text(row: Row) -> str:
-    """Return the loss of a row of metrics: empty if its objective reports none, ``diverged`` if it is not finite."""
+    """Format the loss in a row of metrics: empty if its objective reports no loss, ``diverged`` if it is not finite."""
     if "loss" not in row:
         return ""
     return "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"

@@ -16,8 +16,8 @@ _VARIABLE = "LENGTHWISE_LIFELINE"
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment for a child process that ends with this one. Its standard input must be a pipe from this
-    process, which closes when this process ends, even by SIGKILL."""
+    """Return the environment for a child process that ends with this one. The child's standard input must be a pipe
+    from this process: the pipe closes when this process ends, even by SIGKILL."""
     return {**os.environ, _VARIABLE: "1"}
 
 
@@ -29,7 +29,7 @@ def exit_on_stop_signals() -> AbstractContextManager[None]:
 
 @contextmanager
 def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
-    """Let stop signals call ``action`` during a ``with`` block, if this thread may catch signals."""
+    """Call ``action`` for stop signals during a ``with`` block, if this thread may catch signals."""
     before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
     try:
         for number in before:
@@ -50,9 +50,9 @@ def install_handlers() -> None:
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _may_catch(number: int) -> bool:
+def _may_catch(signal_number: int) -> bool:
     """Return whether this thread may catch a signal. Under ``nohup``, SIGHUP is ignored."""
-    ignored = number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
+    ignored = signal_number == getattr(signal, "SIGHUP", None) and signal.getsignal(signal_number) == signal.SIG_IGN
     return threading.current_thread() is threading.main_thread() and not ignored
 
 

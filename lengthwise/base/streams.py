@@ -1,4 +1,4 @@
-"""Robust standard streams: other encodings, full disks, closed pipes."""
+"""Standard streams that tolerate limited encodings, full disks and closed pipes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _RESULTS: list[Any] = []  # standard outputs reserved for results, innermost las
 
 
 @contextlib.contextmanager
-def only_results() -> Iterator[None]:
-    """Reserve standard output for ``results()`` during a ``with`` block: other prints, e.g. of a user's own module, go
-    to standard error."""
+def reserve_output() -> Iterator[None]:
+    """Reserve standard output for ``result_stream()`` during a ``with`` block; other prints, e.g. of a user's module,
+    go to standard error."""
     _RESULTS.append(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -25,7 +25,7 @@ def only_results() -> Iterator[None]:
         _RESULTS.pop()
 
 
-def results() -> Any:  # some object with the methods of `TextIO`
+def result_stream() -> Any:  # some object with the methods of `TextIO`
     """Return the stream for results."""
     return _RESULTS[-1] if _RESULTS else sys.stdout
 
@@ -35,13 +35,13 @@ _FILTERS = threading.RLock()
 
 @contextlib.contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """Suppress Python's warnings during a ``with`` block. Their filters are global to the process, so one thread at a
-    time changes and restores them."""
+    """Suppress Python's warnings during a ``with`` block. Filters of warnings are global to the process, so one thread
+    at a time changes and restores them."""
     with _FILTERS, warnings.catch_warnings(action="ignore"):
         yield
 
 
-def tolerate_encodings() -> None:
+def replace_unencodable() -> None:
     """Replace characters that a standard stream cannot encode: an ASCII terminal shows ``?`` for ``→``."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
@@ -49,6 +49,6 @@ def tolerate_encodings() -> None:
 
 
 def discard_output() -> None:
-    """Discard output that Python would still flush, because its reader has closed or its disk is full."""
+    """Discard unwritten output, whose reader has closed or whose disk is full, so that Python does not flush it."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,8 +12,8 @@ from rich.text import Text
 
 
 class Terminal(Console):
-    """A rich console that prints strings literally: no markup, no emoji codes, and no control characters, with which
-    foreign text could move the cursor. Styled text is passed as ``Text``."""
+    """A rich console that prints strings literally: markup and emoji codes have no effect, and control characters,
+    which could move the cursor, are removed. Styled text is passed as ``Text``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)

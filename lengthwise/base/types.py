@@ -7,10 +7,10 @@ row                one problem of a batch, as a sequence of tokens
 position           the index of a token in its row, from 0
 digit position     the index of a digit within its number, from 1; 0 for a sign
 padding mask       True for a real token, False for padding at a row's end
-loss mask          True where a target is supervised: the answer, its end, and further positions of a layout
+loss mask          True where a target is supervised: at the answer, its end, and further positions of a layout
 answer slots       the positions where an answer may stand, known without the answer
 prediction         the symbol with the largest logit
-probability        of an event, e.g. of dropping a weight; a proportion of rows is a fraction
+probability        used for events, e.g. dropping a weight; a proportion of rows is a fraction
 attention bias     a number added to an attention score; −inf hides the key
 key–value cache    keys and values of earlier positions, kept for decoding
 packed sequence    the real tokens of a batch, one row after the other, without padding
@@ -44,24 +44,24 @@ from lengthwise.base.results import wilson as wilson
 Purpose = Literal["train", "validation", "test"]  # the use of problems
 
 
-def integer_type(largest: int) -> torch.dtype:
-    """Return the smallest of int8, int16 and int32 that holds ``largest``; smaller types are faster."""
-    return torch.int8 if largest < 2**7 else torch.int16 if largest < 2**15 else torch.int32
+def smallest_integer_type(largest_value: int) -> torch.dtype:
+    """Return the smallest of int8, int16 and int32 that holds ``largest_value``; smaller types are faster."""
+    return torch.int8 if largest_value < 2**7 else torch.int16 if largest_value < 2**15 else torch.int32
 
 
-SYMBOL = integer_type(99)  # every shipped task has fewer than 100 symbols
+SYMBOL = smallest_integer_type(99)  # every shipped task has fewer than 100 symbols
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """Copy a CPU tensor to a device without waiting for it: CUDA copies from pinned memory in the background."""
+    """Copy a CPU tensor to a device in the background; CUDA needs pinned memory for this."""
     if device.type == "cuda" and not value.is_cuda:
         value = value.contiguous().pin_memory()
-    # In the background MPS reads memory that may be freed meanwhile (github.com/pytorch/pytorch/issues/189690).
+    # A background copy to MPS may read memory that was freed meanwhile (github.com/pytorch/pytorch/issues/189690).
     return value.to(device, non_blocking=device.type != "mps")
 
 
 class Rows:
-    """Base of dataclasses of tensors whose first axis is rows."""
+    """Base class of dataclasses of tensors whose first axis is rows."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate parts whose fields are tensors; narrower tensors are padded with zeros."""
+        """Concatenate the rows of ``parts``; narrower tensors are padded with zeros."""
         if len(parts) == 1:
             return parts[0]
 
@@ -100,10 +100,10 @@ class Problems(Rows):
     answer_length: Int[Tensor, " b"]
     rounds: Int[Tensor, " b"]  # T(n), the number of rounds of the reference algorithm
 
-    def in_smallest_type(self, symbols: int) -> Problems:
-        """Store ids in the smallest type for a task of ``symbols`` symbols, so that a large set fits in memory. Sizes,
-        lengths and rounds keep their types."""
-        kind = integer_type(symbols)
+    def to_smallest_type(self, symbol_count: int) -> Problems:
+        """Store ids in the smallest type for a task of ``symbol_count`` symbols, so that a large set fits in
+        memory. Sizes, lengths and rounds keep their types."""
+        kind = smallest_integer_type(symbol_count)
         return replace(self, prompt=self.prompt.to(kind), answer=self.answer.to(kind))
 
 
@@ -125,11 +125,11 @@ class Inputs(Rows):
 
     @property
     def host(self) -> Inputs:
-        """The inputs on the CPU, from which code reads the numbers that decide what to compute."""
+        """The inputs on the CPU, for code whose control flow depends on their values."""
         return self
 
     def to(self, device: torch.device) -> Inputs:
-        """Copy the inputs to a device without waiting."""
+        """Copy the inputs to a device in the background."""
         if device.type == "cpu":
             return self
         copies = {f.name: to_device(getattr(self, f.name), device) for f in fields(Inputs)}
@@ -139,7 +139,7 @@ class Inputs(Rows):
         """Return positions ``start`` to ``stop`` − 1 of each row."""
         return self._map(lambda value: value[:, start:stop])
 
-    def narrow(self) -> Inputs:
+    def cut_padding(self) -> Inputs:
         """Cut columns in which every row is padding."""
         longest = int(self.padding_mask.any(0).sum())
         return self if longest == self.tokens.shape[1] else self.columns(0, longest)
@@ -147,7 +147,7 @@ class Inputs(Rows):
 
 @dataclass(frozen=True)
 class CopiedInputs(Inputs):
-    """Inputs on a device with a reference to the original on the CPU, which slices lose."""
+    """Inputs on a device with a reference to the original on the CPU. Slices of them lose the reference."""
 
     original: Inputs
 
@@ -170,15 +170,15 @@ class Batch(Rows):
     rounds: Int[Tensor, " b"]
     sizes: Int[Tensor, "b axes"]
 
-    def trimmed(self) -> Batch:
+    def cut_unsupervised(self) -> Batch:
         """End each row at its last supervised position, which does not change a causal model's loss."""
         reached = self.loss_mask.flip(1).cumsum(1).flip(1) > 0
         inputs = replace(self.inputs, padding_mask=self.inputs.padding_mask & reached)
-        return replace(self, inputs=inputs, answer_slots=self.answer_slots & reached).narrow()
+        return replace(self, inputs=inputs, answer_slots=self.answer_slots & reached).cut_padding()
 
-    def narrow(self) -> Batch:
+    def cut_padding(self) -> Batch:
         """Cut columns in which every row is padding."""
-        inputs = self.inputs.narrow()
+        inputs = self.inputs.cut_padding()
         width = inputs.tokens.shape[1]
         if width == self.targets.shape[1]:
             return self
@@ -188,14 +188,14 @@ class Batch(Rows):
 
 @dataclass(frozen=True)
 class Loss:
-    """An objective's result: the value to minimise, and tensors to log (means over the batch)."""
+    """An objective's result: the value to minimize, and tensors to log (means over the batch)."""
 
     value: Float[Tensor, ""]
     logs: dict[str, Tensor]
 
     @staticmethod
     def mean(losses: Sequence[Loss]) -> Loss:
-        """Return the mean of losses that log the same names."""
+        """Return the mean of losses whose ``logs`` have the same names."""
         logs = {name: torch.stack([loss.logs[name] for loss in losses]).mean() for name in losses[0].logs}
         return Loss(torch.stack([loss.value for loss in losses]).mean(), logs)
 
@@ -204,10 +204,10 @@ class Loss:
 class Trace:
     """The predicted answer after every loop, without its logits.
 
-    Loops are counted from 1: loop k is ``predictions[k - 1]``, and it was run in rows with ``loops >= k``. An answer is
-    the first ``ends`` predictions, up to and including the first end symbol; ``confidence`` is the mean log probability
-    of these predictions. ``movement`` is how far a loop moved the row's state: the largest ‖h_k − h_{k−p}‖ / ‖h_k‖ of
-    its positions, over p = 1 and p = 2 loops; infinite where fewer loops come before it.
+    Loops are counted from 1: ``predictions[k - 1]`` belongs to loop k, which ran in rows with ``loops >= k``. An answer
+    is the first ``ends`` predictions, up to and including the first end symbol; ``confidence`` is the mean log
+    probability of these predictions. ``movement`` is the relative change of a row's state: the largest
+    ‖h_k − h_{k−p}‖ / ‖h_k‖ of its positions, for p = 1 and p = 2; infinite where k ≤ p.
     """
 
     predictions: Int[Tensor, "k b a"]

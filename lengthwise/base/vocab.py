@@ -38,11 +38,11 @@ class Vocab:
         return " " * any(len(symbol) > 1 for symbol in self.symbols)
 
     def split(self, text: str) -> list[str]:
-        """Return the symbols of a text: its words, if some symbol has several letters, else its characters."""
+        """Return the symbols of a text: its words if any symbol has several letters, else its characters."""
         return text.split() if self.separator else list(text)
 
     def encode(self, text: Iterable[str]) -> Int[Tensor, " n"]:
-        """Return the ids of a text's symbols. Raises UsageError with the position (from 1) of an unknown one."""
+        """Return the ids of a text's symbols. Raises UsageError with the position (from 1) of an unknown symbol."""
         ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         symbols = self.split(text) if isinstance(text, str) else list(text)
         for position, symbol in enumerate(symbols, 1):

@@ -75,9 +75,9 @@ def run(args: Options) -> int:
         prompts = {item.prompt for item in wanted}
         done = len(prompts & asked.replies().keys())
         with Progress(quiet=args.quiet, console=err) as progress:
-            line = progress.line("replies", len(prompts), done)
+            line = progress.add_line("replies", len(prompts), done)
             outcome = collect(
-                asked, wanted, request_options, lambda new, sent: line.show(done + new, f"{sent} requests")
+                asked, wanted, request_options, lambda new, sent: line.update(done + new, f"{sent} requests")
             )
         rows, tokens = scores(inquiry, wanted, asked.replies()), asked.tokens_spent()
         asked.keep_scores(rows)

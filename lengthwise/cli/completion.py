@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from lengthwise.base.fields import kebab
+from lengthwise.base.fields import to_kebab_case
 from lengthwise.registry import sources
 from lengthwise.runs.folder import list_shipped, runs_folder
 
@@ -40,7 +40,7 @@ NAMES: dict[str, Any] = {
     "like": _list_recipes,
     "weights": lambda **_: [*list_shipped(), *_list_runs()],
     "runs": _list_runs,
-    "task": lambda **_: [kebab(name) for name in sources.parts()["tasks"]],
+    "task": lambda **_: [to_kebab_case(name) for name in sources.parts()["tasks"]],
     "changes": lambda **_: [f"{path}=" for path in sources.field_paths()],
     "study": lambda **_: list(sources.studies()),
     "stopping": lambda **_: list(sources.parts()["stopping"]),

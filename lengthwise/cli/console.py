@@ -17,8 +17,8 @@ from rich.text import Text
 
 from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
-from lengthwise.base.quantities import duration
-from lengthwise.base.streams import results
+from lengthwise.base.quantities import duration_text
+from lengthwise.base.streams import result_stream
 from lengthwise.base.terminal import Terminal
 from lengthwise.cli.shared import OutputOptions
 
@@ -40,14 +40,14 @@ err = Terminal(stderr=True)
 def show_elapsed(label: str, *, quiet: bool = False) -> Iterator[Progress]:
     """Show progress with the elapsed time; further lines may be added."""
     with Progress(quiet=quiet, console=err) as shown:
-        shown.line(label)
+        shown.add_line(label)
         yield shown
 
 
 def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
     """Print the result, as JSON or as text."""
     if args.json:
-        print(json_text(result), file=results())
+        print(json_text(result), file=result_stream())
     else:
         for renderable in renderables:
             out.print(renderable)
@@ -88,7 +88,9 @@ def announce_duration(description: str, estimate: ResourceEstimate) -> None:
     estimate.check(description)
     if estimate.seconds > LONG:
         err.print(
-            f"{description} takes about {duration(estimate.seconds)} of one CPU thread", highlight=False, markup=False
+            f"{description} takes about {duration_text(estimate.seconds)} of one CPU thread",
+            highlight=False,
+            markup=False,
         )
 
 
@@ -98,7 +100,7 @@ def report_waiting(description: str, estimate: ResourceEstimate) -> Iterator[Non
     also the elapsed time."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     bar = Bars(*columns, console=err, transient=True, disable=not err.is_terminal)
-    text = f"{description}: about {duration(estimate.seconds)}"
+    text = f"{description}: about {duration_text(estimate.seconds)}"
 
     def show_bar() -> None:
         bar.add_task(text, total=None)

@@ -14,7 +14,7 @@ from rich.text import Text
 from lengthwise.api import catalog
 from lengthwise.base.files import json_text, path_inside
 from lengthwise.base.ranges import Count, Seed, Size
-from lengthwise.base.streams import results
+from lengthwise.base.streams import result_stream
 from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
 from lengthwise.cli.options import jobs_or_default
@@ -84,7 +84,7 @@ def run(args: Options) -> int:
     files.append(write_page(str(folder / "page.html"), page))
     if args.json:
         scores = {run.recipe.name: run.rows("scores") for run in runs}
-        print(json_text({"files": [str(file) for file in files], "scores": scores}), file=results())
+        print(json_text({"files": [str(file) for file in files], "scores": scores}), file=result_stream())
         return 0
     console.print(plot_lengths(runs), "", score_table(curves(runs)), study.notes, "")
     console.print(show_example_sums(runs), "")

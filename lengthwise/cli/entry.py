@@ -76,7 +76,7 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_rec
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a verb and exit: 0 success, 1 some prompts were bad or have no reply, 2 usage error, 130 interrupted, 141 the
     reader of the output has gone."""
-    streams.tolerate_encodings()
+    streams.replace_unencodable()
     if "_ARGCOMPLETE" in os.environ:
         from lengthwise.cli.completion import complete
 
@@ -93,7 +93,7 @@ def _run(args: argparse.Namespace) -> int:
         with signals.exit_on_stop_signals():
             work = _load_verb(args)
         signals.install_handlers()
-        with streams.only_results() if getattr(args, "json", False) else contextlib.nullcontext():
+        with streams.reserve_output() if getattr(args, "json", False) else contextlib.nullcontext():
             status = work()
         sys.stdout.flush()  # flushed here, where an error can still be reported
         return status

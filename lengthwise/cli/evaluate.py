@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from lengthwise.base.files import check_file, json_text, write
+from lengthwise.base.files import check_writable, json_text, write
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Row, Sizes, group_by, latest
+from lengthwise.base.score_rows import Row, Sizes, group_by, latest_rows
 from lengthwise.base.types import Kind, Score, UsageError
 from lengthwise.cli.console import has_code_changed, print_result
 from lengthwise.cli.forecast import announce_evaluation
@@ -68,7 +68,7 @@ def run(args: Options) -> int:
     if args.families and args.uniform_only:
         raise UsageError("give --families or --uniform-only, not both")
     if args.rows:
-        check_file("--rows", Path(args.rows))
+        check_writable("--rows", Path(args.rows))
     given = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
     sizes = given or default_sizes(weights.recipe)
     # Scores of weights from the Hub are not saved, since they belong to no run.
@@ -168,7 +168,7 @@ def _read_measured_cells(
     names, cells = {rule.name for rule in rules}, set(sizes)
     return [
         row
-        for row in latest(run.rows("scores"))
+        for row in latest_rows(run.rows("scores"))
         if row["stopping"] in names and tuple(row["sizes"]) in cells
         if (row["problems"], row["count"], row.get("seed")) == requested
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lengthwise.base.progress import Progress
-from lengthwise.base.quantities import bytes_text, duration
+from lengthwise.base.quantities import bytes_text, duration_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError
@@ -57,10 +57,10 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
     )
     found = []
     with Progress(quiet=args.quiet or not args.measure) as progress:
-        line = progress.line("estimating costs", len(plan))
+        line = progress.add_line("estimating costs", len(plan))
         for number, seeds in enumerate(plan):
             recipe = seeds[0]
-            line.show(number, recipe.name)
+            line.update(number, recipe.name)
             price = cost(recipe, moments=2, rows=rows) if args.measure else known_cost(recipe)
             faster = gpu_step_seconds(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
             row: Row = {
@@ -75,7 +75,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
             }
             found.append(row)
             minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
-            times = ["–" if each is None else duration(each * 60) for each in minutes]
+            times = ["–" if each is None else duration_text(each * 60) for each in minutes]
             size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
             table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
     engines = _time_by_launcher(args, found)
@@ -117,5 +117,5 @@ def _describe_engine(row: dict[str, Any]) -> str:
         return f"--on {row['engine']}: not available"
     marks = [name for name in ("cheapest", "fastest") if row[name]]
     most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
-    text = f"--on {row['engine']}: about {duration(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
+    text = f"--on {row['engine']}: about {duration_text(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
     return text + (f" ({' and '.join(marks)})" if marks else "")

@@ -18,7 +18,7 @@ from lengthwise.api import Task, catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import NotImported, quote_value
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import one_line, parse_object, read_bytes
+from lengthwise.base.files import error_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.parser import option_flag
@@ -151,7 +151,7 @@ def _parse_yaml(text: str) -> Any:
     try:
         return _parse_numbers(yaml.safe_load(text))
     except yaml.YAMLError as error:
-        raise UsageError(f"not YAML: {one_line(error)}") from None
+        raise UsageError(f"not YAML: {error_line(error)}") from None
 
 
 def _parse_numbers(tree: Any) -> Any:
@@ -205,7 +205,7 @@ def parse_single_rule(texts: Sequence[str]) -> Stopping | None:
 
 def parse_rules(texts: Sequence[str]) -> list[Stopping]:
     """Parse stopping rules. Raises UsageError if one is invalid."""
-    return [fields.decode(Stopping, literals.parse(text, "--stopping"), "--stopping") for text in texts]
+    return [fields.decode(Stopping, literals.parse_literal(text, "--stopping"), "--stopping") for text in texts]
 
 
 # Processes
@@ -224,7 +224,7 @@ def check_stack(*, stack: bool, compile: bool) -> None:
 
 def parse_launcher(args: TrainingOptions) -> Launcher:
     """Parse --on: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
-    value = literals.parse(args.on, "--on")
+    value = literals.parse_literal(args.on, "--on")
     if isinstance(value, str):
         value = {engine.__name__.lower(): engine.__name__ for engine in (Local, Ray, Slurm)}.get(value.lower(), value)
     return fields.decode(Launcher, value, "--on")

@@ -41,11 +41,11 @@ def run(args: Options) -> int:
         raise UsageError(f"rasp: give the program of {args.task} a prompt, for example: rasp parity 10110")
     task = fields.override(tasks.get(args.task) or catalog.task(args.task), args.changes)
     with Progress(console=err) as progress:
-        line = progress.line(f"{task.name}: rounds")
+        line = progress.add_line(f"{task.name}: rounds")
 
         def show_round(done: int, count: int) -> None:
             line.total = count
-            line.show(done)
+            line.update(done)
 
         ran = execute(program(task), task.parse(args.prompt), show_round)
         row, rounds, answer_text = format_state(ran.row), format_rounds(ran), answer(ran, task)

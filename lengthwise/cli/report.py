@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base import streams
 from lengthwise.base.errors import UsageError, quote_value
-from lengthwise.base.files import check_file, is_folder, path_inside
+from lengthwise.base.files import check_writable, is_folder, path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.cli.console import announce_duration, has_code_changed, print_files, save_page, show_elapsed, warn
@@ -86,7 +86,7 @@ def run(args: Options) -> int:
 
         asked = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
     if args.html:
-        check_file("--html", Path(args.html))
+        check_writable("--html", Path(args.html))
         return _write_page(args, args.html, _open_runs(runs), asked, operations=_operations_per_step(args, runs))
     if args.stopping:
         if asked:
@@ -170,7 +170,7 @@ def _write_report(args: Options, runs: Sequence[RunFolder], asked: Sequence[Inqu
     if args.table:
         result["latex"] = latex = PooledComparison(runs).to_latex()
         if not args.json:  # written directly, since rich would wrap its lines
-            streams.results().write(latex + "".join(f"% {file}\n" for file in files))
+            streams.result_stream().write(latex + "".join(f"% {file}\n" for file in files))
             return 0
     return print_files(args, files, *shown, **result)
 

@@ -66,10 +66,10 @@ def run(args: Options) -> int:
 
 def _write_problems(args: Options, task: Task, chunks: Iterable[Problems], count: int) -> str:
     """Write chunks of problems as they are drawn; return the digest of their JSON Lines."""
-    digest, done, out = hashlib.sha256(), 0, streams.results()
+    digest, done, out = hashlib.sha256(), 0, streams.result_stream()
     # On a terminal the problems themselves show the progress.
     with Progress(quiet=out.isatty(), console=err) as progress:
-        line = progress.line(f"{task.name}: problems", count)
+        line = progress.add_line(f"{task.name}: problems", count)
         out.write("[" * (args.json and not args.jsonl))
         for problems in chunks:
             lines = "".join(json_lines(task, problems)) if args.jsonl or args.lengths else ""
@@ -82,6 +82,6 @@ def _write_problems(args: Options, task: Task, chunks: Iterable[Problems], count
             else:
                 out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in problem_texts(task, problems)))
             done += len(problems)
-            line.show(done)
+            line.update(done)
         out.write("]\n" * (args.json and not args.jsonl))
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import check_file
+from lengthwise.base.files import check_writable
 from lengthwise.base.ranges import describe_type
 from lengthwise.cli.console import format_columns, print_result, save_page, show_elapsed
 from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
@@ -68,7 +68,7 @@ def _write_page(args: Options, html: str) -> int:
         raise UsageError(f"show --html shows weights as they were trained: remove {fields_given[0]}")
     names = [args.recipe, *args.changes]
     models = [load(name) for name in names]
-    check_file("--html", Path(html))
+    check_writable("--html", Path(html))
     told = f"{', '.join(model.name for model in models)}: examples and an attack"
     with computation_settings(1), show_elapsed(told):
         page = viewer_page(models, [text.strip() for text in args.problem])
@@ -119,7 +119,7 @@ def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
     for field in _find_class(type(part).__name__).fields:
         value, name = getattr(part, field.name), f"{path}{field.name}"
         style = "" if value == usual[field.name] else "bold"
-        rows.append((name, Text.assemble((fields.text(value), style), (f"  {field.about}", "dim"))))
+        rows.append((name, Text.assemble((fields.part_text(value), style), (f"  {field.about}", "dim"))))
         if sources.find(type(value).__name__):
             rows += _all_fields(value, f"{name}.")
     return rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lengthwise.api import Task
 from lengthwise.base.files import json_text
-from lengthwise.base.streams import results
+from lengthwise.base.streams import result_stream
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import report_waiting
 from lengthwise.cli.options import parse_single_rule
@@ -45,10 +45,14 @@ def run(args: Options) -> int:
             with report_waiting(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
             result = {name: value for name, value in vars(solved).items() if value != ()}
-            print(json_text(result) if args.json else solved.text, file=results(), flush=True)
+            print(json_text(result) if args.json else solved.text, file=result_stream(), flush=True)
         except UsageError as error:
             bad += 1
-            print(json_text({"prompt": prompt, "error": str(error)}) if args.json else "", file=results(), flush=True)
+            print(
+                json_text({"prompt": prompt, "error": str(error)}) if args.json else "",
+                file=result_stream(),
+                flush=True,
+            )
             print(f"lengthwise: prompt {count}: {error}", file=sys.stderr)
     if not count:
         raise UsageError("solve: standard input was empty: write one prompt per line")

@@ -13,10 +13,10 @@ from typing import Any
 from lengthwise.base import fields
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import json_text, path_inside, read_tree, write, write_json
+from lengthwise.base.files import json_text, path_inside, read_json_object, write, write_json
 from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Row, latest, size_text
+from lengthwise.base.score_rows import Row, latest_rows, size_text
 from lengthwise.cli.console import err, print_files
 from lengthwise.cli.forecast import announce_evaluation, forecast
 from lengthwise.cli.options import (
@@ -121,7 +121,7 @@ def _dry_run(args: Options, sweep: Sweep) -> int:
 def _record_sweep(folder: Path, text: str) -> None:
     """Record the sweep in its folder. Raises UsageError if the folder holds another sweep."""
     path = folder / "sweep.json"
-    if path.exists() and json_text(read_tree(path)) != text:
+    if path.exists() and json_text(read_json_object(path)) != text:
         raise UsageError(f"{folder}: holds another sweep; choose another folder")
     write(path, (text + "\n").encode())
 
@@ -217,7 +217,7 @@ def _mean_exact(sweep: Sweep, run: Run) -> float | None:
     wanted = {run.recipe.sizes(size) for size in sweep.sizes}
     found = {
         tuple(row["sizes"]): row["exact"]
-        for row in latest(row for row in run.rows("scores") if "sealed" not in row)  # sealed: never for choosing
+        for row in latest_rows(row for row in run.rows("scores") if "sealed" not in row)  # sealed: never for choosing
         if row["problems"] == "uniform"
         and row["stopping"] == run.recipe.stopping.name
         and row["count"] >= sweep.samples

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Progress
-from lengthwise.base.quantities import duration
+from lengthwise.base.quantities import duration_text
 from lengthwise.base.ranges import NotNegative, Seed, Size, Threads
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import ALONE, trained_on
+from lengthwise.base.score_rows import ALONE, within_training_sizes
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.console import err, print_result, warn
 from lengthwise.cli.forecast import announce_evaluation, forecast
@@ -189,7 +189,7 @@ def _print_runs(args: Options, runs: Sequence[Run]) -> None:
     for run in runs:
         about = run.about()
         result.append({"run": str(run.folder), "about": about, "scores": run.rows("scores")})
-        seconds = duration(about["wall_s"]) if "wall_s" in about else "unknown time"
+        seconds = duration_text(about["wall_s"]) if "wall_s" in about else "unknown time"
         matmul = about.get("matmul", "fp32")
         time = seconds + f", products in {matmul}" * (matmul != "fp32") if run.done else DIVERGED
         where.append(Text.assemble((str(run.folder), "dim"), f"  {time}"))
@@ -280,7 +280,7 @@ def _measure_families(
     alone = [size for size in sizes if isinstance(size, int)]
     shown = sizes if len(sizes) - len(alone) <= LISTED else alone
     reach = [BEYOND * top for top in recipe.tops]
-    wanted = [size for size in shown if args.far_families or trained_on(recipe.sizes(size), reach)]
+    wanted = [size for size in shown if args.far_families or within_training_sizes(recipe.sizes(size), reach)]
     wanted = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, count), *wanted]))]
     known = {
         (at, rule)

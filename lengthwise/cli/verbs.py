@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from lengthwise.base.errors import UsageError, message_of
+from lengthwise.base.errors import UsageError, error_text
 from lengthwise.base.fields import validate
 from lengthwise.cli.parser import option_flag, read_options, value_type
 from lengthwise.cli.shared import TrainingOptions
@@ -87,7 +87,7 @@ def _import_module(name: str, prefix: str) -> None:
         last = [*frames, *foreign][-1]
         own = "importlib" not in last.filename
         where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
-        raise UsageError(f"{prefix}{name}: {type(error).__name__}{where}: {message_of(error)}") from None
+        raise UsageError(f"{prefix}{name}: {type(error).__name__}{where}: {error_text(error)}") from None
 
 
 def _check_module_not_hidden(name: str, prefix: str) -> None:

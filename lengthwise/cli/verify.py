@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise.base.files import check_file, write_json
+from lengthwise.base.files import check_writable, write_json
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Positive, Seed, Size
 from lengthwise.base.types import UsageError
@@ -54,7 +54,7 @@ def run(args: Options) -> int:
     files = {name: file_digest(folder / name) for name in NEEDED}
     sizes = parse_sizes(args.lengths) if args.lengths else None
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")
-    check_file("--out", out)
+    check_writable("--out", out)
     options: dict[str, Any] = {"seed": args.seed, "samples": args.samples, "seconds": args.seconds}
     with computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
         record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **options)

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.quantities import duration
+from lengthwise.base.quantities import duration_text
 from lengthwise.base.results import AnySize
-from lengthwise.base.rng import address, stream
+from lengthwise.base.rng import derive_seed, stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import answers
@@ -134,7 +134,7 @@ def _check_time(weights: Weights, size: tuple[int, ...], rule: Stopping, seconds
     takes = demand.seconds / torch.get_num_threads()
     if device_of(weights.model).type == "cpu" and takes > seconds:
         raise UsageError(
-            f"{one} takes about {duration(takes)}: allow more than {seconds:g} s, or attack shorter problems"
+            f"{one} takes about {duration_text(takes)}: allow more than {seconds:g} s, or attack shorter problems"
         )
 
 
@@ -191,7 +191,7 @@ def _generate_candidates(
         problems = all_problems(recipe, recipe.sizes(short))
         if problems is not None and bool((problems.sizes <= largest).all()):
             yield problems, "every"
-    chance, fruitless = Random(address(seed, "attack", "changes")), 0
+    chance, fruitless = Random(derive_seed(seed, "attack", "changes")), 0
     while fruitless < FRUITLESS:
         before = len(search.known)
         if mutations := list(_generate_mutations(task, search, chance, largest)):

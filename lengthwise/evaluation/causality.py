@@ -251,7 +251,7 @@ def _check_padding(model: Model, inputs: Inputs, least: Tolerance) -> None:
     """Raise UsageError unless a row gets the same logits alone and in a batch with longer rows."""
     together = _compute_logits(model, inputs)
     for row in range(len(inputs)):
-        alone = inputs.take(slice(row, row + 1)).narrow()
+        alone = inputs.take(slice(row, row + 1)).cut_padding()
         width = alone.tokens.shape[1]
         if _differ(_compute_logits(model, alone), together[row : row + 1, :width], alone.padding_mask, least):
             raise UsageError(

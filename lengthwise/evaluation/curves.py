@@ -50,24 +50,24 @@ def follow_scores(
     recipe = weights.recipe
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
     measure, per_rule = (evaluate_families, len(recipe.task.families)) if families else (evaluate, 1)
-    line, done = progress.line(label, per_rule * len(rules) * sum(cost.values())), 0.0
+    line, done = progress.add_line(label, per_rule * len(rules) * sum(cost.values())), 0.0
 
     def watch(current: Sequence[Sizes], share: float) -> None:
         inside = share * per_rule * len(rules) * sum(cost[size] for size in current)
-        line.show(max(line.done, done + inside), f"at {size_text(current[-1])}")
+        line.update(max(line.done, done + inside), f"at {size_text(current[-1])}")
 
     for score in measure(weights, sizes, stopping=rules, watch=watch, **options):
         done += cost[score.sizes] * (per_rule if score.problems == "every" else 1)  # one score for all families
-        line.show(max(line.done, done), f"at {size_text(score.sizes)}")
+        line.update(max(line.done, done), f"at {size_text(score.sizes)}")
         yield score
 
 
 def follow_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, label: str) -> Iterator[Any]:
     """Yield sizes and show progress; a size counts as done when the next one is requested."""
     total = sum(work(recipe, size) for size in sizes)
-    line, done = progress.line(label, total), 0.0
+    line, done = progress.add_line(label, total), 0.0
     for size in sizes:
-        line.show(done, f"at {size_text(recipe.sizes(size))}")
+        line.update(done, f"at {size_text(recipe.sizes(size))}")
         yield size
         done += work(recipe, size)
-    line.show(total)
+    line.update(total)

@@ -30,7 +30,7 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     model.eval()
     total, count = 0.0, 0
     for _, batch in split_batches(recipe, problems, positions_at_once(model)):
-        batch = batch.trimmed() if recipe.layout.causal else batch
+        batch = batch.cut_unsupervised() if recipe.layout.causal else batch
         logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds), batch.loss_mask)
         total, count = total - float(logs.sum()), count + len(logs)
     return total / count

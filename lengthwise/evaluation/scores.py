@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import NORMAL, AnySize, Outcomes, independent_trials, problems_counted, wilson
+from lengthwise.base.results import NORMAL, AnySize, Outcomes, counted_problems, independent_trials, wilson
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError
@@ -120,7 +120,7 @@ def _evaluate_to_precision(
             done = part.stop
             # Repeats from a fixed set count once, so further problems replace them.
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
-            counted = problems_counted({"count": done} | repeats)
+            counted = counted_problems({"count": done} | repeats)
             rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in found]
             needed = [next_count(n, counted, precision, rule.together) for n, rule in zip(rights, rules, strict=True)]
             until = done - counted + max(needed)

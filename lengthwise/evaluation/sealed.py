@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthwise.base.rng import address
+from lengthwise.base.rng import derive_seed
 from lengthwise.base.types import Score
 from lengthwise.evaluation.curves import sizes_without_scores
 from lengthwise.evaluation.families import evaluate_families, short_sizes
@@ -30,7 +30,7 @@ def digest(tensors: dict[str, Tensor]) -> str:
 
 def sealed_seed(weights: Weights) -> int:
     """Return the seed of problems for the final measurement of these weights only."""
-    return address(0, "sealed", weights.recipe.id, digest(weights.model.state_dict()))
+    return derive_seed(0, "sealed", weights.recipe.id, digest(weights.model.state_dict()))
 
 
 def seal(

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.fields import validate
-from lengthwise.base.formatting import as_html
+from lengthwise.base.formatting import format_html_table
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.evaluation.answers import answer_text, with_first_state
@@ -45,9 +45,9 @@ class Answer:
     def _repr_html_(self) -> str:
         rows = [("answer", self.text), ("loops", str(self.loops)), ("confidence", share_text(self.confidence, 3))]
         if self.right is None or self.perplexity is None:
-            return as_html(self.prompt, rows)
+            return format_html_table(self.prompt, rows)
         rows = [rows[0], ("right answer", self.right), *rows[1:], ("its perplexity", f"{self.perplexity:.3f}")]
-        return as_html(f"{self.prompt}: {'right' if self.correct else 'wrong'}", rows)
+        return format_html_table(f"{self.prompt}: {'right' if self.correct else 'wrong'}", rows)
 
 
 class Solver:

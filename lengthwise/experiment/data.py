@@ -39,7 +39,7 @@ def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batc
         problems = _batch_of_step(recipe, step, recipe.lengths.clock(step, passed))
     written = recipe.layout.write_training(problems, recipe.task)
     if recipe.layout.causal:
-        written = written.trimmed()
+        written = written.cut_unsupervised()
     varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))
     written = replace(written, inputs=varied)
     return written, recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
@@ -88,7 +88,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
         for _ in range(chunks):
             drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
             drawn = drawn.take(source_of(task, source).of("train", drawn))
-            found.append(drawn.in_smallest_type(len(task.symbols)))
+            found.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
         found = [_drop_repeats(Problems.join(found))]
         kept = len(found[0])

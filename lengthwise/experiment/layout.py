@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.base.fields import Config, kinds
+from lengthwise.base.fields import Config, part_classes
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
-from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
+from lengthwise.base.types import Batch, Inputs, Problems, UsageError, smallest_integer_type
 from lengthwise.base.vocab import END, EQUALS, PAD, PAUSE, START, Vocab
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
@@ -65,7 +65,7 @@ class Layout(Config):
         """Raise UsageError unless the task is accepted."""
         if not self.accepts(task):
             fitting = []
-            for name, kind in kinds(Layout).items():
+            for name, kind in part_classes(Layout).items():
                 with suppress(TypeError):  # a layout may need arguments
                     if kind.__module__.startswith("lengthwise.") and kind().accepts(task):
                         fitting.append(name)
@@ -138,7 +138,7 @@ def digit_positions(
 
     ``signs`` is True or 1 at signs. Where ``mirrored`` is True, runs are counted from their ends.
     """
-    count = torch.arange(1, signs.shape[1] + 1, dtype=integer_type(signs.shape[1]))
+    count = torch.arange(1, signs.shape[1] + 1, dtype=smallest_integer_type(signs.shape[1]))
     position = count - (signs * count).cummax(1).values
     if mirrored is not None:
         back = count.flip(0)
@@ -164,7 +164,7 @@ def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) 
     known = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]
     edges = (i for i, (was, now) in enumerate(pairwise([False, *known])) if was != now)
     start, pad = (vocab.id(symbol) if framed else -1 for symbol in (START, PAD))
-    return _Ids(integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges), start, pad)
+    return _Ids(smallest_integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges), start, pad)
 
 
 def _mark_signs(tokens: Int[Tensor, "b t"], edges: tuple[int, ...]) -> Int[Tensor, "b t"]:

@@ -17,9 +17,9 @@ from torch import nn
 
 from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import parts_in
-from lengthwise.base.files import one_line
-from lengthwise.base.origin import is_foreign, is_own, source_file
+from lengthwise.base.fields import nested_parts
+from lengthwise.base.files import error_line
+from lengthwise.base.origin import is_foreign, is_user_code, source_file
 from lengthwise.experiment.recipe import Recipe
 
 PACKAGE = Path(__file__).parents[1]
@@ -30,7 +30,7 @@ def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     """Return ten hexadecimal digits for each user-defined class of the recipe's parts and the model's modules, by
     module and name. They change with the class's code and what it uses from its file; not with comments, docstrings,
     formatting, or other modules."""
-    used = {type(part) for part in parts_in(recipe)} | {type(module) for module in model.modules()}
+    used = {type(part) for part in nested_parts(recipe)} | {type(module) for module in model.modules()}
     found = {}
     for cls in _user_classes(used):
         path = source_file(cls) if cls.__module__ == "__main__" else None
@@ -49,7 +49,7 @@ def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
     """Return whether a part of the recipe, or a module of the model, is defined outside this package and torch."""
-    return any(is_foreign(type(part)) for part in (*parts_in(recipe), *model.modules()))
+    return any(is_foreign(type(part)) for part in (*nested_parts(recipe), *model.modules()))
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
     except (UsageError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        names = [cls.__name__ for cls in _user_classes({type(part) for part in parts_in(recipe)})]
+        names = [cls.__name__ for cls in _user_classes({type(part) for part in nested_parts(recipe)})]
         if not names and isinstance(error, Exception):
             raise
         parts = f"; it uses your own classes: {', '.join(names)}" if names else ""
@@ -79,7 +79,7 @@ def describe_user_error(error: BaseException) -> str:
     """Describe an error in one line, with its place in code outside packages."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_packaged(Path(frame.filename))]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{where}: {one_line(error)}"
+    return f"{type(error).__name__}{where}: {error_line(error)}"
 
 
 def is_packaged(path: Path) -> bool:
@@ -89,7 +89,7 @@ def is_packaged(path: Path) -> bool:
 
 
 def _user_classes(used: Iterable[type]) -> list[type]:
-    return sorted({cls for each in used for cls in each.__mro__ if is_own(cls)}, key=str)
+    return sorted({cls for each in used for cls in each.__mro__ if is_user_code(cls)}, key=str)
 
 
 def _hash_class(cls: type) -> str:

@@ -98,7 +98,7 @@ def draw_problems(
         found = sample(known[torch.randint(len(known), (CHUNK,), generator=draw)], draw)
         if split and source_of(task, SPLIT) is SPLIT:
             found = found.take(SPLIT.of(split, found))
-        found = found.take(slice(count - given)).in_smallest_type(len(task.symbols))
+        found = found.take(slice(count - given)).to_smallest_type(len(task.symbols))
         number, given, fruitless = number + 1, given + len(found), 0 if len(found) else fruitless + 1
         if fruitless == MAX_EMPTY_CHUNKS:
             raise NoProblemsLeft(f"{task.name} has no problems of these sizes in its {split} part: name larger sizes")

@@ -13,7 +13,7 @@ from torch import nn
 
 from lengthwise.base import fields, rng
 from lengthwise.base.errors import NotImported, UnknownPart
-from lengthwise.base.formatting import as_html, as_text
+from lengthwise.base.formatting import format_html_table, format_listing
 from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, OneLine, Pattern, Positive, Seed, Size, Whole
 from lengthwise.base.results import AnySize, RunOutline
 from lengthwise.base.types import UsageError
@@ -194,12 +194,12 @@ class Recipe(fields.Config):
 
     def __str__(self) -> str:
         """Format each field that is not at its default, as a user would type it."""
-        return as_text(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
+        return format_listing(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return as_html(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
+        return format_html_table(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
 
     def json(self) -> str:
         """Return all fields as JSON; ``read`` is the inverse. Raises UsageError if a field holds an invalid value."""
@@ -260,7 +260,7 @@ class Recipe(fields.Config):
         """Return a new model with its initial weights, on the CPU; the global generator is restored."""
         reads, writes = self.layout.vocabs(self.task)
         with rng.preserve_generators():
-            rng.seed_torch(rng.address(self.seed, "weights"))
+            rng.seed_torch(rng.derive_seed(self.seed, "weights"))
             module = self.model.build(reads, writes, causal=self.layout.causal)
         if not isinstance(module, nn.Module):
             raise UsageError(f"model: {type(self.model).__name__}.build must return a torch module, not {module!r}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lengthwise.base.quantities import YEAR, bytes_text, duration
+from lengthwise.base.quantities import YEAR, bytes_text, duration_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
@@ -45,7 +45,7 @@ class ResourceEstimate:
                 f"{description} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
             )
         if self.seconds > 100 * YEAR:
-            raise UsageError(f"{description} takes about {duration(self.seconds)}")
+            raise UsageError(f"{description} takes about {duration_text(self.seconds)}")
 
 
 def available_memory() -> float:

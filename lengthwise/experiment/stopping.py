@@ -50,7 +50,7 @@ class Stopping(fields.Config):
     @property
     def name(self) -> str:
         """The label in scores, e.g. ``Oracle`` or ``MaxConfidence(per=batch)``."""
-        return fields.text(self)
+        return fields.part_text(self)
 
     @property
     def stops(self) -> bool:

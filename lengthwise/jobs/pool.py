@@ -16,7 +16,7 @@ from rich.table import Table
 
 from lengthwise.base.errors import remove_controls
 from lengthwise.base.progress import EVERY
-from lengthwise.base.quantities import duration
+from lengthwise.base.quantities import duration_text
 from lengthwise.base.score_rows import group_by, loss_text, share_text
 from lengthwise.base.types import UsageError
 from lengthwise.jobs.launchers import Job, Launcher, Local
@@ -165,7 +165,7 @@ def _read_progress(run: Run) -> tuple[int, str]:
     steps, seconds = last["step"], last.get("wall_s", 0.0)
     exact = "  ".join(f"{size}: {share_text(share)}" for size, share in watched[-1].items()) if watched else ""
     if run.done:
-        return steps, f"{exact}  trained in {duration(seconds)}, {len(run.rows('scores'))} scores"
+        return steps, f"{exact}  trained in {duration_text(seconds)}, {len(run.rows('scores'))} scores"
     length = f"length {last['length']}" if "length" in last else ""
-    left = f"{duration((total - steps) * seconds / steps)} left"
+    left = f"{duration_text((total - steps) * seconds / steps)} left"
     return steps, "  ".join(filter(None, [exact, length, loss_text(last), left]))

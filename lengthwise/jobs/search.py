@@ -11,8 +11,8 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import append, check_no_link, one_line, parse_object, read_bytes, translate_disk_errors
-from lengthwise.base.rng import address
+from lengthwise.base.files import append, check_no_link, error_line, parse_object, read_bytes, translate_disk_errors
+from lengthwise.base.rng import derive_seed
 from lengthwise.jobs.axes import Axis, Point
 
 STARTUP = 4  # trials before pruning starts
@@ -64,11 +64,11 @@ class Search:
                 )
             trials = len(self.study.trials)
         except Exception as error:  # Optuna does not validate entries
-            what = f"{path}: Optuna cannot read it ({type(error).__name__}: {one_line(error)})"
+            what = f"{path}: Optuna cannot read it ({type(error).__name__}: {error_line(error)})"
             reason = error if isinstance(error, UsageError) else what
             raise UsageError(f"{reason}; delete {path.name} to restart the search: trained runs are kept") from None
         # A resumed search must not suggest its first trials again.
-        self.study.sampler = self.library.samplers.TPESampler(seed=address(seed, trials) % 2**32)
+        self.study.sampler = self.library.samplers.TPESampler(seed=derive_seed(seed, trials) % 2**32)
 
     def count_finished(self) -> int:
         """Return the number of finished trials."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import check_tree, path_inside
+from lengthwise.base.files import check_links_inside, path_inside
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, last_line
 from lengthwise.runs.folder import runs_folder
@@ -67,7 +67,7 @@ class _Slurm(Executor):
     def __init__(self, engine: Slurm) -> None:
         submitit = _import_submitit()
         self.engine = engine
-        folder = check_tree(path_inside(runs_folder().absolute(), ".slurm"))
+        folder = check_links_inside(path_inside(runs_folder().absolute(), ".slurm"))
         self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=AGAIN)
         given: dict[str, Any] = {"partition": engine.partition or None, "mem": engine.memory or None}
         self.executor.update_parameters(

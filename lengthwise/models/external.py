@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import one_line
+from lengthwise.base.files import error_line
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
@@ -118,7 +118,7 @@ def _from_config(name: str, text: str) -> nn.Module:
         module = kind(kind.config_class.from_dict(stored["config"]))
         return module.to(getattr(torch, stored["dtype"]))
     except Exception as error:  # any error with a configuration of another version
-        raise UsageError(f"{name}: transformers cannot build it from its configuration ({one_line(error)})") from None
+        raise UsageError(f"{name}: transformers cannot build it from its configuration ({error_line(error)})") from None
 
 
 def _collect_weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:

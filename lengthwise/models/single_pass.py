@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lengthwise.base.files import one_line
+from lengthwise.base.files import error_line
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Context, Model, State
 
@@ -116,6 +116,6 @@ def is_position_error(error: Exception) -> bool:
 def describe_too_few_positions(count: int, error: Exception) -> str:
     """Return the message for a module that fails on rows of ``count`` positions."""
     return (
-        f"fails on rows of {count} positions ({type(error).__name__}: {one_line(error)}): if its "
+        f"fails on rows of {count} positions ({type(error).__name__}: {error_line(error)}): if its "
         "position table is shorter, enlarge it, or use shorter problems"
     )

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.fields import kebab
+from lengthwise.base.fields import to_kebab_case
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import END, EQUALS
 from lengthwise.rasp.language import Row, aggregate, both, compare, count, each, latest, positions, seen, select, shift
@@ -254,6 +254,6 @@ PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
 def program(task: Task) -> Program:
     """Return the program of a task. Raises UsageError if there is none."""
     if type(task) not in PROGRAMS:
-        known = ", ".join(kebab(kind.__name__) for kind in PROGRAMS)
+        known = ", ".join(to_kebab_case(kind.__name__) for kind in PROGRAMS)
         raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known}")
     return PROGRAMS[type(task)](task)

@@ -83,7 +83,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         layout = next(one for one in (Tagged(), Labelled(), FullOutput()) if one.accepts(problems))
         top, start = (_largest_size(problems, symbols) for symbols in (SYMBOLS, START))
     return Recipe(
-        name=f"formal-{fields.kebab(task)}-{fields.kebab(architecture)}{'-families' * (families > 0)}",
+        name=f"formal-{fields.to_kebab_case(task)}-{fields.to_kebab_case(architecture)}{'-families' * (families > 0)}",
         task=problems,
         layout=layout,
         lengths=Mastery(top=top, start=start, bottom=problems.smallest, every=25, grow=1.5),
@@ -103,7 +103,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
 def _own_part(base: type[T], name: str) -> T:
     """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
     import_parts()
-    if name not in (known := fields.kinds(base)):
+    if name not in (known := fields.part_classes(base)):
         ours, kind = (ARCHITECTURES, "mixer") if base is MixerSpec else (TASKS, "task")
         raise UsageError(
             f"{name!r} is neither one of {', '.join(ours)} nor the class of a {kind}"

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import problems_counted
+from lengthwise.base.results import counted_problems
 from lengthwise.base.score_rows import (
     ALONE,
     DRAWN,
@@ -28,9 +28,9 @@ from lengthwise.base.score_rows import (
     Sizes,
     group_by,
     is_full_family_run,
-    latest,
+    latest_rows,
     share_text,
-    trained_on,
+    within_training_sizes,
     worst_rows,
 )
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
@@ -88,7 +88,7 @@ class Curve:
 
     @cached_property
     def _points(self) -> Sequence[Point]:
-        rows = [row for seed in self.rows_by_seed.values() for row in latest(seed)]
+        rows = [row for seed in self.rows_by_seed.values() for row in latest_rows(seed)]
         by_size: dict[Sizes, list[Row]] = group_by(rows, lambda row: tuple(row["sizes"]))
         return [_build_point(sizes, rows) for sizes, rows in sorted(by_size.items())]
 
@@ -104,17 +104,17 @@ class Curve:
 
     def is_of_all(self) -> bool:
         """Return True if every seed was measured on all problems of the training length."""
-        rows = [row for seed in self.rows_by_seed.values() for row in latest(seed)]
+        rows = [row for seed in self.rows_by_seed.values() for row in latest_rows(seed)]
         found = [row["problems"] for row in rows if tuple(row["sizes"]) == self.tops]
         return {*found} == {"every"} and len(found) == len(self.rows_by_seed)
 
     def sealed(self) -> bool:
         """Return True if all points were measured on sealed problems, which nothing else uses."""
-        return all("sealed" in row for rows in self.rows_by_seed.values() for row in latest(rows))
+        return all("sealed" in row for rows in self.rows_by_seed.values() for row in latest_rows(rows))
 
     def trained_at(self, sizes: Sizes) -> bool:
         """Return True if these sizes lie within the training range."""
-        return len(sizes) == len(self.tops) and trained_on(sizes, self.tops)
+        return len(sizes) == len(self.tops) and within_training_sizes(sizes, self.tops)
 
 
 def curves(runs: Iterable[RunFolder]) -> list[Curve]:
@@ -183,7 +183,7 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
 
 def own_scores(run: RunFolder) -> list[Row]:
     """Return the latest scores of a run under its recipe's own stopping rule."""
-    return [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+    return [row for row in latest_rows(run.rows("scores")) if row["stopping"] == run.outline.stopping]
 
 
 def drop_repeats(folders: Iterable[Named]) -> list[Named]:
@@ -251,7 +251,7 @@ def _build_point(sizes: Sizes, rows: Sequence[Row]) -> Point:
         low, high, error = rows[0]["low"], rows[0]["high"], None
     else:
         low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
-    solved, count = sum(share >= SOLVED for share in shares), min(map(problems_counted, rows))
+    solved, count = sum(share >= SOLVED for share in shares), min(map(counted_problems, rows))
     failing = [row for row in rows if row["exact"] < 1]
     families = tuple(sorted({row["problems"] for row in failing or rows} - {*DRAWN}))
     return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families)

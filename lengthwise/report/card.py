@@ -15,15 +15,15 @@ from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     Sizes,
-    families_in,
-    fit_rows,
+    family_rows_by_size,
     interval_notes,
     interval_text,
     share_text,
     size_text,
-    trained_on,
-    uniform_in,
-    worst,
+    training_length_rows,
+    uniform_rows_by_size,
+    within_training_sizes,
+    worst_row,
     worst_rows,
 )
 from lengthwise.report import by_recipe, describe_misfit, own_scores
@@ -54,8 +54,8 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     on every family; ``longest_uniform`` ignores families. ``generalise``: the number of seeds that solve a size beyond
     the training range. ``worst``: the worst family within the training range, or beyond it if none fails within.
     ``chosen_on``: sizes that the recipe may have been selected on. ``fit``: exact match at the training length (see
-    ``fit_rows``). ``operations``: of the whole training; the argument gives operations per step, by the recipe's id
-    without seeds. ``cpu_s``: processor time, the median over seeds.
+    ``training_length_rows``). ``operations``: of the whole training; the argument gives those of a step, by the
+    recipe's id without seeds. ``cpu_s``: processor time, the median over seeds.
 
     Only the recipe's own stopping rule counts, and only seeds measured with it. A seed that diverged is listed as
     diverged and not scored.
@@ -66,16 +66,16 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
         diverged = [run for run in group if run.diverged]
         # Without scores on uniform problems, a seed's longest size is unknown.
         measured = [own_scores(run) for run in group if run not in diverged]
-        own = [scores for scores in measured if uniform_in(scores)]
+        own = [scores for scores in measured if uniform_rows_by_size(scores)]
         found = [_longest_solved(rows, first.tops, families=True) for rows in own]
         alone = [_longest_solved(rows, first.tops, families=False) for rows in own]
-        fits = [row["exact"] for rows in own for row in fit_rows(rows, first.tops)]
+        fits = [row["exact"] for rows in own for row in training_length_rows(rows, first.tops)]
         abouts = [about for run in group if (about := run.about())]
-        beyond = [size is not None and not trained_on(size, first.tops) for size in found]
+        beyond = [size is not None and not within_training_sizes(size, first.tops) for size in found]
         steps = (operations or {}).get(first.seedless_id)
         families = [row for rows in own for row in worst_rows(rows)]
-        failing = [row for row in families if trained_on(row["sizes"], first.tops) and row["exact"] < SOLVED]
-        low = worst(failing or families) if families else None
+        failing = [row for row in families if within_training_sizes(row["sizes"], first.tops) and row["exact"] < SOLVED]
+        low = worst_row(failing or families) if families else None
         rows.append(
             {
                 "recipe": label,
@@ -105,7 +105,9 @@ def _longest_solved(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes
     for row in sorted(uniform, key=lambda row: (max(row["sizes"]), row["sizes"])):
         sizes = tuple(row["sizes"])
         low = lowest.get(sizes)
-        if not trained_on(sizes, tops) and (row["high"] < SOLVED or (low is not None and low["high"] < SOLVED)):
+        if not within_training_sizes(sizes, tops) and (
+            row["high"] < SOLVED or (low is not None and low["high"] < SOLVED)
+        ):
             break
         if lowest and low is None:
             continue  # families were not measured at this size
@@ -206,7 +208,7 @@ def _metadata_lines(run: RunFolder, rows: Sequence[Row], license_: str) -> Itera
     yield f"license: {license_}"
     yield "library_name: lengthwise"
     yield f"tags: [length-generalization, algorithmic-reasoning, {run.outline.task}]"
-    uniform = uniform_in(rows)
+    uniform = uniform_rows_by_size(rows)
     if uniform:
         yield "model-index:"
         yield f"- name: {run.outline.name}"
@@ -221,15 +223,15 @@ def _metadata_lines(run: RunFolder, rows: Sequence[Row], license_: str) -> Itera
 
 def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     """Yield a table of uniform problems and the worst family, by size."""
-    uniform = uniform_in(rows)
-    structured = families_in(rows)
+    uniform = uniform_rows_by_size(rows)
+    structured = family_rows_by_size(rows)
     lowest = {tuple(row["sizes"]): row for row in worst_rows(rows)}
     yield "| size | uniform problems | worst family | its name |"
     yield "| ---: | ---: | ---: | --- |"
     for size in sorted({*uniform, *lowest}):
         low = lowest.get(size)
         named = f"{low['problems']}, of {len(structured[size])}" if low else ""
-        mark = " (trained)" if trained_on(size, tops) else ""
+        mark = " (trained)" if within_training_sizes(size, tops) else ""
         yield f"| {size_text(size)}{mark} | {_format_share(uniform.get(size))} | {_format_share(low)} | {named} |"
     yield ""
     yield "Exact match: the whole answer is right, end symbol included. In brackets: the 95 % Wilson interval and the"

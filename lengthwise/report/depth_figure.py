@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import Fate, group_seeds, name_of_seeds, verdict_of_seeds
+from lengthwise.base.results import Fate, group_seeds, seeds_name, seeds_verdict
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import LineStyle, legend
 from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, Dash, Drawing, Width, fix_layout, new_figure, style
@@ -112,7 +112,7 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
     other.tick_params(labelsize=6)
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.set_ylim(-0.03, 1.03)
-    title = f"{name_of_seeds(seeds)}, {size_text(seeds[0].sizes)}\n{verdict_of_seeds(seeds)}"
+    title = f"{seeds_name(seeds)}, {size_text(seeds[0].sizes)}\n{seeds_verdict(seeds)}"
     axes.set_title(title, fontsize=6.5)
     axes.set_xlabel("loops − T(n)", fontsize=6.5)
     axes.tick_params(color=FAINT, labelsize=6)

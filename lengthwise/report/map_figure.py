@@ -14,7 +14,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, Sizes, group_by, latest, share_text, size_text
+from lengthwise.base.score_rows import Row, Sizes, group_by, latest_rows, share_text, size_text
 from lengthwise.report import rule_text
 from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, fix_layout, new_figure, style
 from lengthwise.runs.folder import RunFolder
@@ -77,7 +77,7 @@ def mean_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, float]]
     """Return mean exact match over weights, by stopping rule and problems, and by size."""
     kinds: dict[tuple[str, str], dict[Sizes, list[float]]] = {}
     for of_weights in group_by(rows, lambda row: row["weights"]).values():
-        for row in latest(of_weights):
+        for row in latest_rows(of_weights):
             cells = kinds.setdefault((row["stopping"], row["problems"]), {})
             cells.setdefault(tuple(row["sizes"]), []).append(row["exact"])
     return {kind: {sizes: statistics.fmean(shares) for sizes, shares in cells.items()} for kind, cells in kinds.items()}

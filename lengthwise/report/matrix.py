@@ -18,7 +18,7 @@ from rich.text import Text
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import MATRIX_TIMES
-from lengthwise.base.score_rows import SOLVED, Row, fit_rows, share_text, uniform_in, worst_rows
+from lengthwise.base.score_rows import SOLVED, Row, share_text, training_length_rows, uniform_rows_by_size, worst_rows
 from lengthwise.report import own_scores
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, new_figure, save, style
@@ -70,7 +70,7 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
 def _summarize_cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]:
     scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
-    fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in fit_rows(rows, top)]
+    fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in training_length_rows(rows, top)]
     abouts, published = [run.about() for run in group], paper_score(group[0].config())
     found = []
     for times in MATRIX_TIMES:
@@ -79,7 +79,7 @@ def _summarize_cell(architecture: str, task: str, group: Sequence[RunFolder]) ->
         size = min(sizes, key=lambda size: abs(math.log(max(size) / length)), default=None)
         if size is None or abs(math.log(max(size) / length)) > math.log(NEAR):
             continue
-        uniform = [one for rows in scores if (one := uniform_in(rows).get(size))]
+        uniform = [one for rows in scores if (one := uniform_rows_by_size(rows).get(size))]
         families = [row for rows in scores for row in worst_rows(rows) if tuple(row["sizes"]) == size]
         if not (uniform or families):
             continue

@@ -134,9 +134,9 @@ def _write_data(
         entries = [_inquiry_columns(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
         files.append(_write_json(folder, "inquiries", entries))
     if rows := score_rows_of(runs, asked):
-        files.append(write_csv(folder / "scores.csv", rows, packed_above=LARGE))
+        files.append(write_csv(folder / "scores.csv", rows, compress_above=LARGE))
     if metrics := metrics_rows(runs):
-        files.append(write_csv(folder / "metrics.csv", metrics, packed_above=LARGE))
+        files.append(write_csv(folder / "metrics.csv", metrics, compress_above=LARGE))
     if any(run.rows("scores") for run in runs):
         files.append(_write_json(folder, "card", score_card(runs, operations)))
     for label, group in (by_recipe(runs) if runs else {}).items():

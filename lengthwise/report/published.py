@@ -10,7 +10,7 @@ from typing import Any
 from lengthwise.base import fields
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import one_line, read_text, read_tree
+from lengthwise.base.files import error_line, read_json_object, read_text
 from lengthwise.base.results import RunOutline
 from lengthwise.base.schemas import AboutFile, AnatomyRow, DepthRow, FiguresFile, MetricsRow, PublishedEntry, ScoreRow
 from lengthwise.base.score_rows import Row
@@ -122,7 +122,7 @@ def read_json(path: Path, kind: Any) -> Any:
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({one_line(error)})") from None
+        raise UsageError(f"{path}: not JSON ({error_line(error)})") from None
     if not isinstance(tree, (list, dict)):
         raise UsageError(f"{path}: not a JSON list or object")
     return fields.validate(kind, tree, str(path))
@@ -131,13 +131,13 @@ def read_json(path: Path, kind: Any) -> Any:
 def read_figures_json(folder: Path) -> Row:
     """Read figures.json: ``title``, ``strong`` and ``claims`` of the figures; empty if there is none."""
     path = folder / "figures.json"
-    return fields.validate(FiguresFile, read_tree(path), str(path)) if path.exists() else {}
+    return fields.validate(FiguresFile, read_json_object(path), str(path)) if path.exists() else {}
 
 
 def read_table(path: Path, schema: Any) -> list[Row]:
     """Read the rows of a CSV file and validate them. Raises UsageError with the number of the first invalid row."""
     rows = read_csv(path)
-    if not fields.all_fit(schema, rows):
+    if not fields.rows_fit(schema, rows):
         for number, row in enumerate(rows, 1):
             fields.validate(schema, row, f"{path}: row {number}")
     return rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import path_of
+from lengthwise.base.files import to_path
 from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import (
@@ -21,7 +21,7 @@ from lengthwise.base.score_rows import (
     interval_notes,
     loops_notes,
     loops_text,
-    scaled_text,
+    scaled_accuracy_text,
     share_text,
     size_text,
 )
@@ -81,8 +81,9 @@ class Scores(PrintedTable, list[Score]):
         scaled, final = (any(getattr(score, name) is not None for score in self) for name in ("scaled", "final"))
         rows = [
             [size_text(s.sizes), s.problems, *[s.stopping] * several, share_text(s.exact, 3),
-             "–".join(share_text(end, 3) for end in s.interval), *[scaled_text(s.final)] * final,
-             *[scaled_text(s.scaled)] * scaled, loops_text(s.row()), count_text(s.count, s.distinct)] for s in self
+             "–".join(share_text(end, 3) for end in s.interval), *[scaled_accuracy_text(s.final)] * final,
+             *[scaled_accuracy_text(s.scaled)] * scaled, loops_text(s.row()), count_text(s.count, s.distinct)]
+            for s in self
         ]  # fmt: skip
         further = [*["final part"] * final, *["scaled"] * scaled]
         return [*HEADS[:2], *[RULE] * several, *HEADS[2:4], *further, *HEADS[4:]], rows
@@ -309,7 +310,7 @@ class PooledComparison(PrintedTable):
         """Save the figure in the format of the file's extension, .png, .svg or .pdf; return its path."""
         from lengthwise.report.style import KNOWN_FORMATS, save
 
-        target = path_of(path)
+        target = to_path(path)
         kind = target.suffix.lstrip(".").lower()
         if kind not in KNOWN_FORMATS:
             raise UsageError(f"{target}: a figure's file ends in .{', .'.join(KNOWN_FORMATS)}")

@@ -20,10 +20,10 @@ from lengthwise.base.score_rows import (
     interval_text,
     loops_notes,
     loops_text,
-    scaled_text,
+    scaled_accuracy_text,
     share_text,
     size_text,
-    trained_on,
+    within_training_sizes,
 )
 from lengthwise.report import TRAINED, WORST, Curve, Point, fits_of, names, training_warnings
 from lengthwise.report.sheet import FittedTable
@@ -94,8 +94,10 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
         caption="; ".join(notes),
     )
     for row in rows:
-        size, *rest, loops, count = _detail_cells(row, trained=tops is not None and trained_on(row["sizes"], tops))
-        cells = (scaled_text(row.get(name)) for name in further)
+        size, *rest, loops, count = _detail_cells(
+            row, trained=tops is not None and within_training_sizes(row["sizes"], tops)
+        )
+        cells = (scaled_accuracy_text(row.get(name)) for name in further)
         table.add_row(size, *(row[name] for name in own), *rest, *cells, loops, count)
     return table
 
@@ -106,7 +108,7 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     downs, acrosses = (_split_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
     worst = min(cells, key=cells.__getitem__)
-    within = [share for size, share in cells.items() if trained_on(size, tops)]
+    within = [share for size, share in cells.items() if within_training_sizes(size, tops)]
     notes = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
     if within:
         mean = share_text(statistics.fmean(within), 4)

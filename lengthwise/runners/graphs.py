@@ -33,7 +33,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from lengthwise.base.errors import UsageError, is_out_of_memory
-from lengthwise.base.files import one_line
+from lengthwise.base.files import error_line
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, State, device_of
 from lengthwise.models.transformer import TransformerModel
@@ -187,7 +187,7 @@ class Graphs(Runner):
                 if self.compiles:
                     self.compiles = False  # try again without torch's compiler, which may lack its tools here
                     continue
-                self.reason = f"its step cannot be recorded ({one_line(error)})"
+                self.reason = f"its step cannot be recorded ({error_line(error)})"
                 self.release()
                 return None
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import read_tree, write_json
+from lengthwise.base.files import read_json_object, write_json
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.runners.capture import capture, side_stream
 
@@ -63,7 +63,7 @@ def max_product_width(device: torch.device, kind: torch.dtype, head_width: int) 
     name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {kind}, {head_width}"
     path = Path(os.environ.get("LENGTHWISE_CACHE") or Path.home() / ".cache" / "lengthwise") / "attention.json"
     try:
-        known = read_tree(path) if path.exists() else {}
+        known = read_json_object(path) if path.exists() else {}
     except UsageError:
         known = {}
     if type(known.get(name)) is not int:

@@ -48,13 +48,13 @@ from lengthwise.base.files import (
     check_no_link,
     check_regular,
     is_folder,
-    path_of,
     read_bytes,
+    read_json_object,
     read_rows,
     read_text,
-    read_tree,
     remove,
     remove_temporary_files,
+    to_path,
     translate_disk_errors,
     write,
     write_json,
@@ -83,7 +83,7 @@ def run_path(name: str | Path) -> Path:
 def find_run(name: str | Path) -> Path | None:
     """Return the first folder that exists of this path and of this name in the folder of all runs; None if neither
     does."""
-    return next((path for path in (path_of(name), runs_folder() / name) if is_folder(path)), None)
+    return next((path for path in (to_path(name), runs_folder() / name) if is_folder(path)), None)
 
 
 def inquiry_path(name: str | Path) -> Path | None:
@@ -280,7 +280,9 @@ class RunFolder(Folder):
     def diverged(self) -> bool:
         """True if the loss became NaN or infinite in training."""
         failed = self.folder / "failed.json"
-        return bool(self._about().get("diverged") or (failed.exists() and read_tree(failed).get("verdict") == DIVERGED))
+        return bool(
+            self._about().get("diverged") or (failed.exists() and read_json_object(failed).get("verdict") == DIVERGED)
+        )
 
     @property
     def is_run(self) -> bool:
@@ -290,7 +292,7 @@ class RunFolder(Folder):
 
     def config(self) -> dict[str, Any]:
         """Return the recipe as plain values. Raises UsageError if it cannot be read."""
-        return read_tree(self.folder / "config.json")
+        return read_json_object(self.folder / "config.json")
 
     @cached_property
     def outline(self) -> RunOutline:
@@ -320,7 +322,7 @@ class RunFolder(Folder):
 
     def _about(self) -> dict[str, Any]:
         path = self.folder / "about.json"
-        return read_tree(path) if path.exists() else {}
+        return read_json_object(path) if path.exists() else {}
 
     def drop_rows_after(self, name: str, step: int) -> None:
         """Remove rows of steps after ``step``, which a resumed run logs again."""
@@ -347,7 +349,7 @@ class InquiryFolder(Folder):
         )
 
     def _inquiry_fields(self) -> dict[str, Any]:
-        return read_tree(self.folder / "asked.json")
+        return read_json_object(self.folder / "asked.json")
 
     def damaged_replies(self) -> Sequence[UsageError]:
         """Return an error for each damaged row of ``replies``. ``rows`` leaves these out, so that the other replies,
@@ -369,7 +371,7 @@ class InquiryFolder(Folder):
 def read_operations() -> dict[str, float]:
     """Return the operations per training step that this version has measured, by a recipe's id without seeds."""
     try:
-        kept = read_tree(runs_folder() / OPERATIONS)
+        kept = read_json_object(runs_folder() / OPERATIONS)
         found = kept.get("operations") if kept.get("lengthwise") == __version__ else {}
         return fields.decode(dict[str, float], found)
     except UsageError:  # no file, or a damaged one

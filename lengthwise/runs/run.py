@@ -24,14 +24,14 @@ from lengthwise.base.fields import suggest
 from lengthwise.base.files import (
     check_no_link,
     check_regular,
+    error_line,
     is_folder,
-    one_line,
     path_inside,
-    path_of,
     read_bytes,
+    read_json_object,
     read_text,
-    read_tree,
     remove,
+    to_path,
     write,
     write_json,
 )
@@ -83,9 +83,9 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     try:
         model.load_state_dict(rename_parameters(load_tensors(read_bytes(path, max_numbers()))))
     except (SafetensorError, OSError) as error:
-        raise UsageError(f"{path}: not a whole safetensors file ({one_line(error)})") from None
+        raise UsageError(f"{path}: not a whole safetensors file ({error_line(error)})") from None
     except RuntimeError as error:
-        raise UsageError(f"{path}: these weights do not fit the recipe beside them ({one_line(error)})") from None
+        raise UsageError(f"{path}: these weights do not fit the recipe beside them ({error_line(error)})") from None
     return Weights(name_of(weights, folder), recipe, model.to(chosen).eval())
 
 
@@ -96,7 +96,7 @@ def weights_folder(weights: str | Path) -> Path:
         raise UsageError(f"name weights by a folder or a name, not by {quote_value(weights)}")
     if str(weights).startswith(PREFIX):
         return fetch(str(weights))
-    for folder in (path_of(weights), runs_folder() / weights):
+    for folder in (to_path(weights), runs_folder() / weights):
         if is_folder(folder):
             return folder
     if str(weights) in list_shipped():
@@ -245,7 +245,7 @@ class Run(RunFolder):
         if not (self.folder / CODE).exists():  # no own classes, or a run of an earlier version
             return []
         return changed_classes(
-            read_tree(self.folder / CODE), hash_user_code(self.recipe, self.model if model is None else model)
+            read_json_object(self.folder / CODE), hash_user_code(self.recipe, self.model if model is None else model)
         )
 
     def measured(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
@@ -268,7 +268,7 @@ class Run(RunFolder):
         """Write the checkpoint or, under another ``name``, the final state."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        write(self.folder / name, buffer.getvalue(), make=False)  # fails if the folder has vanished
+        write(self.folder / name, buffer.getvalue(), make_folder=False)  # fails if the folder has vanished
 
     def forget_state(self) -> None:
         """Remove the checkpoint after training has ended."""

@@ -15,7 +15,7 @@ from io import StringIO
 from lengthwise.base.errors import UsageError, remove_controls
 from lengthwise.base.extras import import_library
 from lengthwise.base.fields import suggest, validate
-from lengthwise.base.files import check_tree, path_inside, read_tree, write_json
+from lengthwise.base.files import check_links_inside, path_inside, read_json_object, write_json
 from lengthwise.base.ranges import Whole
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.runs.folder import RunFolder
@@ -40,7 +40,7 @@ class TensorBoard(Sink):
     """Event files in the run's folder: ``tensorboard --logdir runs``."""
 
     def __init__(self, run: RunFolder) -> None:
-        folder = check_tree(path_inside(run.folder, "tensorboard"))
+        folder = check_links_inside(path_inside(run.folder, "tensorboard"))
         self.writer = import_library("tensorboard.summary", "tensorboard").Writer(str(folder))
 
     def log(self, axis: str, at: int, values: dict[str, float]) -> None:
@@ -56,7 +56,7 @@ class Wandb(Sink):
     """A run of Weights & Biases. Without a key it is offline, unless WANDB_MODE is set."""
 
     def __init__(self, run: RunFolder) -> None:
-        check_tree(path_inside(run.folder, "wandb"))
+        check_links_inside(path_inside(run.folder, "wandb"))
         wandb = import_library("wandb", "wandb")
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)
@@ -109,7 +109,7 @@ class Tracker:
             if kind not in self.seen:
                 rows, self.seen[kind] = self.run.rows(kind), 0
                 if self.ledger.exists():
-                    self.sent |= validate(dict[str, Whole], read_tree(self.ledger), str(self.ledger))
+                    self.sent |= validate(dict[str, Whole], read_json_object(self.ledger), str(self.ledger))
             for row in rows:
                 self._send(kind, row)
 

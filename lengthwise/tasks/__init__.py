@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.fields import Config, kebab
+from lengthwise.base.fields import Config, to_kebab_case
 from lengthwise.base.quantities import format_ranges
 from lengthwise.base.rows import zero_after
-from lengthwise.base.types import Problems, Purpose, UsageError, integer_type
+from lengthwise.base.types import Problems, Purpose, UsageError, smallest_integer_type
 from lengthwise.base.vocab import Vocab
 from lengthwise.tasks.family import Family, Pattern, every_row, suitable_patterns
 
@@ -73,7 +73,7 @@ class Task(Config):
 
     @property
     def name(self) -> str:
-        return kebab(type(self).__name__)
+        return to_kebab_case(type(self).__name__)
 
     @property
     def chance(self) -> float:
@@ -202,7 +202,7 @@ class SequenceTask(Task):
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         count, width = len(self._read_symbols), int(sizes.max())
-        row = torch.randint(count, (len(sizes), width), generator=generator, dtype=integer_type(count))
+        row = torch.randint(count, (len(sizes), width), generator=generator, dtype=smallest_integer_type(count))
         return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
 
     @property

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.files import path_of, write
+from lengthwise.base.files import to_path, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
 from lengthwise.tasks import NoReference, Task, parse_symbols, separate_lines
@@ -44,7 +44,7 @@ class File(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        path = path_of(self.path).expanduser()
+        path = to_path(self.path).expanduser()
         # On another machine, the file may lie in the working folder instead.
         path = path if path.exists() or not Path(path.name).exists() else Path(path.name)
         if not path.exists():
@@ -66,7 +66,7 @@ class File(Task):
         """Write problems to a JSON Lines file and return its task. ``rows`` are dictionaries with "prompt" and
         "answer", or a Hugging Face data set. Raises UsageError if a row is no problem."""
         lines = [json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows]
-        write(path_of(path), "".join(lines).encode())
+        write(to_path(path), "".join(lines).encode())
         return File(str(path))
 
     @cached_property

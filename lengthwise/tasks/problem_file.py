@@ -19,9 +19,9 @@ from torch import Tensor
 
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import is_folder, one_line, read_bytes
+from lengthwise.base.files import error_line, is_folder, read_bytes
 from lengthwise.base.rows import extract_windows, zero_after
-from lengthwise.base.types import Problems, Purpose, integer_type
+from lengthwise.base.types import Problems, Purpose, smallest_integer_type
 from lengthwise.base.vocab import Vocab
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
@@ -133,7 +133,7 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
         known, ids = np.unique(codes, return_inverse=True)
         symbols, length = tuple(map(chr, known.tolist())), torch.tensor([len(text) for text in texts]).view(-1, 2)
     between = Vocab(symbols).separator
-    small = torch.from_numpy(ids.reshape(-1)).to(integer_type(len(known)))
+    small = torch.from_numpy(ids.reshape(-1)).to(smallest_integer_type(len(known)))
     start = (length.flatten().cumsum(0) - length.flatten()).view(-1, 2)
     return Collection(
         symbols=symbols,
@@ -220,7 +220,7 @@ def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield number, UsageError(f"not JSON ({one_line(error)})")
+                yield number, UsageError(f"not JSON ({error_line(error)})")
 
 
 def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
@@ -231,7 +231,7 @@ def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
     try:
         loaded = datasets.load_from_disk(str(path))
     except Exception as error:  # the library raises various errors for other folders
-        raise UsageError(f"{path}: not a data set that save_to_disk wrote ({one_line(error)})") from None
+        raise UsageError(f"{path}: not a data set that save_to_disk wrote ({error_line(error)})") from None
     parts = loaded.items() if isinstance(loaded, Mapping) else [(None, loaded)]
     return ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rng import address
+from lengthwise.base.rng import derive_seed
 from lengthwise.base.types import SYMBOL, Problems, Purpose, UsageError
 from lengthwise.tasks import SquareGridTask, Task
 
@@ -107,7 +107,7 @@ def purpose_of(base: str, side: int) -> Purpose:
     for cell in clues:
         row, column, box = (count[number_units(side)[cell][kind]] for kind, count in enumerate(counts))
         each.append((*sorted((row, column)), box, digits[base[cell]]))
-    share = address(side, str(sorted(each))) % 100
+    share = derive_seed(side, str(sorted(each))) % 100
     return next(purpose for purpose, below in PARTS if share < below)
 
 

@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import Config, text
-from lengthwise.base.files import one_line
-from lengthwise.base.formatting import as_html, as_text
+from lengthwise.base.fields import Config, part_text
+from lengthwise.base.files import error_line
+from lengthwise.base.formatting import format_html_table, format_listing
 from lengthwise.base.score_rows import group_by
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.models import ModelSpec
@@ -70,12 +70,12 @@ class Findings(list[Finding]):
         return f"{len(self.broken)} of {len(self)} laws are broken"
 
     def __str__(self) -> str:
-        return as_text(self.summary, [(part, f"{law} {result}") for part, law, result in self.lines()])
+        return format_listing(self.summary, [(part, f"{law} {result}") for part, law, result in self.lines()])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return as_html(self.summary, self.lines(), ("part", "law", "found"))
+        return format_html_table(self.summary, self.lines(), ("part", "law", "found"))
 
 
 @cache
@@ -110,7 +110,7 @@ def _check_law(part: Any, name: str, law: Law) -> Finding:
         raise
     except BaseException as error:  # a SystemExit of the part's code counts as broken too
         # Other errors come from the part's own code: they are reported with file and line.
-        told = one_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
+        told = error_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
         return Finding(name, statement, holds=False, told=told)
     return Finding(name, statement, holds=True, told="")
 
@@ -131,7 +131,7 @@ def check_kinds(kinds: Iterable[type[Config]]) -> Findings:
 
 def check_part(part: Config, name: str = "") -> Findings:
     """Check a part against the laws of its kind."""
-    name = name or text(part)
+    name = name or part_text(part)
     findings = check_laws(part, name, laws_of(type(part)))
     if isinstance(part, (Position, MixerSpec)):
         laws_of_any_model = [law for law in laws_of(ModelSpec) if law not in laws_of(Config)]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lengthwise.base.fields import kinds
+from lengthwise.base.fields import part_classes
 from lengthwise.base.origin import is_foreign
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Problems, UsageError
@@ -143,7 +143,7 @@ def _accepted_tasks(layout: Layout) -> list[Task]:
     if shipped := [task for task in TASKS if layout.accepts(task)]:
         return shipped
     own: list[Task] = []
-    for kind in filter(is_foreign, kinds(Task).values()):
+    for kind in filter(is_foreign, part_classes(Task).values()):
         with suppress(TypeError, UsageError):  # it cannot be created without arguments
             own.append(kind())
     return [task for task in own if layout.accepts(task)]

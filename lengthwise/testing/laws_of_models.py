@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lengthwise.base.fields import parts_in
+from lengthwise.base.fields import nested_parts
 from lengthwise.base.rng import preserve_generators, seed_torch, stream
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import END, EQUALS, Vocab
@@ -226,7 +226,7 @@ def _rows_of(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None
 
 def problems_of(spec: ModelSpec) -> tuple[Task, Layout] | None:
     """Return the ``checked_on`` task and layout of the model or of a part in it; None: use random symbols."""
-    return next((found for part in parts_in(spec) if (found := getattr(part, "checked_on", None))), None)
+    return next((found for part in nested_parts(spec) if (found := getattr(part, "checked_on", None))), None)
 
 
 def vocabs_of(spec: ModelSpec) -> tuple[Vocab, Vocab]:

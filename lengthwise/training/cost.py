@@ -88,7 +88,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
             batch, loops = data.batch(small, step, passed=_expected_exams(recipe, step))
             # Torch does not count the operations of a CPU's fused attention.
             with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
-                rng.seed_torch(rng.address(recipe.seed, "dropout", step))
+                rng.seed_torch(rng.derive_seed(recipe.seed, "dropout", step))
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
     return counter.operations * recipe.batch / rows / moments
 
@@ -135,11 +135,11 @@ def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None
     """Return ``operations`` of each recipe, by its id without seeds. New measurements are saved."""
     found, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
     new = {key: recipe for key, recipe in found.items() if key not in known}
-    line = (progress or Progress(quiet=True)).line("operations of a step", len(new))
+    line = (progress or Progress(quiet=True)).add_line("operations of a step", len(new))
     for number, (key, recipe) in enumerate(new.items()):
-        line.show(number, recipe.name)
+        line.update(number, recipe.name)
         known[key] = operations(recipe)
-    line.show(len(new))
+    line.update(len(new))
     if new:
         keep_operations({key: known[key] for key in new})
     return {key: known[key] for key in found}

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import one_line
+from lengthwise.base.files import error_line
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.models.external import tensor_bytes
 from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
@@ -35,7 +35,7 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     try:
         recipe.build().load_state_dict(found["model"])
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
-        raise UsageError(f"{run}: its weights do not fit this recipe's model ({one_line(error)})") from None
+        raise UsageError(f"{run}: its weights do not fit this recipe's model ({error_line(error)})") from None
     given = str(run)
     name = folder.name if folder.resolve().parent == runs_folder().resolve() else str(folder.resolve())
     if given.startswith(PREFIX) or given in list_shipped():

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from lengthwise.base.errors import Diverged, Interrupted, UsageError, message_of, remove_controls
+from lengthwise.base.errors import Diverged, Interrupted, UsageError, error_text, remove_controls
 from lengthwise.base.fields import validate_arguments
-from lengthwise.base.files import path_of
-from lengthwise.base.progress import Line, Progress
+from lengthwise.base.files import to_path
+from lengthwise.base.progress import Progress, ProgressLine
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.score_rows import loss_text, share_text
 from lengthwise.base.streams import suppress_warnings
@@ -63,7 +63,7 @@ def train(
     """
     check(track)
     shown = progress or Progress(quiet=True)
-    at, where = choose_device(device), Run.locate(recipe).folder if folder in (None, "") else path_of(folder)
+    at, where = choose_device(device), Run.locate(recipe).folder if folder in (None, "") else to_path(folder)
     check_matmul(matmul, at)
     if at.type == "cpu":
         estimate_training(recipe).check(f"{recipe.name}: its training")
@@ -105,7 +105,7 @@ def _train(trainer: Trainer, run: Run, shown: Progress, should_stop: Callable[[]
         shown.note(change)
     if trainer.processes.count > 1:
         trainer.processes.broadcast(checkpoint.share_checkpoint(trainer.state()))
-    course, saved = TrainingProgress(shown.line(recipe.name, recipe.steps, trainer.step)), time.monotonic()
+    course, saved = TrainingProgress(shown.add_line(recipe.name, recipe.steps, trainer.step)), time.monotonic()
     over = trainer.is_over
     while not over:
         parts = trainer.parts
@@ -152,25 +152,25 @@ def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> N
             shown.note(f"{name}: {slow}")
     if not runners.compiles and not runners.choose_graphs(parts=1):
         return
-    line = shown.line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
+    line = shown.add_line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:
         with suppress_warnings(), trainer.borrowed():  # the compiler's warnings are for authors of kernels
             next(trainer.losses(*trainer.batch(trainer.recipe.start)))
     except RuntimeError as error:
         if not runners.compiles:
             raise
-        reason = remove_controls(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
+        reason = remove_controls(error_text(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
         raise UsageError(f"{name}: torch cannot compile here ({reason}); omit compile") from None
     if note and runners.graphs and runners.graphs.reason:
         shown.note(f"{name}: runs without CUDA graphs: {runners.graphs.reason}")
     trainer.optimizer.zero_grad()
-    line.show(1.0)
+    line.update(1.0)
 
 
 class TrainingProgress:
     """Shows steps, the curriculum's length, loss and exact match on a line of progress."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ProgressLine) -> None:
         self.line, self.exact = line, ""
 
     def show(self, step: int, row: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ class TrainingProgress:
             return
         length = f"length {row['length']}" if "length" in row else ""
         parts = [f"step {step} of {self.line.total:.0f}", length, loss_text(row), self.exact]
-        self.line.show(step, "  ".join(filter(None, parts)))
+        self.line.update(step, "  ".join(filter(None, parts)))
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthwise.base.errors import Diverged, Interrupted, UsageError, is_out_of_memory, message_of
+from lengthwise.base.errors import Diverged, Interrupted, UsageError, error_text, is_out_of_memory
 from lengthwise.base.fields import validate_arguments
-from lengthwise.base.files import one_line
+from lengthwise.base.files import error_line
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.types import Loss
@@ -137,7 +137,7 @@ def rehearse_stacked(
         return recorded.graphs.reason if recorded else None
     except (RuntimeError, TypeError, ValueError) as error:
         draws = "the model draws random numbers in training, as dropout and noise do"
-        reason = draws if "random operation" in message_of(error) else one_line(error)
+        reason = draws if "random operation" in error_text(error) else error_line(error)
         raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); omit --stack") from None
 
 
@@ -233,7 +233,7 @@ def _train(stack: Stack, should_stop: Callable[[], bool], save_every: float) -> 
         for change in one.trainer.restore(one.run):
             shown.note(change)
     recipe, saved = seeds[0].run.recipe, time.monotonic()
-    course = TrainingProgress(shown.line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
+    course = TrainingProgress(shown.add_line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
     while stack.step < recipe.steps:
         for row in _mean_rows(stack.advance()):
             course.show(stack.step, row)

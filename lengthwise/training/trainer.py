@@ -14,9 +14,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base import rng
-from lengthwise.base.errors import Diverged, UsageError, is_out_of_memory, message_of
+from lengthwise.base.errors import Diverged, UsageError, error_text, is_out_of_memory
 from lengthwise.base.fields import encode
-from lengthwise.base.files import one_line
+from lengthwise.base.files import error_line
 from lengthwise.base.types import Batch, Loss
 from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
@@ -113,7 +113,7 @@ class Trainer:
                     yield loss
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
-                    if "once_differentiable" not in message_of(error) or type(runner) is Plain:
+                    if "once_differentiable" not in error_text(error) or type(runner) is Plain:
                         raise
                     raise UsageError(
                         "the objective takes second derivatives, which faster runners do not support: train within "
@@ -134,7 +134,7 @@ class Trainer:
     def steps(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Iterator[Loss]:
         """Yield the objective's losses on a batch, computed by a runner."""
         # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
-        rng.seed_torch(rng.address(self.recipe.seed, "dropout", step, *self.processes.address))
+        rng.seed_torch(rng.derive_seed(self.recipe.seed, "dropout", step, *self.processes.address))
         yield from self.recipe.objective.steps(runner, batch, loops, rng.stream(self.recipe.seed, "objective", step))
 
     def descend(self, loss: Loss) -> dict[str, Tensor]:
@@ -308,7 +308,7 @@ class Trainer:
                 self._load_checkpoint(state, known)
                 before |= checkpoint.DEFAULT_SURROUNDINGS | state.get("surroundings", {})
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-                fault = f"not a checkpoint of this recipe ({one_line(error)}); delete it to start over"
+                fault = f"not a checkpoint of this recipe ({error_line(error)}); delete it to start over"
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
         elif self.recipe.parent:
             self._load_parent(self.recipe.parent)

@@ -12,9 +12,9 @@ from lengthwise.base import fields
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, trials, wilson
-from lengthwise.base.rng import address
+from lengthwise.base.rng import derive_seed
 from lengthwise.base.schemas import ScoreRow
-from lengthwise.base.score_rows import Row, latest, share_text, size_text
+from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.experiment.recipe import outline
@@ -46,7 +46,7 @@ def claims_of(folder: Path) -> Claims:
     listed = [fields.validate(ScoreRow, row, f"{table}: a row") for row in read_csv(table)]
     has_about = (folder / "about.json").exists()
     return Claims(
-        latest([*run.rows("scores"), *listed]),
+        latest_rows([*run.rows("scores"), *listed]),
         run.about().get("parameters") if has_about else None,
         run.outline if has_about else None,
     )
@@ -73,7 +73,7 @@ def find_refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed
     own = [row for row in claims.rows if row["stopping"] == weights.recipe.stopping.name]
     scores = {(tuple(row["sizes"]), row["problems"]): row for row in measured}
     unknown = [row for row in own if _key(row) not in scores]
-    drawn = Random(address(seed, "claims")).sample(unknown, min(DRAWN, len(unknown)))
+    drawn = Random(derive_seed(seed, "claims")).sample(unknown, min(DRAWN, len(unknown)))
     for row in drawn:
         recipe, sizes = weights.recipe, [tuple(row["sizes"])]
         with suppress(UsageError):  # there are no such problems

@@ -22,15 +22,23 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.base.errors import Diverged, remove_controls
-from lengthwise.base.fields import parts_in, validate
-from lengthwise.base.files import json_text, read_tree
+from lengthwise.base.fields import nested_parts, validate
+from lengthwise.base.files import json_text, read_json_object
 from lengthwise.base.origin import is_foreign
-from lengthwise.base.progress import Line, Progress
+from lengthwise.base.progress import Progress, ProgressLine
 from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.schemas import VerificationRecord
-from lengthwise.base.score_rows import SOLVED, Row, families_in, share_text, size_text, trained_on, uniform_in
+from lengthwise.base.score_rows import (
+    SOLVED,
+    Row,
+    family_rows_by_size,
+    share_text,
+    size_text,
+    uniform_rows_by_size,
+    within_training_sizes,
+)
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.causality import check as check_sight
@@ -90,7 +98,7 @@ def verify(
     """
     claims, seed = claims or Claims(), secrets.randbits(62) if seed is None else seed
     recipe = weights.recipe
-    line = (progress or Progress(quiet=True)).line(f"{weights.name}: verification")
+    line = (progress or Progress(quiet=True)).add_line(f"{weights.name}: verification")
     asked = [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
     parameters = sum(value.numel() for value in weights.model.parameters())
     checks, rows, left_out = [*_check_weights(weights, claims, asked, parameters)], [], []
@@ -100,12 +108,12 @@ def verify(
     problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)
     checks += [_check_determinism(weights, problems), context := _check_context(weights)]
     if context.verdict == "passed":  # scores mean nothing if the model sees its answer
-        line.show(0, "changing weights")
+        line.update(0, "changing weights")
         checks += _check_behaviour(weights, problems, seed)
         rows, left_out = _measure_scores(weights, asked, seed, samples, minutes, line)
         checks.append(_check_claims(claims, rows, weights, seed))
         if recipe.stopping.together == 1:
-            line.show(0, "looking for failures")
+            line.update(0, "looking for failures")
             try:
                 found = attack(weights, seconds=seconds, seed=seed)
             except UsageError as error:  # e.g. problems longer than the position table
@@ -163,7 +171,7 @@ def sign_record(record: Row) -> Row:
 
 def read_record(path: Path) -> Row:
     """Read a record from its file. Raises UsageError if it is invalid or was changed after signing."""
-    record = validate(VerificationRecord, read_tree(path), str(path))
+    record = validate(VerificationRecord, read_json_object(path), str(path))
     if sign_record(record) != record:
         raise UsageError(f"{path}: changed after it was written: its digest does not match its content")
     return record
@@ -189,7 +197,7 @@ def _check_weights(
     count = operations(weights, least := min(asked, key=max))
     done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
     yield Check("operations", "passed" if count else "exposed", done if count else "no matrix products")
-    kinds = {type(part) for part in (*parts_in(weights.recipe), *weights.model.modules())}
+    kinds = {type(part) for part in (*nested_parts(weights.recipe), *weights.model.modules())}
     own = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind))
     finding = f"code outside the package: {', '.join(own)}" if own else "a recipe of the package's parts, no code"
     yield Check("recipe track", "exposed" if own else "passed", finding)
@@ -215,9 +223,9 @@ def _check_training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Cl
     steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
     most = torch.stack([data.batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
     finding = f"drew problems of up to {size_text(most)}; its recipe says {size_text(tops)}"
-    if not trained_on(most, tops):
+    if not within_training_sizes(most, tops):
         return Check("training lengths", "exposed", finding)
-    if all(trained_on(at, tops) for at in [*asked, *(row["sizes"] for row in claims.rows)]):
+    if all(within_training_sizes(at, tops) for at in [*asked, *(row["sizes"] for row in claims.rows)]):
         return Check("training lengths", "exposed", f"{finding}; no longer size was measured or claimed")
     return Check("training lengths", "passed", finding)
 
@@ -268,7 +276,7 @@ def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterato
 
 
 def _measure_scores(
-    weights: Weights, asked: Sequence[tuple[int, ...]], seed: int, samples: int, minutes: float, line: Line
+    weights: Weights, asked: Sequence[tuple[int, ...]], seed: int, samples: int, minutes: float, line: ProgressLine
 ) -> tuple[list[Row], list[tuple[int, ...]]]:
     """Return exact match on fresh problems by size, and the sizes that would take too long. Families are measured only
     up to the first size that is not solved, since they cannot change the result beyond it."""
@@ -282,7 +290,7 @@ def _measure_scores(
         due = samples + few * names * solving
         if rate * due * work(recipe, at) > end - clock():
             return rows, ordered[number:]
-        line.show(0, f"exact match at {size_text(at)}")
+        line.update(0, f"exact match at {size_text(at)}")
         start = clock()
         rows += [score.row() for score in evaluate(weights, [at], samples=samples, seed=seed)]
         if solving:
@@ -300,8 +308,8 @@ def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
     .99, because it has only a hundred problems of each, and tolerates unsolved sizes within the training range.
     """
     rows = list(rows)
-    structured = families_in(rows)
-    uniform = uniform_in(rows)
+    structured = family_rows_by_size(rows)
+    uniform = uniform_rows_by_size(rows)
     found = None
     for at in sorted({*uniform, *structured}, key=lambda at: (max(at), at)):
         parts = [*structured.get(at, []), *([uniform[at]] if at in uniform else [])]

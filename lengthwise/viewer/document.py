@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.base.errors import remove_controls
-from lengthwise.base.files import check_file, json_text, write
+from lengthwise.base.files import check_writable, json_text, write
 
 HERE = Path(__file__).parent
 # Makes the browser block every network request.
@@ -64,7 +64,7 @@ def build_document(
 def write_page(name: str, page: str) -> Path:
     """Write a page to a file atomically; return its path. Raises UsageError if it is a folder."""
     path = Path(name)
-    check_file("--html", path)
+    check_writable("--html", path)
     write(path, page.encode())
     return path
 

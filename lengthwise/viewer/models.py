@@ -124,7 +124,7 @@ def _unknown_parts(recipe: Recipe) -> Iterator[str]:
             continue
         for name, value in FIXED.items():
             if getattr(model, name) != value:
-                yield f"it takes model.{name}={fields.text(value)} only"
+                yield f"it takes model.{name}={fields.part_text(value)} only"
         for name, values in ONE_OF.items():
             if getattr(model, name) not in values:
                 yield f"it takes model.{name}={' or '.join(values)} only"
@@ -161,7 +161,7 @@ def record_model(weights: Weights, prompts: Iterable[str], given: Sequence[str] 
         "parameters": sum(part.numel() for part in weights.model.parameters()),
         "trained": size_text(recipe.tops),
         "task": {"name": recipe.task.name, "kind": type(recipe.task).__name__, "question": recipe.task.question},
-        "rule": fields.text(recipe.stopping),
+        "rule": fields.part_text(recipe.stopping),
         "writes": recipe.layout.vocabs(recipe.task)[1].symbols,
         "recordings": recordings,
     }

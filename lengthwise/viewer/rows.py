@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lengthwise.base.score_rows import ALONE, Row, latest, size_text
+from lengthwise.base.score_rows import ALONE, Row, latest_rows, size_text
 from lengthwise.report import all_curves, by_recipe, language_model_curves, names
 from lengthwise.report.anatomy_figure import by_size, merge_rows
 from lengthwise.report.card import format_sizes, score_card
@@ -186,13 +186,13 @@ def _first_wrong_rows(group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _feature_rows(group: Sequence[RunFolder]) -> list[Row]:
-    """Return exact match against difficulty features; if a size was analysed twice, only the analysis that ``latest``
+    """Return exact match against difficulty features; if a size was analysed twice, only the one that ``latest_rows``
     prefers."""
     return [
         {"seed": seed, "size": size_text(row["sizes"]), "trait": trait}
         | {"middle": (part["low"] + part["high"]) / 2, "exact": part["exact"], "count": part["count"]}
         for run, seed in _seed_labels(group).items()
-        for row in latest(anatomy_rows([run]))
+        for row in latest_rows(anatomy_rows([run]))
         for trait, parts in row["by"].items()
         for part in parts
     ]

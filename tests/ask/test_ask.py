@@ -27,14 +27,14 @@ from lengthwise.ask.client import Key, read_reply
 from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import ALONE, Inquiry, is_leniently_right, items, judge
 from lengthwise.base import signals
-from lengthwise.base.fields import kinds
+from lengthwise.base.fields import part_classes
 from lengthwise.base.types import UsageError, wilson
 from lengthwise.cli import ask as ask_verb
 from lengthwise.cli.entry import main, parse
 from lengthwise.experiment.data import default_sizes, evaluation_problems, fresh_problems
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.experiment.source import Finite
-from lengthwise.tasks import Task, kebab
+from lengthwise.tasks import Task, to_kebab_case
 
 KEY = "sk-proj-Aa0Bb1Cc2Dd3Ee4Ff5Gg6"
 import_parts()
@@ -174,7 +174,7 @@ def asked(told):
     return run
 
 
-def one_line(told, *given, code=2):
+def error_line(told, *given, code=2):
     """The one line on standard error of a command that fails, with nothing on standard output."""
     status, out, err = told(*given)
     assert (status, out, len(err.splitlines())) == (code, "", 1), (status, out, err)
@@ -240,9 +240,9 @@ def test_what_models_of_a_recipe_are_measured_on_can_be_asked(endpoint, asked, t
     assert set(typed) == set(server.asked)
     assert [row["sizes"] for row in asked(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
     for other in (["addition"], ["multiplication", "base=10"]):
-        line = one_line(told, *words(server.url, "--like", path, *other[1:], task=other[0]))
+        line = error_line(told, *words(server.url, "--like", path, *other[1:], task=other[0]))
         assert "give multiplication, without changes" in line
-    assert "not both" in one_line(told, *given, "--hard")
+    assert "not both" in error_line(told, *given, "--hard")
 
 
 def test_a_request_is_greedy_and_says_what_is_asked(endpoint, asked):
@@ -256,7 +256,7 @@ def test_a_request_is_greedy_and_says_what_is_asked(endpoint, asked):
     assert headers["Authorization"] == f"Bearer {KEY}"
 
 
-@pytest.mark.parametrize("name", [kebab(kind) for kind in kinds(Task) if kind != "File"])
+@pytest.mark.parametrize("name", [to_kebab_case(kind) for kind in part_classes(Task) if kind != "File"])
 def test_any_task_can_be_asked_in_the_order_in_which_people_write(endpoint, asked, name):
     """Whoever reads a prompt as a person does, and answers as a person does, is right."""
     task = catalog.task(name)
@@ -374,8 +374,8 @@ def test_requests_say_what_was_chosen(endpoint, asked, told):
     for asked_of, answer in zip(shown["messages"][:-1:2], shown["messages"][1::2], strict=True):
         assert sum_of(asked_of["content"].split("\n\n")[-1]) == answer["content"]
     assert [message["content"] for message in plain["messages"]] == [shown["messages"][-1]["content"]]
-    assert "--max-tokens must be 1 or more" in one_line(told, *words(server.url, "--max-tokens", 0))
-    assert "--examples must be 0 or more" in one_line(told, *words(server.url, "--examples", -1))
+    assert "--max-tokens must be 1 or more" in error_line(told, *words(server.url, "--max-tokens", 0))
+    assert "--examples must be 0 or more" in error_line(told, *words(server.url, "--examples", -1))
 
 
 def test_a_model_that_says_nothing_is_wrong(endpoint, asked):
@@ -585,7 +585,7 @@ def test_a_dead_endpoint_is_given_up(endpoint, told):
 def test_a_quota_that_is_used_up_stops_at_once(endpoint, told):
     body = {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}}
     server = endpoint(lambda *_: lambda handler: handler.send(429, json.dumps(body)))
-    assert "the quota is used up (429: pay)" in one_line(
+    assert "the quota is used up (429: pay)" in error_line(
         told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1)
     )
     assert sum(server.asked.values()) == 1
@@ -594,7 +594,7 @@ def test_a_quota_that_is_used_up_stops_at_once(endpoint, told):
 def test_a_response_without_end_is_not_read_to_its_end(endpoint, told, monkeypatch):
     monkeypatch.setattr(client, "LARGEST", 2**16)
     server = endpoint(lambda *_: "0" * 2**17)
-    line = one_line(told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
+    line = error_line(told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
     assert "the endpoint's response is larger than" in line
     assert sum(server.asked.values()) == 1
 
@@ -651,7 +651,7 @@ def test_what_cannot_get_better_stops_at_once(endpoint, told, status, part):
     server = endpoint(
         lambda *_: lambda handler: handler.fail(status, "no temperature, please", Location=f"{elsewhere.url}/x")
     )
-    line = one_line(told, *words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
+    line = error_line(told, *words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
     assert part in line and str(status) in line
     assert sum(server.asked.values()) <= 4 and not elsewhere.asked
 
@@ -669,7 +669,7 @@ def test_a_prompt_that_is_refused_keeps_nobody_else_from_a_reply(endpoint, asked
 def test_without_a_key_the_endpoint_s_wish_for_one_is_told(endpoint, told, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     server = endpoint(lambda *_: lambda handler: handler.fail(401))
-    assert "set OPENAI_API_KEY, or name another" in one_line(told, *words(server.url, "--lengths", "4"))
+    assert "set OPENAI_API_KEY, or name another" in error_line(told, *words(server.url, "--lengths", "4"))
 
 
 def test_a_local_endpoint_needs_no_key(endpoint, asked, monkeypatch):
@@ -682,7 +682,7 @@ def test_a_local_endpoint_needs_no_key(endpoint, asked, monkeypatch):
 def test_another_variable_may_hold_the_key(endpoint, asked, told, monkeypatch):
     server = endpoint(right)
     given = words(server.url, "--lengths", "3", "--samples", 3, "--key-variable", "MINE")
-    assert "no MINE" in one_line(told, *given)
+    assert "no MINE" in error_line(told, *given)
     monkeypatch.setenv("MINE", "mine-0123456789\n")
     asked(*given)
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer mine-0123456789"}
@@ -695,7 +695,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint,
     server = endpoint(right)
 
     def refused(*more, **kw):
-        line = one_line(told, *words(server.url, *more, **kw))
+        line = error_line(told, *words(server.url, *more, **kw))
         assert not server.asked and not runs.exists()
         return line
 
@@ -733,16 +733,16 @@ def test_a_folder_holds_one_inquiry(endpoint, asked, told, tmp_path):
     position = tmp_path / "place"
     given = ["--lengths", "3", "--samples", "3"]
     assert asked(*words(server.url, *given, "--out", position))["run"] == str(position)
-    assert "an inquiry with other settings" in one_line(
+    assert "an inquiry with other settings" in error_line(
         told, *words(server.url, *given, "--out", position, "--seed", 1, "--dry-run")
     )
     for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
-        assert "inquiry with other settings" in one_line(told, *words(server.url, *given, "--out", position, *change))
+        assert "inquiry with other settings" in error_line(told, *words(server.url, *given, "--out", position, *change))
         assert asked(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text("{}")
-    assert "other files" in one_line(told, *words(server.url, *given, "--out", run))
+    assert "other files" in error_line(told, *words(server.url, *given, "--out", run))
     assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
@@ -874,9 +874,9 @@ def test_damaged_scores_and_inquiries_are_an_error_before_anything_is_paid(endpo
     given = words(server.url, "--lengths", "3", "--samples", 3)
     folder = Path(asked(*given)["run"])
     (folder / "scores.jsonl").write_text("{\n")
-    assert "scores.jsonl: line 1: not JSON" in one_line(told, *given, "--samples", 4)
+    assert "scores.jsonl: line 1: not JSON" in error_line(told, *given, "--samples", 4)
     (folder / "asked.json").write_text("{")
-    assert "asked.json" in one_line(told, *given, "--samples", 4)
+    assert "asked.json" in error_line(told, *given, "--samples", 4)
     assert sum(server.asked.values()) == 3
 
 
@@ -936,11 +936,11 @@ def test_a_model_that_says_the_key_is_not_quoted(endpoint, asked, runs):
 def test_the_key_cannot_be_written_down_by_mistake(endpoint, told, runs, monkeypatch):
     server = endpoint(right)
     for given in (["--model", KEY], ["--question", f"Use {KEY}."], ["--endpoint", f"{server.url}/{KEY}"]):
-        assert KEY not in one_line(told, *words(server.url, *given))
+        assert KEY not in error_line(told, *words(server.url, *given))
     assert KEY not in repr(Key.read(None))
     for value in (f"{KEY}\nX-More: 1", f"{KEY} {KEY}", f"{KEY}é"):
         monkeypatch.setenv("OPENAI_API_KEY", value)
-        assert KEY not in one_line(told, *words(server.url))
+        assert KEY not in error_line(told, *words(server.url))
     assert not runs.exists() and not server.asked
 
 

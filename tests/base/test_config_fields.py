@@ -14,17 +14,17 @@ import lengthwise as lw
 from lengthwise.base import schemas
 from lengthwise.base.fields import (
     Config,
-    all_fit,
     changed_fields,
     decode,
     encode,
     field_types,
     identity_fields,
-    kinds,
     override,
-    text,
+    part_classes,
+    part_text,
+    rows_fit,
 )
-from lengthwise.base.literals import parse
+from lengthwise.base.literals import parse_literal
 
 # Where a strategy builds a part with a tuple in it, beartype picks at random which item to check.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
@@ -112,7 +112,7 @@ def test_a_part_can_be_typed_as_python_shows_it(named):
     name, part = named
     if isinstance(part, lw.NextToken):
         part = lw.FullOutput(part.pauses)
-    for typed in (repr(part), text(part)):
+    for typed in (repr(part), part_text(part)):
         assert getattr(override(PLAIN_ROW, [f"{name}={typed}"]), name) == part
 
 
@@ -276,7 +276,7 @@ def test_what_is_printed_of_a_recipe_can_be_typed(name):
     ],
 )
 def test_words_with_dashes_and_python_s_own_are_words(typed, read):
-    assert parse(typed) == read
+    assert parse_literal(typed) == read
 
 
 def test_none_is_a_word_where_words_are_chosen_from():
@@ -355,7 +355,7 @@ def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, va
 @given(st.one_of(st.text(max_size=20), st.text("(),=._-+'\"*{}[]aA01 \\\n", max_size=30)))
 def test_any_text_is_plain_values_or_a_usage_error(typed):
     try:
-        value = parse(typed)
+        value = parse_literal(typed)
     except lw.UsageError:
         return
     assert json.loads(json.dumps(value)) == value or not math.isfinite(value)
@@ -404,10 +404,10 @@ def test_no_file_runs_code(kind, fields, tmp_path, monkeypatch):
 
 
 def test_kinds_are_the_imported_dataclasses_that_may_stand_there():
-    assert {"Learned", "Local", "NoPE", "RoPE"} <= set(kinds(lw.Position))
-    assert not {"Position", "LearnedEncoding", "Transformer"} & set(kinds(lw.Position))
-    assert kinds(lw.Lengths)["Curriculum"] is lw.Curriculum
-    assert list(kinds(lw.Position)) == sorted(kinds(lw.Position))
+    assert {"Learned", "Local", "NoPE", "RoPE"} <= set(part_classes(lw.Position))
+    assert not {"Position", "LearnedEncoding", "Transformer"} & set(part_classes(lw.Position))
+    assert part_classes(lw.Lengths)["Curriculum"] is lw.Curriculum
+    assert list(part_classes(lw.Position)) == sorted(part_classes(lw.Position))
 
 
 # Rows of files
@@ -421,10 +421,10 @@ OTHERS = [None, True, 1, 0, -1, 0.5, 2.0, -0.5, math.nan, math.inf, 10**400, "",
 
 @pytest.mark.parametrize(("kind", "row"), [(schemas.MetricsRow, METRICS), (schemas.ScoreRow, SCORES)])
 def test_many_rows_fit_together_only_if_each_fits(kind, row):
-    assert all_fit(kind, [])
-    assert all_fit(kind, [row, {**row}])
+    assert rows_fit(kind, [])
+    assert rows_fit(kind, [row, {**row}])
     wrong = [{**row, name: other} for name in field_types(kind) for other in OTHERS]
     wrong += [{key: value for key, value in row.items() if key != name} for name in row]
     for one in [*wrong, *OTHERS]:
-        if all_fit(kind, [row, one, row]):
+        if rows_fit(kind, [row, one, row]):
             decode(kind, one)

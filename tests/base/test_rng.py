@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.rng import address, seed_torch, stream
+from lengthwise.base.rng import derive_seed, seed_torch, stream
 
 PARTS = st.one_of(st.integers(), st.text('ab12," é', max_size=5))
 PATHS = st.tuples(st.integers(), st.lists(PARTS, max_size=3))
@@ -12,13 +12,13 @@ PATHS = st.tuples(st.integers(), st.lists(PARTS, max_size=3))
 
 @given(st.lists(PATHS, min_size=2, max_size=8, unique_by=repr))
 def test_addresses_differ_wherever_paths_do(paths):
-    assert len({address(seed, *path) for seed, path in paths}) == len(paths)
+    assert len({derive_seed(seed, *path) for seed, path in paths}) == len(paths)
 
 
 @given(PATHS)
 def test_an_address_is_a_seed_that_torch_takes_and_the_same_every_time(path):
     seed, parts = path
-    assert 0 <= address(seed, *parts) < 2**63
+    assert 0 <= derive_seed(seed, *parts) < 2**63
     first, second = stream(seed, *parts), stream(seed, *parts)
     assert torch.equal(torch.rand(5, generator=first), torch.rand(5, generator=second))
 
@@ -26,13 +26,13 @@ def test_an_address_is_a_seed_that_torch_takes_and_the_same_every_time(path):
 def test_a_path_is_read_part_by_part():
     """Neither joining nor turning parts into words makes two paths one."""
     paths = [("a", "b"), ("ab",), ("a b",), ("a", "", "b"), (1, 2), (12,), ("1", "2"), (1, "2"), ("[1, 2]",)]
-    assert len({address(0, *path) for path in paths}) == len(paths)
+    assert len({derive_seed(0, *path) for path in paths}) == len(paths)
 
 
 def test_an_address_outlives_process_and_version():
     """Written down once: were it ever another, every result would have other data than it says."""
-    assert address(7, "train", 3) == 7079135513121737800
-    assert address(0, "é", 'a"b') == 4019919809146634195
+    assert derive_seed(7, "train", 3) == 7079135513121737800
+    assert derive_seed(0, "é", 'a"b') == 4019919809146634195
 
 
 def test_neighbouring_seeds_share_nothing():
@@ -60,6 +60,6 @@ def test_a_stream_leaves_the_global_generator_alone():
 def test_torch_is_seeded_as_it_seeds_itself():
     drawn = []
     for seed in (torch.manual_seed, seed_torch):
-        seed(address(3))
+        seed(derive_seed(3))
         drawn.append(torch.rand(5))
     assert torch.equal(*drawn)

@@ -131,9 +131,9 @@ def test_every_number_states_its_range():
 )
 def test_a_range_says_what_would_be_right(low, high, ends, fits, not_):
     bounds = Range(low, high, ends)
-    assert bounds.demand(fits) is None
-    assert str(low) in bounds.demand(not_)
-    assert "1000000000" not in bounds.demand(not_)  # a bound that only keeps absurd values away
+    assert bounds.broken_requirement(fits) is None
+    assert str(low) in bounds.broken_requirement(not_)
+    assert "1000000000" not in bounds.broken_requirement(not_)  # a bound that only keeps absurd values away
 
 
 LATE = {

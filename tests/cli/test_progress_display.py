@@ -14,8 +14,8 @@ from rich.console import Console
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import progress
-from lengthwise.base.progress import Line, Progress, as_bar
-from lengthwise.base.quantities import duration
+from lengthwise.base.progress import Progress, ProgressLine, format_bar
+from lengthwise.base.quantities import duration_text
 from lengthwise.cli import entry
 from lengthwise.evaluation import scores
 from lengthwise.evaluation.curves import follow_scores, follow_sizes, work
@@ -31,15 +31,17 @@ FEW = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2
 def seen(monkeypatch):
     """All lines of progress that are begun, with what they said."""
     begun = {}
-    begin = Progress.line
+    begin = Progress.add_line
 
-    def line(self, what, total=None, done=0.0):
+    def add_line(self, what, total=None, done=0.0):
         found = begin(self, what, total, done)
-        said, show = begun.setdefault(what, []), found.show
-        monkeypatch.setattr(found, "show", lambda *given: (show(*given), said.append((found.fraction, found.note)))[0])
+        said, show = begun.setdefault(what, []), found.update
+        monkeypatch.setattr(
+            found, "update", lambda *given: (show(*given), said.append((found.fraction, found.note)))[0]
+        )
         return found
 
-    monkeypatch.setattr(Progress, "line", line)
+    monkeypatch.setattr(Progress, "add_line", add_line)
     return begun
 
 
@@ -59,7 +61,7 @@ def rises_to_one(said):
     ],
 )
 def test_a_training_tells_what_its_rows_hold(rows, said):
-    course = TrainingProgress(Line("x", 9))
+    course = TrainingProgress(ProgressLine("x", 9))
     for row in rows:
         course.show(3, row)
     assert course.line.note == said
@@ -71,24 +73,24 @@ def test_a_training_tells_what_its_rows_hold(rows, said):
 def test_a_line_tells_what_is_left(monkeypatch):
     now = itertools.count(0, 10)  # every look at the clock takes ten seconds
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
-    line = Line("digging", 100)
+    line = ProgressLine("digging", 100)
     assert line.describe() == "0%  10 s so far"
-    line.show(25, "at 4")
+    line.update(25, "at 4")
     assert line.describe() == "25%  60 s left  at 4"  # a quarter in 20 seconds
-    begun = Line("digging", 1000)
-    begun.show(4)
+    begun = ProgressLine("digging", 1000)
+    begun.update(4)
     assert begun.describe() == "0%  10 s so far"  # too little is done to tell
-    resumed = Line("digging", 100, done=80)
-    resumed.show(90)
+    resumed = ProgressLine("digging", 100, done=80)
+    resumed.update(90)
     assert resumed.describe() == "90%  10 s left"  # what an earlier call did took no time of this one
-    resumed.show(100)
+    resumed.update(100)
     assert resumed.describe().startswith("done in ")
-    assert Line("digging", None).describe() == "10 s so far"
+    assert ProgressLine("digging", None).describe() == "10 s so far"
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (59, "59 s"), (150, "2 min"), (9000, "2.5 h")])
 def test_durations_are_short(seconds, said):
-    assert duration(seconds) == said
+    assert duration_text(seconds) == said
 
 
 # Where it is shown
@@ -99,8 +101,8 @@ def written(monkeypatch, *, terminal, width=80):
     monkeypatch.setattr(progress, "EVERY", 0.01)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
     with Progress(console=console) as shown:
-        line = shown.line("looped-parity [b]", 10)
-        line.show(5, "loss 0.1234")
+        line = shown.add_line("looped-parity [b]", 10)
+        line.update(5, "loss 0.1234")
         progress.time.sleep(0.15)
     return console.file.getvalue()
 
@@ -128,16 +130,16 @@ def test_a_notebook_gets_plain_html(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
     monkeypatch.setattr(progress, "SOON", 0.01)
     with Progress() as page:
-        page.line("<i>", 4).show(1, "at 8")
+        page.add_line("<i>", 4).update(1, "at 8")
         progress.time.sleep(0.15)
     assert len(pages) > 1
     assert '<progress value="0.2500"></progress> 25%  0 s left  at 8' in pages[-1] and "&lt;i&gt;" in pages[-1]
-    assert as_bar(Line("x", None)).count("<progress>") == 1
+    assert format_bar(ProgressLine("x", None)).count("<progress>") == 1
 
 
 def test_the_quiet_say_nothing(capsys):
     with Progress(quiet=True) as shown:
-        shown.line("x", 1).show(1)
+        shown.add_line("x", 1).update(1)
     assert capsys.readouterr() == ("", "")
 
 
@@ -157,7 +159,7 @@ def test_training_and_evaluation_stand_in_one_display(seen, capsys):
 
 
 def test_a_course_shows_the_length_beside_the_loss():
-    line = Line("x", 100)
+    line = ProgressLine("x", 100)
     TrainingProgress(line).show(50, {"loss": 0.5, "length": 7})
     assert line.note == "step 50 of 100  length 7  loss 0.5000"
 
@@ -241,10 +243,10 @@ def test_progress_moves_within_a_size(rules, more, monkeypatch):
     monkeypatch.setattr(scores, "TOKENS", 200)
     monkeypatch.setattr(scores, "CACHED", 200)
     weights, seen = load("looped-parity", torch.device("cpu")), []
-    line = Progress(quiet=True).line("", 1.0)
-    show = line.show
-    monkeypatch.setattr(line, "show", lambda done, note="": (show(done, note), seen.append((done, note))))
-    progress = SimpleNamespace(line=lambda *_: line)
+    line = Progress(quiet=True).add_line("", 1.0)
+    update = line.update
+    monkeypatch.setattr(line, "update", lambda done, note="": (update(done, note), seen.append((done, note))))
+    progress = SimpleNamespace(add_line=lambda *_: line)
     list(follow_scores(weights, [20], rules, progress, label="", samples=100, **more))
     whole = work(weights.recipe, 20)
     assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}

@@ -9,7 +9,7 @@ import pytest
 from fillers.rows import ROOT, outlines_of, unfitted
 from fillers.sources import VERDICTS, _line, _measured, claims, compared, headline, tally, verdict
 
-from lengthwise.base.score_rows import fit_rows
+from lengthwise.base.score_rows import training_length_rows
 from lengthwise.report import WORST, Curve, fits_of
 
 UNFIT = {"weak": " (not fitted: 0.531 at 20)"}
@@ -31,8 +31,8 @@ def row(problems, exact, size=10):
 def test_a_listed_training_length_decides_whether_a_model_is_fitted():
     """A sample of 128 without a mistake says less than all 1,024 problems, of which eleven are wrong."""
     rows = [row("uniform", 1.0), row("every", 1013 / 1024), row("every", 1.0, 9), row("uniform", 0.2, 12)]
-    assert [one["exact"] for one in fit_rows(rows, (10,))] == [1013 / 1024]
-    assert [one["exact"] for one in fit_rows(rows[:1], (10,))] == [1.0]
+    assert [one["exact"] for one in training_length_rows(rows, (10,))] == [1013 / 1024]
+    assert [one["exact"] for one in training_length_rows(rows[:1], (10,))] == [1.0]
     drawn = Curve("a", 10, ("length",), "uniform", "Oracle", {(0, 0): rows[:1]})
     listed = Curve("a", 10, ("length",), WORST, "Oracle", {(0, 0): rows[1:2]})
     structured = Curve("a", 10, ("length",), WORST, "Oracle", {(0, 0): [row("runs", 0.3)]})

@@ -16,7 +16,7 @@ from reported import recipe, scored
 from rich.console import Console
 
 import lengthwise as lw
-from lengthwise.base.score_rows import latest
+from lengthwise.base.score_rows import latest_rows
 from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import sealed
@@ -464,7 +464,7 @@ def test_sealed_scores_stand_before_all_others():
     assert "sealed" not in printed(score_table(curves([run])))
     run.append("scores", *(row | {"exact": 0.5, "count": 10, "sealed": "0" * 10} for row in run.rows("scores")))
     run.append("scores", run.rows("scores")[0])
-    assert {row["exact"] for row in latest(run.rows("scores"))} == {0.5}
+    assert {row["exact"] for row in latest_rows(run.rows("scores"))} == {0.5}
     assert "final: on sealed problems" in printed(score_table(curves([run])))
 
 

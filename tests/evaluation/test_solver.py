@@ -7,7 +7,7 @@ import torch
 from forms import shipped
 
 from lengthwise.api import catalog
-from lengthwise.base.fields import text
+from lengthwise.base.fields import part_text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import answer, gather_slots
@@ -118,7 +118,7 @@ REMEMBERED = {
     "recurrent attention, looped": ["model=ReTran(width=8, hidden=6, heads=2)", "loops=Constant(count=2)"],
     "two windows": ["model.positions=(Local(reach=2), LocalHeads(count=1))"],
 }
-FOUND = {text(position): position for position in shipped("positions")}
+FOUND = {part_text(position): position for position in shipped("positions")}
 
 
 @pytest.mark.usefixtures("quick")

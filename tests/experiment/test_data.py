@@ -127,7 +127,7 @@ def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
     problems = lw.Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
     padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, more), value=3))
     assert torch.equal(hash_prompts(problems), hash_prompts(padded))
-    assert torch.equal(hash_prompts(problems), hash_prompts(problems.in_smallest_type(36)))
+    assert torch.equal(hash_prompts(problems), hash_prompts(problems.to_smallest_type(36)))
     prompts = {
         tuple(row[:length]) for row, length in zip(problems.prompt.tolist(), problems.prompt_length, strict=True)
     }
@@ -248,7 +248,7 @@ def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
     built = recipe.build().double()
     sizes = torch.randint(1, 5, (30, len(task.axes)), generator=rng.stream(0, "cut"))
     whole = layout.write(task.sample(sizes, rng.stream(0, "cut")), task)
-    cut = whole.trimmed()
+    cut = whole.cut_unsupervised()
     gradients = []
     for batch in (whole, cut):
         built.zero_grad()

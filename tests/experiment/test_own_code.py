@@ -207,7 +207,7 @@ def test_a_part_may_not_take_the_name_of_one_of_the_package():
             lw.find("looped-parity", "model.positions=RoPE")
     finally:
         RoPE.__name__ = "_Gone"  # a class stays among its base's as long as anything names it
-    assert fields.kinds(lw.Position)["RoPE"] is lw.RoPE
+    assert fields.part_classes(lw.Position)["RoPE"] is lw.RoPE
     assert torch.is_tensor(lw.find("looped-parity", "model.positions=RoPE").build().readout.weight)
 
 

@@ -214,8 +214,8 @@ class _Mine(lw.Copy):
 
 
 def test_a_layout_for_a_task_of_one_s_own_is_tried_on_that(monkeypatch):
-    monkeypatch.setattr(laws_of_layouts, "kinds", lambda base: {"_Mine": _Mine})
+    monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {"_Mine": _Mine})
     (of_its_name,) = lw.check(_MineAlone()).broken  # the only law that it breaks
     assert "starts with _" in of_its_name.told
-    monkeypatch.setattr(laws_of_layouts, "kinds", lambda base: {})
+    monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {})
     assert any("no imported task of your own" in one.told for one in lw.check(_MineAlone()).broken)

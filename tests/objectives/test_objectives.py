@@ -11,7 +11,7 @@ from forms import FOUND, accepted, away, shipped
 from torch.nn import functional as F
 
 import lengthwise as lw
-from lengthwise.base.fields import text
+from lengthwise.base.fields import part_text
 from lengthwise.models.scan import Scan
 from lengthwise.objectives import supervise
 from lengthwise.objectives.halting import Halting
@@ -48,7 +48,7 @@ LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
 
 def short(part):
     """A part in a test's name."""
-    return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else text(part)
+    return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else part_text(part)
 
 
 def ways_of(spec):

@@ -37,7 +37,7 @@ def test_movement_is_the_formula_and_alike_in_every_runner(spec, causal):
     for (loop, row), (far, logits) in plainly.items():
         close(far, chosen[loop, row][0])
         close(logits, chosen[loop, row][1])
-        length, alone = int(at[row].sum()), inputs.take(slice(row, row + 1)).narrow()
+        length, alone = int(at[row].sum()), inputs.take(slice(row, row + 1)).cut_padding()
         assert (far[length:] == 0).all() and (far[:, 1].isinf() == (at[row] & (loop < 3))).all()
         states, context = [], model.embed(alone)
         state = model.start(context)

@@ -125,10 +125,10 @@ class _Notes:
     def __init__(self, said):
         self.note = said.append
 
-    def line(self, *_):
-        from lengthwise.base.progress import Line
+    def add_line(self, *_):
+        from lengthwise.base.progress import ProgressLine
 
-        return Line("", 1)
+        return ProgressLine("", 1)
 
 
 def test_a_row_that_a_tracker_failed_to_take_is_sent_later(kept, monkeypatch):

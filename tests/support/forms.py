@@ -10,7 +10,7 @@ import torch
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.fields import encode, text
+from lengthwise.base.fields import encode, part_text
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, RoPE, Sinusoidal
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
@@ -101,7 +101,7 @@ EVERY = [
 def short(spec):
     """A spec in a test's name."""
     if not isinstance(spec, lw.ModelSpec):
-        return text(spec)
+        return part_text(spec)
     return f"{type(spec).__name__}-" + "-".join(
         repr(getattr(spec, field.name))
         for field in dataclasses.fields(spec)

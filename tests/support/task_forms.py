@@ -4,7 +4,7 @@ import torch
 from conftest import LONG
 
 import lengthwise as lw
-from lengthwise.base.fields import kinds
+from lengthwise.base.fields import part_classes
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.tasks.bracketed_arithmetic import BracketedArithmetic, SolveEquation
 from lengthwise.tasks.maze import Maze
@@ -34,7 +34,7 @@ MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most",
 NAMED = [lw.Parity(), lw.Copy(), lw.Copy(10), lw.Copy(36), *ADDITIONS, *MULTIPLICATIONS]
 # Of sums and products some that have every pair of choices between them.
 FEW = [lw.Parity(), lw.Copy(), lw.Copy(36), ADDITIONS[0], *ADDITIONS[7:], *MULTIPLICATIONS[:3]]
-TASKS = NAMED + [kind() for kind in kinds(lw.Task).values() if kind not in (*map(type, NAMED), lw.File)]
+TASKS = NAMED + [kind() for kind in part_classes(lw.Task).values() if kind not in (*map(type, NAMED), lw.File)]
 FORMS = TASKS if LONG else [task for task in TASKS if task in FEW or task not in NAMED]
 
 

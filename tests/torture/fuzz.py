@@ -167,25 +167,25 @@ def calls(place: Place, draw: random.Random) -> Input:
         [
             (f"{kind.__name__} {quote_value(chosen)}", lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
             (
-                f"replace {name}={quote_value(given, longest=300)}",
+                f"replace {name}={quote_value(given, max_length=300)}",
                 lambda: dataclasses.replace(_base(), **{name: given}),
             ),
-            (f"evaluate {quote_value(measured, longest=300)}", lambda: lw.evaluate(weights, **measured)),
-            (f"train {quote_value(trained, longest=300)}", lambda: lw.train(_base(), **trained)),
+            (f"evaluate {quote_value(measured, max_length=300)}", lambda: lw.evaluate(weights, **measured)),
+            (f"train {quote_value(trained, max_length=300)}", lambda: lw.train(_base(), **trained)),
             (
-                f"train {quote_value(text, longest=300)} {quote_value(prompt, longest=300)}",
+                f"train {quote_value(text, max_length=300)} {quote_value(prompt, max_length=300)}",
                 lambda: lw.train(text, prompt),
             ),
             (
-                f"load {quote_value(weights, longest=300)} {quote_value(prompt, longest=300)}",
+                f"load {quote_value(weights, max_length=300)} {quote_value(prompt, max_length=300)}",
                 lambda: lw.load(weights).solve(prompt),
             ),
             (
-                f"find {quote_value(text, longest=300)} {quote_value(prompt, longest=300)}",
+                f"find {quote_value(text, max_length=300)} {quote_value(prompt, max_length=300)}",
                 lambda: lw.find(text, prompt),
             ),
-            (f"families {quote_value(text, longest=300)}", lambda: lw.families(text)),
-            (f"read {quote_value(text, longest=300)}", lambda: Recipe.read(text)),
+            (f"families {quote_value(text, max_length=300)}", lambda: lw.families(text)),
+            (f"read {quote_value(text, max_length=300)}", lambda: Recipe.read(text)),
         ]
     )
 

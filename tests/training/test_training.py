@@ -114,7 +114,7 @@ def plain_training(recipe):
     average, losses = None, []
     for step in range(recipe.steps):
         batch, loops = data.batch(recipe, step)
-        torch.manual_seed(rng.address(recipe.seed, "dropout", step))
+        torch.manual_seed(rng.derive_seed(recipe.seed, "dropout", step))
         loss = recipe.objective(choose(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value
         optimizer.zero_grad()
         loss.backward()

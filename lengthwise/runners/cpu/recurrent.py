@@ -70,7 +70,7 @@ class Sequential(claims.Claiming):
             return Plain(_FastLoops(self)).last(inputs, loops, at, no_grad_loops=no_grad_loops)
         rows, logits = group_by_length(inputs, GROUP_POSITIONS), []
         for group in rows:
-            part = inputs.take(group).narrow()
+            part = inputs.take(group).cut_padding()
             packing, wanted = Packing.of(part.padding_mask), at[group, : part.tokens.shape[1]]
             found = self.run_packed(self.model.embed(part), packing)
             logits.append(self.model.readout(select_unique(found, packing.find(wanted))))

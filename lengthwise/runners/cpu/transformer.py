@@ -78,7 +78,7 @@ class PackedTransformer(claims.Claiming):
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         rows, logits = [], []
         for group in group_by_length(inputs, GROUP_POSITIONS):
-            part, wanted = inputs.take(group).narrow(), at[group]
+            part, wanted = inputs.take(group).cut_padding(), at[group]
             order, state = _final_states(
                 self.model, part, loops[group], wanted[:, : part.tokens.shape[1]], no_grad_loops
             )
