@@ -46,7 +46,7 @@ def drawn(prices: Prices) -> Figure:
     figure = new_figure("page", 3.0)
     for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
         for number, (name, found) in enumerate(prices.items()):
-            axes.plot(LENGTHS, [price[part] for price in found], **line_style(number, name=name).line())
+            axes.plot(LENGTHS, [price[part] for price in found], **line_style(number, name=name).properties())
         axes.set(xscale="log", yscale="log", xlabel="length", ylabel=f"{unit} per problem")
         axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
         axes.minorticks_off()

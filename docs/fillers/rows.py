@@ -13,7 +13,7 @@ from lengthwise.base.results import RunOutline
 from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text, training_length_rows
 from lengthwise.report import describe_misfit
 from lengthwise.report.publish import run_columns
-from lengthwise.report.published import PublishedRun, read_published
+from lengthwise.report.published import PublishedRun, read_published_runs
 
 ROOT = Path(__file__).parents[2]
 WITHIN = 1.3  # a recipe may be chosen on sizes up to this multiple of its training length
@@ -58,7 +58,7 @@ def outlines_of(folder: str) -> dict[str, RunOutline]:
 @cache
 def runs_of(folder: str) -> Sequence[PublishedRun]:
     """Return the published runs of a folder."""
-    return read_published(ROOT / folder)
+    return read_published_runs(ROOT / folder)
 
 
 @cache  # pages ask for the same folders some hundred times

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report.published import is_published, read_published
+from lengthwise.report.published import is_results_folder, read_published_runs
 from lengthwise.runs.folder import SHIPPED, list_shipped
 from lengthwise.runs.run import load
 from lengthwise.viewer.report import report_page
@@ -49,7 +49,7 @@ def pages(tables: Tables) -> dict[str, str | bytes]:
     texts |= {f"docs/models/{name}.page.html": page for name, page in models.items()}
     for folder in folders():
         whole = ROOT / folder
-        runs = read_published(whole) if is_published(whole) else []
+        runs = read_published_runs(whole) if is_results_folder(whole) else []
         if runs:
             command = f"lengthwise report {folder} --html page.html"
             texts[f"{folder}/report.page.html"] = report_page(runs, command=command)

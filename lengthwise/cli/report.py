@@ -21,7 +21,7 @@ from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, redraw
-from lengthwise.report.published import is_published, read_figures_json, read_inquiries, read_published
+from lengthwise.report.published import is_results_folder, read_figures_json, read_inquiries, read_published_runs
 from lengthwise.report.scored import PooledComparison
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
 from lengthwise.report.tables import depth_rows, row_table, score_table
@@ -64,13 +64,13 @@ def run(args: Options) -> int:
     _check_options(args)
     _figure_options(args)
     args.runs = _skip_other_folders(args.runs)
-    folders = [Path(name) for name in args.runs if is_published(Path(name))]
+    folders = [Path(name) for name in args.runs if is_results_folder(Path(name))]
     if args.matrix:
         return _write_matrix(args, folders)
     if folders and args.html:
         if len(folders) < len(args.runs):
             raise UsageError("--html takes either folders of results or runs, not both")
-        published = [run for folder in folders for run in read_published(folder)]
+        published = [run for folder in folders for run in read_published_runs(folder)]
         inquiries = [one for folder in folders for one in read_inquiries(folder)]
         if not published and not inquiries:
             raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
@@ -80,22 +80,22 @@ def run(args: Options) -> int:
         return _redraw(args, folders)
     paths = {name: inquiry_path(name) for name in args.runs}
     runs = drop_repeats(_open_run(name) for name, path in paths.items() if path is None)
-    asked: list[InquiryFolder] = []
+    inquiries: list[InquiryFolder] = []
     if any(paths.values()):
         from lengthwise.ask.folder import InquiryRun
 
-        asked = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
+        inquiries = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
     if args.html:
         check_writable("--html", Path(args.html))
-        return _write_page(args, args.html, _open_runs(runs), asked, operations=_operations_per_step(args, runs))
+        return _write_page(args, args.html, _open_runs(runs), inquiries, operations=_operations_per_step(args, runs))
     if args.stopping:
-        if asked:
-            raise UsageError(f"--stopping: {asked[0].folder} is a language model, which has no loops: omit it")
+        if inquiries:
+            raise UsageError(f"--stopping: {inquiries[0].folder} is a language model, which has no loops: omit it")
         return _report_stopping(args, _open_runs(runs))
     collects = gc.isenabled()
     gc.disable()  # it would repeatedly scan a hundred thousand rows
     try:
-        return _write_report(args, runs, asked)
+        return _write_report(args, runs, inquiries)
     finally:
         if collects:
             gc.enable()
@@ -136,7 +136,7 @@ def _skip_other_folders(names: Sequence[str]) -> list[str]:
     all names are such folders, return them all."""
     beside, paths = runs_folder().resolve(), {name: Path(name) for name in names}
     among = [name for name, path in paths.items() if (path / "sweep.json").exists()
-             or (is_published(path) and path.resolve().parent == beside)]  # fmt: skip
+             or (is_results_folder(path) and path.resolve().parent == beside)]  # fmt: skip
     if len(among) in (0, len(names)):
         return list(names)
     warn(f"skipped, not runs: {', '.join(among)}")
@@ -157,13 +157,14 @@ def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
     return [Run.open(one.folder) for one in runs]
 
 
-def _write_report(args: Options, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
+def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> int:
     price = _operations_per_step(args, runs)
     with show_elapsed("figures", quiet=args.quiet):
-        files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, **_figure_options(args))
-    scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
+        options = _figure_options(args) | {"inquiries": inquiries, "operations": price}
+        files = publish(runs, Path(args.out or "figures"), **options)
+    scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, inquiries))
     cards = score_card(runs, price) if runs else []
-    lines = all_curves(runs, asked)
+    lines = all_curves(runs, inquiries)
     shown = [score_table(lines) if lines else "no scores yet: `lengthwise evaluate RUN` measures a run"]
     shown += ["", card_table(cards)] if scores else []
     result: dict[str, Any] = {"scores": scores + replied, "cards": cards}
@@ -197,20 +198,20 @@ def _operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, 
 
 
 def _write_page(
-    args: Options, html: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], **options: Any
+    args: Options, html: str, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], **options: Any
 ) -> int:
     """Write one page of all results, with as many of the runs' models as fit, which run in the browser."""
     from lengthwise.viewer.report import exportable_weights, report_page
 
     command = shlex.join(["lengthwise", "report", *args.runs, "--html", html])
     with show_elapsed("a page: examples and an attack", quiet=args.quiet):
-        page = report_page(runs, asked, command=command, models=exportable_weights(runs), **options)
+        page = report_page(runs, inquiries, command=command, models=exportable_weights(runs), **options)
     return save_page(args, html, page)
 
 
 def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
     """Write the matrix of architectures × tasks, from run folders and from the runs in folders of results."""
-    runs = [run for folder in folders for run in read_published(folder)]
+    runs = [run for folder in folders for run in read_published_runs(folder)]
     runs += [_open_run(name) for name in args.runs if Path(name) not in folders]
     rows = matrix_rows(drop_repeats(runs))
     with show_elapsed("the matrix", quiet=args.quiet):

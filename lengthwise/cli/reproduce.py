@@ -39,8 +39,8 @@ from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
-from lengthwise.report.published import is_published, read_published
-from lengthwise.report.tables import score_table, summary, summary_table
+from lengthwise.report.published import is_results_folder, read_published_runs
+from lengthwise.report.tables import score_table, summary_rows, summary_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import check_matmul, computation_settings
@@ -164,7 +164,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
         drawn += [run for run in together if not isinstance(run, Run) or run.done]
         files += _publish_panel(args, panel, together, place, prices)
         if panel.claims or panel.also:
-            found = summary(panel.title, curves(together), panel.sizes, panel.claims)
+            found = summary_rows(panel.title, curves(together), panel.sizes, panel.claims)
             write_csv(place / "summary.csv", found)
             files, rows = [*files, place / "summary.csv"], rows + found
     if study.strong:
@@ -185,8 +185,8 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
 def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
     """Return published runs of tasks that this study lacks, so that a matrix keeps their columns."""
     now = {path_inside(folder, panel.name) for panel in study.panels}
-    others = [place for place in sorted(folder.glob("*")) if place not in now and is_published(place)]
-    return [run for place in others for run in read_published(place)]
+    others = [place for place in sorted(folder.glob("*")) if place not in now and is_results_folder(place)]
+    return [run for place in others for run in read_published_runs(place)]
 
 
 def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
@@ -194,7 +194,7 @@ def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
     of these recipes if they are unchanged. Recipes have the folder's order, new recipes last; seeds are in order."""
     seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed
     recipes = {run.outline.name: run.outline.seedless_id for run in runs}
-    before = read_published(folder) if is_published(folder) else []
+    before = read_published_runs(folder) if is_results_folder(folder) else []
     together: list[RunFolder] = [*runs]
     for one in before:
         same = recipes.get(one.outline.name, one.outline.seedless_id) == one.outline.seedless_id

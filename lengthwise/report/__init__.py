@@ -58,7 +58,7 @@ class Point:
 
     @property
     def length(self) -> int:
-        """Its size on the longest axis."""
+        """The size on the longest axis."""
         return max(self.sizes)
 
 
@@ -98,21 +98,21 @@ class Curve:
         short = [top if top < self.top else math.inf for top in self.tops]
         return [point for point in self.points() if point.sizes == tuple(min(point.length, top) for top in short)]
 
-    def fit(self) -> float | None:
+    def score_at_training_length(self) -> float | None:
         """Return the mean exact match over seeds at the training length; None if it was not measured."""
         return next((point.mean for point in self.diagonal() if point.length == self.top), None)
 
-    def is_of_all(self) -> bool:
+    def has_all_problems(self) -> bool:
         """Return True if every seed was measured on all problems of the training length."""
         rows = [row for seed in self.rows_by_seed.values() for row in latest_rows(seed)]
         found = [row["problems"] for row in rows if tuple(row["sizes"]) == self.tops]
         return {*found} == {"every"} and len(found) == len(self.rows_by_seed)
 
-    def sealed(self) -> bool:
+    def is_sealed(self) -> bool:
         """Return True if all points were measured on sealed problems, which nothing else uses."""
         return all("sealed" in row for rows in self.rows_by_seed.values() for row in latest_rows(rows))
 
-    def trained_at(self, sizes: Sizes) -> bool:
+    def is_trained_size(self, sizes: Sizes) -> bool:
         """Return True if these sizes lie within the training range."""
         return len(sizes) == len(self.tops) and within_training_sizes(sizes, self.tops)
 
@@ -143,15 +143,15 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
     return found
 
 
-def all_curves(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Curve]:
-    """Return the curves of runs with scores, then those of the language models in ``asked``."""
+def all_curves(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Curve]:
+    """Return the curves of runs with scores, then those of the language models in ``inquiries``."""
     measured = any(run.rows("scores") for run in runs)
-    return (curves(runs) if measured else []) + language_model_curves(asked)
+    return (curves(runs) if measured else []) + language_model_curves(inquiries)
 
 
 def language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
-    """Return a curve for each language model with complete scores. A model that was asked in several ways is labelled
-    by its folder's name."""
+    """Return a curve for each language model with complete scores. If several folders hold one model's answers to the
+    same problems, each curve is labelled by its folder's name."""
     folders = list(folders)
     shared = Counter((one.outline.model, one.outline.problems) for one in folders)
     found = []
@@ -192,35 +192,35 @@ def drop_repeats(folders: Iterable[Named]) -> list[Named]:
 
 
 def describe_misfit(fit: float | None, size: int | str) -> str:
-    """Return a warning if exact match at the training length is below .99; empty if it is not, or was not measured."""
+    """Return a warning if exact match at the training length was measured and is below .99; otherwise an empty text."""
     # Rounded, because the mean of .98, .99 and 1 may be one bit less than .99.
     return "" if fit is None or round(fit, 9) >= SOLVED else f"not fitted: {share_text(fit, 3)} at {size}"
 
 
 def training_warnings(fit: float | None, size: int | str, diverged: int) -> str:
-    """Return the warning of ``describe_misfit``, and the number of seeds that diverged, in words; empty if all is
-    well."""
+    """Return the warning of ``describe_misfit`` and the number of seeds that diverged, as text; empty if there is
+    nothing to warn of."""
     seeds = f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
     return ", ".join(part for part in (describe_misfit(fit, size), seeds) if part)
 
 
-def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
+def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
     """Return exact match at the training length by recipe, under the stopping rule that is best there. Scores on all
     problems of that size take precedence over scores on uniform problems."""
     uniform: dict[str, float] = {}
     every: dict[str, float] = {}
     for curve in curves:
-        if (fit := curve.fit()) is not None and curve.problems in ("uniform", WORST):
+        if (fit := curve.score_at_training_length()) is not None and curve.problems in ("uniform", WORST):
             found = uniform if curve.problems == "uniform" else every
-            if curve.problems == "uniform" or curve.is_of_all():
+            if curve.problems == "uniform" or curve.has_all_problems():
                 found[curve.label] = max(fit, found.get(curve.label, 0.0))
     return uniform | every
 
 
-def names(curves: Sequence[Curve]) -> list[str]:
-    """Return a unique name per curve: its label, then its stopping rule and problems where these differ between curves;
-    and a warning if it has not learned its training length, or seeds of it diverged."""
-    fits = fits_of(curves)
+def name_curves(curves: Sequence[Curve]) -> list[str]:
+    """Return a unique name per curve: its label; its stopping rule and problems where these differ between curves; and
+    a warning if the recipe has not learned its training length, or some seeds diverged."""
+    fits = scores_at_training_length(curves)
     rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
     found: list[str] = []

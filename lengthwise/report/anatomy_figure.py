@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, group_by, share_text, size_text
-from lengthwise.report.lines import legend, line_style
+from lengthwise.report.lines import add_legend, line_style
 from lengthwise.report.style import COLOURS, Drawing, Width, fix_layout, new_figure, style
 
 ENDS = {"early": "end early", "late": "end late", "right": "have a wrong symbol"}
@@ -25,7 +25,7 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no answers were analysed")
-    columns = list(by_size(rows).values())[-SHOWN[width] :]
+    columns = list(group_by_size(rows).values())[-SHOWN[width] :]
     traits = list(columns[0][0]["by"])[:1]
     figure = new_figure(width, 2.1 + 1.7 * len(traits))
     grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
@@ -37,18 +37,18 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
             for row in group:
                 middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
                 shares = [part["exact"] for part in row["by"][trait]]
-                below.plot(middles, shares, zorder=3, clip_on=False, **looks[row.get("train_seed", 0)].line())
+                below.plot(middles, shares, zorder=3, clip_on=False, **looks[row.get("train_seed", 0)].properties())
             below.set(ylim=(-0.02, 1.02), xlabel=trait)
             below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("answers first wrong here")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
     if traits and len(looks) > 1:
-        legend(figure, list(looks.values()), columns=5)
+        add_legend(figure, list(looks.values()), columns=5)
     return fix_layout(figure, title, width)
 
 
-def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def group_by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Group rows by size, smallest first. If a run was analysed twice at a size, both rows count."""
     ordered = sorted(rows, key=lambda row: (max(row["sizes"]), row["sizes"]))
     return group_by(ordered, lambda row: size_text(row["sizes"]))

@@ -96,12 +96,12 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     return rows
 
 
-def _longest_solved(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
+def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
     """Return the longest size that a run solves on uniform problems and, with ``families``, on all families measured;
-    None if there is none."""
-    lowest = {tuple(row["sizes"]): row for row in worst_rows(own)} if families else {}
+    None if it solves no size."""
+    lowest = {tuple(row["sizes"]): row for row in worst_rows(scores)} if families else {}
     longest = None
-    uniform = [row for row in own if row["problems"] == "uniform"]
+    uniform = [row for row in scores if row["problems"] == "uniform"]
     for row in sorted(uniform, key=lambda row: (max(row["sizes"]), row["sizes"])):
         sizes = tuple(row["sizes"])
         low = lowest.get(sizes)
@@ -129,7 +129,7 @@ def card_table(rows: Sequence[Row]) -> Table:
 
 
 def format_sizes(sizes: Iterable[Any]) -> str:
-    """Join sizes with commas, a dash for a missing one."""
+    """Join sizes with commas; a missing size becomes a dash."""
     return ", ".join(str(size) if size else "–" for size in sizes) or "–"
 
 

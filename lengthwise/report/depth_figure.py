@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Fate, group_seeds, seeds_name, seeds_verdict
 from lengthwise.base.score_rows import Row, size_text
-from lengthwise.report.lines import LineStyle, legend
+from lengthwise.report.lines import LineStyle, add_legend
 from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, Dash, Drawing, Width, fix_layout, new_figure, style
 
 RULES: dict[str, tuple[str, str, Dash]] = {
@@ -28,8 +28,8 @@ FLOOR = 1e-8  # smaller movements are rounding errors
 @style()
 def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
     """Draw one column per size. Above: exact match after each loop. Below: the cross-entropy of the model's output with
-    its own answer, which is lowest where it is most confident. Raises UsageError without rows, or if a row has
-    different numbers of loops and confidences."""
+    its own answer, lowest where the model is most confident. Raises UsageError without rows, or if a row has different
+    numbers of loops and confidences."""
     if not rows:
         raise UsageError("there is nothing to draw: no loops were measured")
     for row in rows:
@@ -55,12 +55,12 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     grid[0, 0].set_ylabel("exact match")
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
     rules = [rule for name, rule in RULES.items() if any(name in row["chosen"] for row in rows)]
-    legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
+    add_legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
     return fix_layout(figure, title, width)
 
 
 def _mark_rules(axes: Axes, row: Row) -> None:
-    """Mark where each rule stops: a line at the mean, and the middle 80 % of the problems shaded."""
+    """Mark where each stopping rule stops: a line at the mean loop, and a shade over the middle 80 % of problems."""
     for name, chosen in row["chosen"].items():
         _, colour, dash = RULES[name]
         axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")
@@ -95,7 +95,7 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
         LineStyle("movement over one loop (right)", COLOURS[1], "", "-"),
         LineStyle("over two loops (right)", COLOURS[2], "", DASHED),
     ]
-    legend(figure, looks, columns=3)
+    add_legend(figure, looks, columns=3)
     return fix_layout(figure, title)
 
 
@@ -119,7 +119,7 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
 
 
 def _draw_map(axes: Axes, fate: Fate) -> None:
-    """Draw how far each loop moved each position of one problem; dark: no movement."""
+    """Draw how far each loop moved the state of each position of one problem; dark: no movement."""
     logs = [[0.5 if x is None else math.log10(max(FLOOR, x)) for x in loop] for loop in fate.map]
     axes.imshow(logs, aspect="auto", vmin=-6, vmax=0.3, interpolation="nearest", cmap="viridis")
     axes.axhline(fate.map_planned - 1, color="white", linewidth=0.6)

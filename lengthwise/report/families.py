@@ -25,7 +25,7 @@ from lengthwise.report.sheet import FittedTable
 
 
 def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
-    """Return a row per size: exact match on uniform problems, and on the family with the lowest score, by name."""
+    """Return a table with a row per size: exact match on uniform problems, and on the worst family, by name."""
     rows = latest_rows(rows)
     uniform = uniform_rows_by_size(rows)
     structured = family_rows_by_size(rows)
@@ -59,7 +59,7 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
 
 
 def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
-    """Return a row per family and a column per size: exact match, the worst family first."""
+    """Return a table of exact match, with a row per family, the worst first, and a column per size."""
     structured = family_rows_by_size(latest_rows(rows))
     sizes = [at for at in sorted(structured) if not _have_all_problems(structured[at])]
     by_name: dict[str, dict[Sizes, Row]] = {}

@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import group_by, size_text
-from lengthwise.report import WORST, Curve, all_curves, curves, fits_of, rule_text, training_warnings
-from lengthwise.report.lines import MARKS, LineStyle, legend, line_style, name_lines, shorten_labels
+from lengthwise.report import WORST, Curve, all_curves, curves, rule_text, scores_at_training_length, training_warnings
+from lengthwise.report.lines import MARKS, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.style import (
     ACROSS,
@@ -51,17 +51,17 @@ def score_figure(
     runs: Sequence[RunFolder],
     title: str | None = None,
     *,
-    asked: Sequence[InquiryFolder] = (),
+    inquiries: Sequence[InquiryFolder] = (),
     strong: str | None = None,
     width: Width = "page",
 ) -> Drawing:
-    """Draw the scores of runs and of the language models in ``asked``: exact match against length, with uniform
+    """Draw the scores of runs and of the language models in ``inquiries``: exact match against length, with uniform
     problems and the worst family as separate lines. If no sizes are equal on all axes (see
     ``length_figure``), draw a heat map of a single recipe instead. ``title`` is by default the task; ``strong`` is the
     recipe to highlight; ``width``: a "column" or a "page" of a paper. Raises UsageError without scores, or if a heat
     map would show several recipes."""
-    title = title or default_title([one.outline for one in [*runs, *asked]])
-    lines, rows = all_curves(runs, asked) if asked else curves(runs), label_scores(runs)
+    title = title or default_title([one.outline for one in [*runs, *inquiries]])
+    lines, rows = all_curves(runs, inquiries) if inquiries else curves(runs), label_scores(runs)
     if rows and not any(curve.diagonal() for curve in lines):
         if len({curve.label for curve in lines}) > 1:
             raise UsageError(
@@ -78,12 +78,12 @@ def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
     return f"{tasks}, trained on up to {min(tops)}" if len(tops) == 1 else tasks
 
 
-def choose_curves(found: Sequence[Curve]) -> list[Curve]:
-    """Return the curves to plot. Rules tried at a single size and natural problems, which mix sizes, are left to
-    tables. The harder set is left out if families were measured, since it is one of them."""
-    left_out = {"natural", *(["hard"] if any(curve.problems == WORST for curve in found) else [])}
-    lines = [curve for curve in found if curve.problems not in left_out]
-    return [curve for curve in lines if len(curve.points()) > 1] or lines or list(found)
+def choose_curves(curves: Sequence[Curve]) -> list[Curve]:
+    """Return the curves to plot. Stopping rules tried at a single size, and natural problems, which mix sizes, are
+    only in tables. The harder set is left out if families were measured, since it is one of them."""
+    left_out = {"natural", *(["hard"] if any(curve.problems == WORST for curve in curves) else [])}
+    lines = [curve for curve in curves if curve.problems not in left_out]
+    return [curve for curve in lines if len(curve.points()) > 1] or lines or list(curves)
 
 
 @style()
@@ -137,7 +137,7 @@ def overview_figure(
 
 
 def _curves_by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
-    """Return the curve of each recipe that has one, by its name."""
+    """Return each recipe's curve on uniform problems under its own stopping rule, by the recipe's name."""
     measured = [run for run in group if run.rows("scores")]
     found: dict[str, Curve] = {}
     for curve in curves(measured) if measured else []:
@@ -146,44 +146,46 @@ def _curves_by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
     return found
 
 
-def _curves_by_method(found: Mapping[str, Curve], known: Sequence[str]) -> dict[str, Curve]:
-    """Return curves by method: a recipe's method is the longest known one that is part of its name. If these are not
-    unique, use the shortened names."""
-    rests = shorten_labels(list(found))[1]
+def _curves_by_method(curves: Mapping[str, Curve], known_methods: Sequence[str]) -> dict[str, Curve]:
+    """Return curves by method: the longest of ``known_methods`` that is part of the recipe's name. If two recipes have
+    the same method, return them by their shortened names."""
+    rests = shorten_labels(list(curves))[1]
     names = [
-        max((method for method in known if f"-{method}-" in f"-{label}-"), key=len, default=rest)
-        for label, rest in zip(found, rests, strict=True)
+        max((method for method in known_methods if f"-{method}-" in f"-{label}-"), key=len, default=rest)
+        for label, rest in zip(curves, rests, strict=True)
     ]
-    return dict(zip(names if len({*names}) == len(names) else rests, found.values(), strict=True))
+    return dict(zip(names if len({*names}) == len(names) else rests, curves.values(), strict=True))
 
 
 def _draw_panels(
-    parts: Sequence[Plot], title: str | None, width: Width, *, longest: int | None = None, columns: int
+    panels: Sequence[Plot], title: str | None, width: Width, *, longest: int | None = None, columns: int
 ) -> Drawing:
     """Draw several panels, up to the same length ``longest`` if given, and one legend."""
-    looks = dict.fromkeys(look for part in parts for look in part.looks)
-    figure, grid = panel_grid(len(parts), len(looks), width, sharex=longest is not None)
-    for axes, part in zip(grid, parts, strict=True):
+    looks = dict.fromkeys(look for part in panels for look in part.looks)
+    figure, grid = panel_grid(len(panels), len(looks), width, sharex=longest is not None)
+    for axes, part in zip(grid, panels, strict=True):
         _draw_plot(axes, part, longest)
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.strong else "normal")
-    legend(figure, list(looks), columns=2 if width == "column" else columns)
+    add_legend(figure, list(looks), columns=2 if width == "column" else columns)
     return fix_layout(figure, title or "", width)
 
 
-def _draw_plot(axes: Axes, part: Plot, longest: int | None = None) -> None:
+def _draw_plot(axes: Axes, panel: Plot, longest: int | None = None) -> None:
     """Draw a panel's curves, up to ``longest`` or their largest size, and describe their bands."""
-    length_axes(axes, part.curves, longest or max(curve.diagonal()[-1].length for curve in part.curves))
-    few = len(part.curves) <= len(COLOURS)
-    for look, curve in zip(part.looks, part.curves, strict=True):
+    set_up_length_axes(axes, panel.curves, longest or max(curve.diagonal()[-1].length for curve in panel.curves))
+    few = len(panel.curves) <= len(COLOURS)
+    for look, curve in zip(panel.looks, panel.curves, strict=True):
         points = curve.diagonal()
         sizes, means = [point.length for point in points], [point.mean for point in points]
         layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
-        axes.plot(sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.line())
-        if look.strong or (len(curve.rows_by_seed) > 1 if part.seeds_only else few):
+        axes.plot(
+            sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.properties()
+        )
+        if look.strong or (len(curve.rows_by_seed) > 1 if panel.seeds_only else few):
             low, high = [point.low for point in points], [point.high for point in points]
             axes.fill_between(sizes, low, high, alpha=0.18, color=look.colour, linewidth=0, zorder=2)
     if axes.collections and axes.get_xlabel():  # bands were drawn
-        several = {point.seeds > 1 for curve in part.curves for point in curve.diagonal()}
+        several = {point.seeds > 1 for curve in panel.curves for point in curve.diagonal()}
         bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
         explained = ",\nor ".join(bands)
         axes.set_xlabel(f"{axes.get_xlabel()}\nbands: {explained}")
@@ -205,8 +207,8 @@ def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> 
     return figure, grid.ravel().tolist()[:count]
 
 
-def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
-    """Set up axes of exact match against length, up to ``longest``, with the training range shaded."""
+def set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
+    """Set up the axes for exact match against length, up to ``longest``, and shade the training range."""
     tops = sorted({curve.top for curve in curves if curve.top})
     right = 1.02 * max([longest, *tops])
     axes.set(xlim=(0, right), ylim=(-0.02, 1.02), yticks=np.linspace(0, 1, 6))
@@ -246,10 +248,11 @@ def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
 
 
 def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
-    """Return the panels, and what the names of all recipes have in common. ``strong`` is the recipe to highlight.
+    """Return the panels, and a heading with the words that all recipe names share. ``strong`` is the recipe to
+    highlight.
 
-    There is one panel unless there are more recipes and rules than colours: then one per recipe if recipes have several
-    stopping rules, otherwise one per set of problems if there are several.
+    There is one panel unless there are more pairs of recipe and stopping rule than colours: then one per recipe if
+    recipes have several rules, otherwise one per set of problems if there are several.
     """
     heading, labels = shorten_labels([curve.label for curve in curves])
     short_labels = dict(zip((curve.label for curve in curves), labels, strict=True))
@@ -272,18 +275,18 @@ def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot
 def _choose_styles(
     curves: Sequence[Curve], split: Aspect | None, short_labels: dict[str, str], strong: str | None
 ) -> list[LineStyle]:
-    """Return a style per curve. Within a panel the colour identifies the curve and the dash its set of problems; if
-    there are too few colours or dashes, each curve is numbered instead."""
+    """Return a style per curve. Within a panel the colour shows the recipe and rule, and the dash the set of problems;
+    if there are too few colours or dashes, each curve gets its own pair of colour and dash."""
 
-    def style_key(curve: Curve, *but: str | None) -> tuple[Any, ...]:
-        return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *but))
+    def style_key(curve: Curve, *ignored: str | None) -> tuple[Any, ...]:
+        return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *ignored))
 
     first = sorted(curves, key=lambda curve: curve.label != strong)  # the order of colours
     colours = list(dict.fromkeys(style_key(curve, "problems") for curve in first))
     numbers = list(dict.fromkeys(style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
-    fits, looks = fits_of(curves), []
+    fits, looks = scores_at_training_length(curves), []
     for curve in curves:
         rules = {other.stopping for other in curves if other.label == curve.label}
         parts = [

@@ -30,7 +30,7 @@ class LineStyle:
     note: str = ""  # small print below the name
     hollow: bool = False  # hollow markers, visible on top of a line of the same colour
 
-    def line(self) -> dict[str, Any]:
+    def properties(self) -> dict[str, Any]:
         """Return the line's matplotlib properties."""
         line = {"color": self.colour, "marker": self.marker, "linestyle": self.dash, "label": self.name}
         face = {"markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -39,22 +39,22 @@ class LineStyle:
         return line | face | {"linewidth": 2.0 if self.strong and not self.hollow else 1.2}
 
 
-def line_style(number: int, twin: int | None = None, **about: Any) -> LineStyle:
+def line_style(number: int, version: int | None = None, **fields: Any) -> LineStyle:
     """Return the style of line ``number``, counted from 0; no two numbers share both colour and dash. For a line drawn
-    in several versions, such as one per set of problems, ``twin`` numbers the versions: they share a colour and differ
-    in dash. With ``twin`` there are seven colours."""
+    in several versions, such as one per set of problems, ``version`` numbers the versions, which share a colour and
+    differ in dash; ``number`` is then below seven."""
     turn = number // len(COLOURS)
     marker = MARKERS[(number + turn) % len(MARKERS)]
-    if twin is None:
+    if version is None:
         # After the predefined dashes, generate longer and longer ones.
         dash = DASHES[turn] if turn < len(DASHES) else (0.0, (3.0 * turn, 1.5))
-        return LineStyle(colour=COLOURS[number % len(COLOURS)], marker=marker, dash=dash, **about)
-    return LineStyle(colour=COLOURS[number], marker=marker, dash=DASHES[twin], hollow=twin > 0, **about)
+        return LineStyle(colour=COLOURS[number % len(COLOURS)], marker=marker, dash=dash, **fields)
+    return LineStyle(colour=COLOURS[number], marker=marker, dash=DASHES[version], hollow=version > 0, **fields)
 
 
 def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
-    """Shorten labels by removing the hyphen-separated words that all share at the start or end. Return a heading with
-    the full pattern, ``full names: ablation-parity-…``, empty if nothing was removed; and the short labels."""
+    """Remove the hyphen-separated words that all labels share at the start or end. Return a heading with the full
+    pattern, ``full names: ablation-parity-…``, empty if nothing was removed; and the short labels."""
     different = list(dict.fromkeys(labels))
     if len(different) < 2:
         return "", list(labels)
@@ -80,7 +80,7 @@ def name_lines(
     if they are apart. ``ends`` are in data coordinates, within the axes. In a column-wide figure the names form a
     legend below."""
     if width == "column":
-        legend(cast(Figure, axes.figure), styles, columns=2, heading=heading)
+        add_legend(cast(Figure, axes.figure), styles, columns=2, heading=heading)
         return
     figure = cast(Figure, axes.figure)
     figure.draw_without_rendering()  # lays the figure out, which sets the axes' height
@@ -93,7 +93,7 @@ def name_lines(
         edge = ScaledTranslation(1, at, axes.transAxes)  # type: ignore[arg-type]
         beside = figure.dpi_scale_trans + edge  # x in inches from the axes' right edge
         look = styles[number]
-        line = look.line() | {"label": "_"}
+        line = look.properties() | {"label": "_"}
         axes.add_artist(Line2D([0.16, 0.34, 0.52], [0] * 3, markevery=[1], transform=beside, clip_on=False, **line))
         weight = "bold" if look.strong else "normal"
         name = axes.text(0.6, 0, look.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
@@ -110,10 +110,10 @@ def name_lines(
         axes.annotate(heading, (1, max([1.0, *heights])), (11.5, 10), fontsize=7, color=FAINT, **place)
 
 
-def legend(figure: Figure, styles: Sequence[LineStyle], columns: int, heading: str = "") -> None:
+def add_legend(figure: Figure, styles: Sequence[LineStyle], columns: int, heading: str = "") -> None:
     """Add a legend below the figure, in at most ``columns`` columns, fewer if they do not fit."""
     handles = [
-        Line2D([], [], **look.line() | {"label": f"{look.name} ({look.note})" if look.note else look.name})
+        Line2D([], [], **look.properties() | {"label": f"{look.name} ({look.note})" if look.note else look.name})
         for look in styles
     ]
     columns = min(columns, len(handles))
@@ -125,12 +125,12 @@ def legend(figure: Figure, styles: Sequence[LineStyle], columns: int, heading: s
     figure.draw_without_rendering()
     if columns > 1 and shown.get_window_extent().width > figure.bbox.width:
         shown.remove()
-        legend(figure, styles, columns - 1, heading)
+        add_legend(figure, styles, columns - 1, heading)
 
 
 def _spread_heights(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
     """Return label heights from the top down, spaced by at least ``gaps`` and close to ``wanted`` (in falling order),
-    from one pass down and one up. If there are too many, they exceed 1."""
+    from one pass down and one up. If there are too many labels, some heights exceed 1."""
     heights: list[float] = []
     for number, height in enumerate(wanted):
         heights.append(min(height, heights[-1] - gaps[number - 1] if heights else 1.0))

@@ -45,7 +45,7 @@ def loss_figure(
     """Draw the running geometric mean of the loss against steps on a log axis; with few recipes, logged losses too, as
     thin lines. With ``watch``, draw the exact match measured while training below it. ``strong`` is the recipe to
     highlight. Raises UsageError if no run has logged a loss."""
-    groups = {name: [_Training.of(run) for run in group] for name, group in by_recipe(runs).items()}
+    groups = {name: [_LoggedValues.of(run) for run in group] for name, group in by_recipe(runs).items()}
     groups = {name: logged for name, group in groups.items() if (logged := [one for one in group if one.losses])}
     if not groups:
         raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
@@ -61,7 +61,7 @@ def loss_figure(
     loss, *below = panels[:, 0]
     ends = _draw_losses(loss, groups, looks)
     for axes, part in zip(below, parts, strict=True):
-        _draw_watched(axes, groups, looks, part)
+        _draw_exact_match(axes, groups, looks, part)
     panels[-1, 0].set(xlabel="steps", xlim=(0, None))
     panels[-1, 0].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     loss.set_title(wrap_title(title or "Training", width))
@@ -75,8 +75,8 @@ def loss_figure(
     return fix_layout(figure)
 
 
-def _choose_styles(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str, dict[str, LineStyle]]:
-    """Return what all names have in common, and each recipe's style by its label."""
+def _choose_styles(groups: dict[str, list[_LoggedValues]], strong: str | None) -> tuple[str, dict[str, LineStyle]]:
+    """Return a heading with the words that all names share, and each recipe's style by its label."""
     heading, names = shorten_labels(list(groups))
     order = sorted(groups, key=lambda label: label != strong)
     looks = {}
@@ -88,21 +88,21 @@ def _choose_styles(groups: dict[str, list[_Training]], strong: str | None) -> tu
 
 
 @dataclass(frozen=True)
-class _Training:
+class _LoggedValues:
     """The values that a run has logged, as (step, value)."""
 
     losses: Points  # finite and above 0, as a log axis requires
     watched: dict[str, Points]  # exact match, by size
 
     @staticmethod
-    def of(run: RunFolder) -> _Training:
+    def of(run: RunFolder) -> _LoggedValues:
         rows = run.rows("metrics")
         losses = [(row["step"], float(row["loss"])) for row in rows if row.get("loss") is not None]
         watched: dict[str, Points] = {}
         for row in rows:
             for size, share in row.get("exact", {}).items():
                 watched.setdefault(size, []).append((row["step"], float(share)))
-        return _Training([(step, loss) for step, loss in losses if 0 < loss < math.inf], watched)
+        return _LoggedValues([(step, loss) for step, loss in losses if 0 < loss < math.inf], watched)
 
 
 def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
@@ -121,7 +121,7 @@ def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]
 
 
 def _draw_losses(
-    axes: Axes, groups: dict[str, list[_Training]], styles: dict[str, LineStyle]
+    axes: Axes, groups: dict[str, list[_LoggedValues]], styles: dict[str, LineStyle]
 ) -> list[tuple[float, float]]:
     """Draw all losses. Return the end point of each recipe's lines, averaged over seeds."""
     axes.set(yscale="log", ylabel="loss (nats)")
@@ -139,14 +139,14 @@ def _draw_losses(
             steps, losses = zip(*one.losses, strict=True)
             smooth.append([*zip(steps, running_mean(losses), strict=True)])
         joined, _ = _join_lines(smooth)
-        axes.plot(*joined, zorder=2.9 if styles[label].strong else 3, **styles[label].line())
+        axes.plot(*joined, zorder=2.9 if styles[label].strong else 3, **styles[label].properties())
         last = [line[-1] for line in smooth]
         ends.append((max(step for step, _ in last), statistics.geometric_mean(loss for _, loss in last)))
     return ends
 
 
-def _draw_watched(
-    axes: Axes, groups: dict[str, list[_Training]], styles: dict[str, LineStyle], sizes: Sequence[str]
+def _draw_exact_match(
+    axes: Axes, groups: dict[str, list[_LoggedValues]], styles: dict[str, LineStyle], sizes: Sequence[str]
 ) -> None:
     """Draw exact match in the colours of the recipes; each size has a marker and a dash, or axes of its own."""
     axes.set(ylim=(-0.02, 1.02), ylabel="exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
@@ -156,7 +156,7 @@ def _draw_watched(
             if len(sizes) > 1:
                 own = replace(_size_style(number, size), name=f"{own.name} at {size}", colour=own.colour)
             joined, marked = _join_lines([points for one in group if (points := one.watched.get(size))])
-            line = own.line() | {
+            line = own.properties() | {
                 "linewidth": 0.9,
                 "markevery": marked,
                 "in_layout": False,

@@ -33,14 +33,14 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     """Draw exact match for every pair of sizes, the training range outlined; a panel per stopping rule and set of
     problems.
 
-    Scores of several weights are averaged. A gap marks where sizes jump. Sizes measured only on the diagonal are left
-    out of the map and given as text; a panel that has no others is left out too. Rows of a single size are ignored.
-    Raises UsageError if no rows of two sizes are left.
+    Scores of several weights are averaged. A gap marks where sizes jump. Sizes measured only on the diagonal are not
+    drawn but given as text; a panel with no other sizes is left out. Rows of a single size are ignored. Raises
+    UsageError without rows of two sizes.
     """
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
-    kinds = mean_cells(pairs)
+    kinds = average_cells(pairs)
     varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
     panels = {
         ", ".join(compress((rule_text(rule), problems), varies)): cells for (rule, problems), cells in kinds.items()
@@ -73,7 +73,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     return fix_layout(figure, ": ".join(filter(None, [title, reach])), width)
 
 
-def mean_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, float]]:
+def average_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, float]]:
     """Return mean exact match over weights, by stopping rule and problems, and by size."""
     kinds: dict[tuple[str, str], dict[Sizes, list[float]]] = {}
     for of_weights in group_by(rows, lambda row: row["weights"]).values():
@@ -87,7 +87,7 @@ def _draw_map(
     axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], tops: Sizes, inches: float
 ) -> QuadMesh:
     """Draw the cells: the first size along x, the second along y, in increasing order."""
-    (first, left), (second, low) = [(side, _cell_starts(side)) for side in sides]
+    (first, left), (second, low) = [(side, _locate_cells(side)) for side in sides]
     # The edges of cells, and of the gaps between them.
     columns, rows = (sorted({*starts, *(start + 1 for start in starts)}) for starts in (left, low))
     values = np.full((len(rows) - 1, len(columns) - 1), math.nan)
@@ -100,8 +100,8 @@ def _draw_map(
     axes.set_aspect("equal")
     axes.set_facecolor("#ececec")  # the colour of cells that were not measured
     axes.spines[:].set_visible(False)
-    axes.set_xticks(*_size_ticks(first, left))
-    axes.set_yticks(*_size_ticks(second, low))
+    axes.set_xticks(*_choose_ticks(first, left))
+    axes.set_yticks(*_choose_ticks(second, low))
     _mark_jumps(axes, left, low)
     _write_cells(axes, cells, (first, second), (left, low), 72 * inches / max(*columns, *rows))
     ends = [
@@ -116,9 +116,9 @@ def _draw_map(
     return mesh
 
 
-def _cell_starts(sizes: Sequence[int]) -> list[float]:
-    """Return where the cell of each size begins, in cells, with a gap where sizes jump by more than the smallest
-    step."""
+def _locate_cells(sizes: Sequence[int]) -> list[float]:
+    """Return where the cell of each size begins, in units of cells; there is a gap where sizes jump by more than the
+    smallest step."""
     steps = [two - one for one, two in itertools.pairwise(sizes)]
     gaps = [JUMP * (step > min(steps)) for step in steps]
     return [number + sum(gaps[:number]) for number in range(len(sizes))]
@@ -156,7 +156,7 @@ def _write_cells(
         axes.annotate(text, (x, y), ha="center", va="center_baseline", **look)
 
 
-def _size_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[float], list[str]]:
+def _choose_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[float], list[str]]:
     """Return the positions and texts of the ticks along a side: all sizes if they are few, otherwise round ones."""
     written = list(sizes)
     for step in (2, 5, 10, 20, 50, 100, 200, 500):

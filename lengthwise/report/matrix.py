@@ -53,7 +53,7 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
         f"{task}, {str(config['layout']['kind']).lower()}"
         for task, config in zip(distinguish_parts([config["task"] for config in configs]), configs, strict=True)
     ]
-    labels = list(zip(architectures(configs), tasks, strict=True))
+    labels = list(zip(name_architectures(configs), tasks, strict=True))
     recipes: dict[tuple[str, str], dict[str, str]] = {}
     for run, label in zip(measured, labels, strict=True):
         recipes.setdefault(label, {})[run.outline.seedless_id] = run.outline.name
@@ -71,7 +71,7 @@ def _summarize_cell(architecture: str, task: str, group: Sequence[RunFolder]) ->
     scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in training_length_rows(rows, top)]
-    abouts, published = [run.about() for run in group], paper_score(group[0].config())
+    abouts, published = [run.about() for run in group], find_paper_score(group[0].config())
     found = []
     for times in MATRIX_TIMES:
         # The measured size whose longest axis is nearest to the wanted length, if one is near.
@@ -106,13 +106,13 @@ def _summarize_cell(architecture: str, task: str, group: Sequence[RunFolder]) ->
     return found
 
 
-def paper_score(config: Mapping[str, Any]) -> Row:
+def find_paper_score(config: Mapping[str, Any]) -> Row:
     """Return what a paper reports for a recipe's mixer (or model) and task, as fields of a row: the score
-    ``published``, ``published_scaled`` (guessing is 0), ``paper``, ``source``, ``tested``, ``standing`` and ``where``;
-    None in all if no paper does, or if the recipe loops or trains on families."""
+    ``published``, ``published_scaled`` (guessing is 0), ``paper``, ``source``, ``tested``, ``standing`` and ``where``.
+    All are None if no paper reports a score, or if the recipe loops or trains on families."""
     fields = dict.fromkeys(("published", "published_scaled", "paper", "source", "tested", "standing", "where"))
     papers = tomllib.loads(PAPERS.read_text(encoding="utf-8"))
-    parts, task = _mixers_of(config["model"]) or [config["model"]], config["task"]["kind"]
+    parts, task = _read_mixers(config["model"]) or [config["model"]], config["task"]["kind"]
     form, loops = papers["tasks"].get(task), config["loops"]
     asked = form is not None and form.items() <= config["task"].items() and config["layout"]["kind"] == "Labelled"
     if not asked or config.get("families") or loops != {"kind": "Constant", "count": 1}:
@@ -125,8 +125,8 @@ def paper_score(config: Mapping[str, Any]) -> Row:
     return fields
 
 
-def foot_texts(row: Row) -> tuple[str, str]:
-    """Return the published score of a cell and its processor seconds as text; empty where unknown."""
+def format_cell_foot(row: Row) -> tuple[str, str]:
+    """Return the published score of a cell and its processor seconds as two texts, empty if unknown."""
     score, seconds = row["published"], row["cpu_s"]
     marks = "†" * bool(row["published_scaled"]) + "*" * (row["standing"] == "second-hand")
     shown = "" if score is None else f"{score:g}".removeprefix("0") + marks
@@ -136,9 +136,9 @@ def foot_texts(row: Row) -> tuple[str, str]:
 # Names
 
 
-def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def name_architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return an architecture's name for each recipe: its model's mixers and positions, or its kind."""
-    mixers = [_mixers_of(config["model"]) for config in configs]
+    mixers = [_read_mixers(config["model"]) for config in configs]
     flat = [mixer for group in mixers for mixer in group]
     texts = iter(distinguish_parts(flat))
     found = []
@@ -153,14 +153,14 @@ def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def _mixers_of(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _read_mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     # Old recipes have no field for mixers.
     attention = [{"kind": "Attention"}] if model["kind"] == "Transformer" else []
     return list(model.get("mixers") or ([model["mixer"]] if "mixer" in model else attention))
 
 
 def distinguish_parts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return texts that distinguish parts of recipes: kinds, string fields, and the fields in which parts of one kind
+    """Return a text for each part of recipes: its kind, its string fields, and the fields in which parts of this kind
     differ, such as ``GroupWords S3`` and ``DeltaNet negative=true``."""
     values: dict[tuple[str, str], set[str]] = {}
     for part in parts:
@@ -183,8 +183,8 @@ def distinguish_parts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def matrix_table(rows: Sequence[Row]) -> Table:
-    """Return a table with a row per architecture and a column per task: uniform/worst family at each size; cells that
-    are not fitted are in brackets. Below: the published score, and a training's processor seconds."""
+    """Return a table with a row per architecture and a column per task. A cell shows exact match on uniform problems
+    and the worst family at each size, in brackets if not fitted; below, the published score and processor seconds."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     headings = ("architecture", *tasks)
     sizes = sorted({max(row["sizes"]) for row in rows})
@@ -206,7 +206,7 @@ def _cell_text(cell: Sequence[Row]) -> Text:
     shown = " ".join(
         "/".join("–" if one is None else share_text(one) for one in (row["uniform"], row["worst"])) for row in cell
     )
-    fitted, (published, seconds) = cell[0]["fitted"], foot_texts(cell[0])
+    fitted, (published, seconds) = cell[0]["fitted"], format_cell_foot(cell[0])
     foot = ", ".join(filter(None, (f"published {published}" if published else "", seconds)))
     return Text("\n".join((shown if fitted else f"({shown})", foot)).strip(), "" if fitted else "dim")
 
@@ -232,7 +232,7 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     for row in rows:
         place = tasks.index(row["task"]), architectures.index(row["architecture"])
         _draw_cell(axes, place, row)
-        feet[place] = foot_texts(row)
+        feet[place] = format_cell_foot(row)
     for (x, y), texts in feet.items():
         for text, side, at in zip(texts, ("left", "right"), (0.04, 0.96), strict=True):
             axes.text(x + at, y + 1 - FOOT / 2, text, ha=side, va="center", fontsize=4.5)
@@ -251,16 +251,16 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     return fix_layout(figure, title or "Exact match", width)
 
 
-def _draw_cell(axes: Axes, place: tuple[int, int], row: Row) -> None:
+def _draw_cell(axes: Axes, position: tuple[int, int], row: Row) -> None:
     """Draw one size of a cell: a column with uniform problems above and the worst family below."""
     wide = 1 / len(MATRIX_TIMES)
-    left = place[0] + MATRIX_TIMES.index(row["times"]) * wide
+    left = position[0] + MATRIX_TIMES.index(row["times"]) * wide
     high = (1 - FOOT) / 2
     for number, name in enumerate(("uniform", "worst")):
         share = row[name]
         if share is None:
             continue
-        corner = left, place[1] + number * high
+        corner = left, position[1] + number * high
         colour = matplotlib.colormaps["Blues"](0.08 + 0.72 * share)
         hatch = None if row["fitted"] else "/////"
         axes.add_patch(Rectangle(corner, wide, high, facecolor=colour, edgecolor="white", linewidth=0.4, hatch=hatch))

@@ -14,7 +14,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Claim
 from lengthwise.base.score_rows import Row, group_by
 from lengthwise.report import own_scores
-from lengthwise.report.lines import LineStyle, legend, line_style, shorten_labels
+from lengthwise.report.lines import LineStyle, add_legend, line_style, shorten_labels
 from lengthwise.report.style import (
     COLOURS,
     DASHES,
@@ -103,13 +103,13 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     ]
     joined = len({row["parameters"] for row in rows}) > len(kinds)  # otherwise only marks are drawn
     shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
-    legend(figure, [*shown, *ranges], columns=6)
+    add_legend(figure, [*shown, *ranges], columns=6)
     return fix_layout(figure, "Accuracy and loss against size", width)
 
 
 def _common_name(rows: Sequence[Row]) -> str:
-    """Return what the names of recipes of one kind of model share, such as ``gpt`` for gpt-small and gpt-large;
-    otherwise the model's class."""
+    """Return the words that the names of recipes of one kind of model share, such as ``gpt`` for gpt-small and
+    gpt-large; if they share none, return the model's class."""
     recipes = list(dict.fromkeys(row["recipe"] for row in rows))
     common = shorten_labels(recipes)[0].removeprefix("full names: ").split("…")[0].strip("-")
     return recipes[0] if len(recipes) == 1 else common or str(rows[0]["model"])
@@ -123,13 +123,13 @@ def _label_log_axis(axis: Axis, values: Sequence[float], formatter: Formatter) -
     axis.set_major_formatter(formatter)
 
 
-def _draw_line(axes: Axes, group: Sequence[Row], measure: str, own: LineStyle) -> None:
+def _draw_line(axes: Axes, group: Sequence[Row], measure: str, look: LineStyle) -> None:
     measured = [row for row in group if row.get(measure) is not None]
     recipes = group_by(measured, lambda row: (row["recipe"], row["parameters"]))
     if not recipes:
         return
     means = sorted((rows[0]["parameters"], statistics.fmean(row[measure] for row in rows)) for rows in recipes.values())
-    line = own.line()
+    line = look.properties()
     axes.plot(*zip(*means, strict=True), zorder=3, clip_on=False, **line)
     each = [(row["parameters"], row[measure]) for rows in recipes.values() for row in rows]
     faint = line | {"linestyle": "none", "label": "_"}
@@ -138,7 +138,7 @@ def _draw_line(axes: Axes, group: Sequence[Row], measure: str, own: LineStyle) -
 
 @style()
 def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width = "page") -> Drawing:
-    """Draw the number of problems of each length. Raises UsageError without any."""
+    """Draw the number of problems of each length. Raises UsageError if ``counts`` is empty."""
     if not counts:
         raise UsageError("there is nothing to draw: no problems were counted")
     figure = new_figure(width, 2.2)

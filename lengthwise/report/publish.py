@@ -21,7 +21,7 @@ from lengthwise.report.length_figure import choose_curves, default_title, length
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.published import read_figures_json, read_inquiries, read_json, read_published, read_table
+from lengthwise.report.published import read_figures_json, read_inquiries, read_json, read_published_runs, read_table
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
@@ -32,15 +32,15 @@ def publish(
     runs: Sequence[RunFolder],
     folder: Path,
     *,
-    asked: Sequence[InquiryFolder] = (),
+    inquiries: Sequence[InquiryFolder] = (),
     title: str | None = None,
     operations: Mapping[str, float] | None = None,
     strong: str | None = None,
     width: Width = "page",
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Publish the results of runs and of the language models in ``asked``; return the paths written. Only their files
-    are read. ``strong`` is the recipe that figures highlight.
+    """Publish the results of runs and of the language models in ``inquiries``, from their files; return the paths
+    written. ``strong`` is the recipe that figures highlight.
 
     Files: ``runs.json`` (recipes, versions and times), ``inquiries.json`` (language models), ``scores.csv`` (every
     score), ``metrics.csv`` (the course of training; both compressed, as .csv.gz, above ``LARGE`` bytes), ``card.json``
@@ -48,11 +48,11 @@ def publish(
     Figures, in each of ``formats``: ``lengths`` (exact match against length), ``map-<recipe>`` (exact match over two
     sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (the course of training).
     """
-    runs, asked = drop_repeats(runs), drop_repeats(asked)
-    title = title or default_title([one.outline for one in [*runs, *asked]])
-    figures = _draw_figures(runs, asked, title, strong, width)  # drawn first, so that an error leaves no files
+    runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
+    title = title or default_title([one.outline for one in [*runs, *inquiries]])
+    figures = _draw_figures(runs, inquiries, title, strong, width)  # drawn first, so that an error leaves no files
     again = (folder / "runs.json").exists()
-    files = _write_data(runs, asked, folder, operations)
+    files = _write_data(runs, inquiries, folder, operations)
     files.append(_write_json(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
     if not again:
@@ -71,8 +71,10 @@ def publish(
 
 def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
     """Redraw all figures of a folder of results from its rows, into ``folder``; return the paths written."""
-    about, runs, asked = read_figures_json(source), read_published(source), read_inquiries(source)
-    figures = _draw_figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
+    about, runs, inquiries = read_figures_json(source), read_published_runs(source), read_inquiries(source)
+    figures: dict[str, Figure] = {}
+    if runs or inquiries:
+        figures = _draw_figures(runs, inquiries, about.get("title"), about.get("strong"), width)
     for path in sorted(source.glob("stopping-*.json")):
         figures[path.stem] = _draw_depth(path.stem, read_json(path, tuple[DepthRow, ...]), width)
     if (path := source / "distribution.json").exists():
@@ -87,11 +89,11 @@ def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequen
 
 
 def _draw_figures(
-    runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], title: str | None, strong: str | None, width: Width
+    runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], title: str | None, strong: str | None, width: Width
 ) -> dict[str, Figure]:
-    """Return all figures that there are rows for, by name."""
+    """Return every figure for which there are rows, by name."""
     figures: dict[str, Figure] = {}
-    lines = all_curves(runs, asked)
+    lines = all_curves(runs, inquiries)
     if any(curve.diagonal() for curve in lines):
         figures["lengths"] = length_figure(choose_curves(lines), title, strong=strong, width=width)
     groups = by_recipe(runs) if runs else {}
@@ -119,7 +121,7 @@ def anatomy_rows(runs: Sequence[RunFolder]) -> list[Row]:
 
 
 def _write_data(
-    runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], folder: Path, operations: Mapping[str, float] | None
+    runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], folder: Path, operations: Mapping[str, float] | None
 ) -> list[Path]:
     """Write the rows behind the figures, with recipes and versions."""
     entries = []
@@ -130,10 +132,10 @@ def _write_data(
         )
     files = [folder / "runs.json"]
     write_json_rows(files[0], entries)
-    if asked:
-        entries = [_inquiry_columns(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
+    if inquiries:
+        entries = [_inquiry_columns(one) | {"outline": encode(one.outline)} | one.config() for one in inquiries]
         files.append(_write_json(folder, "inquiries", entries))
-    if rows := score_rows_of(runs, asked):
+    if rows := identified_scores(runs, inquiries):
         files.append(write_csv(folder / "scores.csv", rows, compress_above=LARGE))
     if metrics := metrics_rows(runs):
         files.append(write_csv(folder / "metrics.csv", metrics, compress_above=LARGE))
@@ -145,9 +147,9 @@ def _write_data(
     return files
 
 
-def score_rows_of(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
+def identified_scores(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
     """Return every score, each with the columns that identify its run."""
-    named = [(run_columns(run), run) for run in runs] + [(_inquiry_columns(one), one) for one in asked]
+    named = [(run_columns(run), run) for run in runs] + [(_inquiry_columns(one), one) for one in inquiries]
     return [whose | row for whose, one in named for row in one.rows("scores")]
 
 
@@ -176,8 +178,8 @@ def run_columns(run: RunFolder) -> Row:
     return {"recipe_name": run.outline.name, "id": run.outline.id, "train_seed": run.outline.seed}
 
 
-def _inquiry_columns(asked: InquiryFolder) -> Row:
-    return {"recipe_name": asked.outline.model, "id": asked.outline.id}
+def _inquiry_columns(inquiries: InquiryFolder) -> Row:
+    return {"recipe_name": inquiries.outline.model, "id": inquiries.outline.id}
 
 
 # Figures for studies
@@ -200,9 +202,8 @@ def _draw_depth(name: str, rows: Sequence[Row], width: Width) -> Figure:
 
 
 def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:
-    """Write accuracy and validation loss against parameters for runs that logged validation loss. Rows already
-    published are kept, unless they were measured again or their recipe has changed. Writes nothing without such
-    runs."""
+    """Write accuracy and validation loss against parameters for runs that logged validation loss; write nothing if
+    there are none. Rows already published are kept unless they were measured again or their recipe has changed."""
     new = parameter_rows(runs)
     if not new:
         return []
@@ -218,7 +219,7 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
 
 
 def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong: str) -> list[Path]:
-    """Add panels, by the names of their folders, to those published before, and draw all of them in one figure. A
+    """Add panels, by the names of their folders, to the panels published before, and draw all of them in one figure. A
     single panel is recorded but not drawn. ``strong`` is the method to highlight."""
     all_panels = list(dict.fromkeys([*read_figures_json(folder).get("panels", []), *panels]))
     about = read_figures_json(folder) | {"title": title, "panels": all_panels, "strong": strong}
@@ -227,7 +228,7 @@ def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong:
 
 
 def _draw_overview(folder: Path, about: Row, width: Width = "page") -> Figure:
-    groups = {name.replace("-", " ").capitalize(): read_published(folder / name) for name in about["panels"]}
+    groups = {name.replace("-", " ").capitalize(): read_published_runs(folder / name) for name in about["panels"]}
     return overview_figure(groups, about.get("title"), strong=about.get("strong", ""), width=width)
 
 

@@ -1,4 +1,4 @@
-"""Read folders of results back, as runs with the published rows."""
+"""Read folders of results, as runs with the published rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class PublishedRun(RunFolder):
 
     def __init__(self, folder: Path, entry: Row, rows: dict[str, list[Row]]) -> None:
         super().__init__(folder / f"{entry['recipe_name']}-{entry['id']}")
-        self._entry, self.kept = entry, rows
+        self._entry, self.rows_by_kind = entry, rows
 
     def rows(self, name: str) -> list[Row]:
         """Return all published rows of this kind; empty if there are none."""
-        return self.kept.get(name, [])
+        return self.rows_by_kind.get(name, [])
 
     @cached_property
     def outline(self) -> RunOutline:
@@ -71,12 +71,12 @@ class PublishedInquiry(InquiryFolder):
         return self._entry
 
 
-def is_published(folder: Path) -> bool:
+def is_results_folder(folder: Path) -> bool:
     """Return True if this is a folder of results."""
     return any((folder / name).exists() for name in ("runs.json", "parameters.csv", "overview.png"))
 
 
-def read_published(folder: Path) -> list[PublishedRun]:
+def read_published_runs(folder: Path) -> list[PublishedRun]:
     """Read the runs of a folder of results; empty if it holds only figures of several folders. Raises UsageError if a
     file is damaged."""
     if not (folder / "runs.json").exists():
@@ -98,9 +98,9 @@ def read_published(folder: Path) -> list[PublishedRun]:
             path = folder / f"{name}.json"
             for row in read_json(path, tuple[schema, ...]) if path.exists() else []:
                 owner = owners.get(row.get("train_seed"), group[0])
-                by_folder[owner.folder].kept.setdefault(kind, []).append(row)
+                by_folder[owner.folder].rows_by_kind.setdefault(kind, []).append(row)
     for run in runs:
-        for name, rows in run.kept.items():
+        for name, rows in run.rows_by_kind.items():
             check_axes(rows, run.axes, f"{run.folder}: {name}: row")
     return runs
 
@@ -117,15 +117,15 @@ def read_inquiries(folder: Path) -> list[PublishedInquiry]:
     return found
 
 
-def read_json(path: Path, kind: Any) -> Any:
-    """Read a JSON file of results and validate it against ``kind``. Raises UsageError if it is damaged."""
+def read_json(path: Path, schema: Any) -> Any:
+    """Read a JSON file of results and validate it against ``schema``. Raises UsageError if it is damaged."""
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({error_line(error)})") from None
     if not isinstance(tree, (list, dict)):
         raise UsageError(f"{path}: not a JSON list or object")
-    return fields.validate(kind, tree, str(path))
+    return fields.validate(schema, tree, str(path))
 
 
 def read_figures_json(folder: Path) -> Row:
@@ -144,7 +144,7 @@ def read_table(path: Path, schema: Any) -> list[Row]:
 
 
 def _rows_by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
-    """Return a file's rows by run id, without the columns that identify the run. Raises UsageError if a row is
+    """Return a CSV file's rows by run id, without the columns that identify the run. Raises UsageError if a row is
     invalid."""
     found: dict[str, list[Row]] = {}
     for row in read_table(path, schema):

@@ -25,7 +25,7 @@ from lengthwise.base.score_rows import (
     share_text,
     size_text,
 )
-from lengthwise.report import TRAINED, WORST, curves, fits_of, training_warnings
+from lengthwise.report import TRAINED, WORST, curves, scores_at_training_length, training_warnings
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class Scores(PrintedTable, list[Score]):
 
     @property
     def answers(self) -> list[Row]:
-        """Return a row per problem, in the order of the scores, if ``evaluate`` was called with ``rows``; otherwise
-        nothing."""
+        """Return a row per problem, in the order of the scores; empty unless ``evaluate`` was called with ``rows``."""
         return [row for score in self for row in score.answers]
 
     def rows(self) -> list[Row]:
@@ -60,7 +59,7 @@ class Scores(PrintedTable, list[Score]):
             row = score.row()
             sizes = dict(zip(self.outline.axes, row.pop("sizes"), strict=True))
             rows.append(sizes | row)
-        return frame_of(rows)
+        return to_data_frame(rows)
 
     def plot(self, title: str | None = None) -> Figure:
         """Draw exact match against length, or a heat map of pairs of sizes, as ``report`` does. Raises UsageError
@@ -96,13 +95,13 @@ class Scores(PrintedTable, list[Score]):
 
 
 class Comparison(PrintedTable):
-    """Several scores side by side, at the sizes and on the problems that all were measured on. For scores under several
-    stopping rules, the recipe's own rule counts.
+    """Several scores side by side, at the sizes and on the problems that all were measured on. If scores are under
+    several stopping rules, only the recipe's own rule is compared.
 
     Raises UsageError for scores of different tasks. Equal names are distinguished by seeds or stopping rules.
 
-    ``difference`` is the last one's exact match minus the first one's, with Newcombe's 95 % interval (see
-    ``newcombe_interval``). The interval covers the sampling of problems; training seeds are another source of spread.
+    ``difference`` is exact match of the last minus that of the first, with Newcombe's 95 % interval (see
+    ``newcombe_interval``). The interval covers the sampling of problems, but not the spread between training seeds.
     """
 
     title_above = False
@@ -110,11 +109,11 @@ class Comparison(PrintedTable):
     def __init__(self, scores: Sequence[Scores]) -> None:
         if len(scores) < 2:
             raise UsageError("compare takes two or more runs or scores")
-        scores = [_keep_own_rule(one) for one in scores]
+        scores = [_select_own_rule(one) for one in scores]
         self.scores = list(scores)
         if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
-        self.names = _distinct_names(scores)
+        self.names = _make_unique_names(scores)
         found = [{(one.sizes, one.problems): one for one in reversed(part)} for part in scores]
         self.keys = [key for key in reversed(found[0]) if all(key in other for other in found)]
         if not self.keys:
@@ -123,11 +122,12 @@ class Comparison(PrintedTable):
         self._found = found
 
     def rows(self) -> list[Row]:
-        """Return a row per size and set of problems: exact match of each, and the difference with its interval."""
+        """Return a row per size and set of problems: exact match in each of the scores, and the difference with its
+        interval."""
         rows = []
         for key in self.keys:
             each = [part[key] for part in self._found]
-            pairing = _pairing(each[0], each[-1])
+            pairing = _find_pairing(each[0], each[-1])
             difference, low, high = newcombe_interval(each[0], each[-1], pairing)
             shares = {name: one.exact for name, one in zip(self.names, each, strict=True)}
             sizes, problems = key
@@ -137,10 +137,10 @@ class Comparison(PrintedTable):
 
     def frame(self) -> Any:
         """Return the rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
-        return frame_of(self.rows())
+        return to_data_frame(self.rows())
 
     def plot(self, title: str | None = None) -> Figure:
-        """Draw exact match against length, a line for each."""
+        """Draw exact match against length, with a line for each of the scores."""
         return _draw_scores(self.scores, self.names, title)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -171,7 +171,7 @@ def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independe
     10), which need both scores' ``outcomes``. For "unknown" pairing, the correlation is the lowest possible with these
     proportions."""
     (low1, high1), (low2, high2) = first.interval, second.interval
-    phi = {"paired": _correlation, "unknown": _least_correlation}.get(pairing, lambda *_: 0.0)(first, second)
+    phi = {"paired": _correlation, "unknown": _lowest_correlation}.get(pairing, lambda *_: 0.0)(first, second)
 
     def margin(one: float, other: float) -> float:
         return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
@@ -181,9 +181,9 @@ def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independe
     return difference, difference - down, difference + up
 
 
-def _pairing(first: Score, second: Score) -> Pairing:
-    """Return how the problems of two scores are paired. It is unknown if a rule chose for a batch, since single answers
-    then cannot be paired, or if counts differ, since one set may then start with the other."""
+def _find_pairing(first: Score, second: Score) -> Pairing:
+    """Return how the problems of two scores are paired: "unknown" if a stopping rule chose loops for a whole batch, so
+    that single answers cannot be paired, or if counts differ, since the larger set may then contain the smaller."""
     one, other = first.outcomes, second.outcomes
     if one is None or other is None or first.together or second.together or first.count != second.count:
         return "unknown"
@@ -203,15 +203,16 @@ def _correlation(first: Score, second: Score) -> float:
     return excess / math.sqrt(product) if product else 0.0
 
 
-def _least_correlation(first: Score, second: Score) -> float:
-    """Return the lowest φ of two answers with these proportions: as few problems as possible are right in both."""
+def _lowest_correlation(first: Score, second: Score) -> float:
+    """Return the lowest φ that two scores with these proportions can have: as few problems as possible are right in
+    both."""
     p, q = first.exact, second.exact
     spread = math.sqrt(p * (1 - p) * q * (1 - q))
     return max(-1.0, (max(0.0, p + q - 1) - p * q) / spread) if spread else 0.0
 
 
-def _keep_own_rule(scores: Scores) -> Scores:
-    """Return the scores under the recipe's own rule, if there are several rules."""
+def _select_own_rule(scores: Scores) -> Scores:
+    """Return the scores under the recipe's own stopping rule, or all scores if there is only one rule."""
     if len(scores.rules) <= 1:
         return scores
     name, own = scores.outline.name, scores.outline.stopping
@@ -240,7 +241,7 @@ def _draw_scores(scores: Sequence[Scores], names: Sequence[str], title: str | No
     return score_figure(folders, title)
 
 
-def _distinct_names(scores: Sequence[Scores]) -> list[str]:
+def _make_unique_names(scores: Sequence[Scores]) -> list[str]:
     """Return a unique name per score: the recipe's name, with seed, stopping rule or position if names repeat."""
     for tell in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}"):
         rules = [one.rules[0] if one.rules else "" for one in scores]
@@ -251,7 +252,7 @@ def _distinct_names(scores: Sequence[Scores]) -> list[str]:
     return [f"{one.outline.name} {one.outline.seed} ({number})" for number, one in enumerate(scores, 1)]
 
 
-def frame_of(rows: Sequence[Row]) -> Any:
+def to_data_frame(rows: Sequence[Row]) -> Any:
     """Return rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
     return import_library("pandas", "frame", "frame() needs pandas, which is not installed").DataFrame(rows)
 
@@ -298,7 +299,7 @@ class PooledComparison(PrintedTable):
 
     def frame(self) -> Any:
         """Return the rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
-        return frame_of(self.rows())
+        return to_data_frame(self.rows())
 
     def plot(self, title: str | None = None, *, width: str = "page") -> Figure:
         """Draw exact match against length, a line per recipe and set of problems, with bands."""
@@ -329,7 +330,7 @@ class PooledComparison(PrintedTable):
         sizes = self.sizes if len(self.sizes) <= MOST else [*self.sizes[: MOST - 1], self.sizes[-1]]
         tops = {curve.tops for curve in self.curves}
         marked = [size_text(size) + TRAINED * all(max(size) <= max(top) for top in tops) for size in sizes]
-        rows, fits = [], fits_of(self.curves)
+        rows, fits = [], scores_at_training_length(self.curves)
         for curve in self.curves:
             points = {point.sizes: point for point in curve.points()}
             seeds = str(max((point.seeds for point in points.values()), default=0))

@@ -47,13 +47,13 @@ class FittedTable(Table):
         for columns, words in ((self.columns, str.split), (self.columns, _split_words), (plain, _split_words)):
             grid = [[_to_text(cell) for cell in (column.header, *column.cells)] for column in columns]
             breaks = [str.splitlines if column.no_wrap else words for column in columns]
-            least = [_max_width(cells, how) for cells, how in zip(grid, breaks, strict=True)]
-            if sum(least) <= options.max_width - GAP * len(grid):
-                most = [_max_width(cells, str.splitlines) for cells in grid]
-                yield _build_table(columns, grid, _distribute_width(least, most, options))
+            minima = [_max_width(cells, how) for cells, how in zip(grid, breaks, strict=True)]
+            if sum(minima) <= options.max_width - GAP * len(grid):
+                maxima = [_max_width(cells, str.splitlines) for cells in grid]
+                yield _build_table(columns, grid, _distribute_width(minima, maxima, options))
                 break
         else:
-            yield from _paragraphs(grid, options.max_width)
+            yield from _write_paragraphs(grid, options.max_width)
         if self.caption:
             yield _to_text(self.caption)
 
@@ -77,16 +77,16 @@ def _split_words(text: str) -> list[str]:
     return re.split(r"\s+|(?<=[a-z]-)(?=[a-z])", text)
 
 
-def _max_width(cells: Iterable[Text], pieces: Callable[[str], list[str]]) -> int:
-    return max((Text(piece).cell_len for cell in cells for piece in pieces(cell.plain)), default=0)
+def _max_width(cells: Iterable[Text], split: Callable[[str], list[str]]) -> int:
+    return max((Text(piece).cell_len for cell in cells for piece in split(cell.plain)), default=0)
 
 
-def _distribute_width(least: Sequence[int], most: Sequence[int], options: ConsoleOptions) -> list[int]:
-    """Return a width for each column: its minimum, then spare width first for names, then for the columns that need the
-    least more."""
-    widths, spare = list(least), options.max_width - GAP * len(least) - sum(least)
-    wanted = sorted(range(len(widths)), key=lambda number: most[number] - least[number])
-    for number, upto in [(0, min(NAME, most[0])), *((number, most[number]) for number in wanted)]:
+def _distribute_width(minima: Sequence[int], maxima: Sequence[int], options: ConsoleOptions) -> list[int]:
+    """Return a width for each column: its minimum, and a part of the spare width. Names get spare width first, then the
+    columns that lack the least."""
+    widths, spare = list(minima), options.max_width - GAP * len(minima) - sum(minima)
+    wanted = sorted(range(len(widths)), key=lambda number: maxima[number] - minima[number])
+    for number, upto in [(0, min(NAME, maxima[0])), *((number, maxima[number]) for number in wanted)]:
         more = min(spare, max(0, upto - widths[number]))
         widths[number], spare = widths[number] + more, spare - more
     return widths
@@ -99,8 +99,8 @@ def _wrap_cell(cell: Text, width: int) -> Text:
     return Text(textwrap.fill(cell.plain, width, break_long_words=False), cell.style)
 
 
-def _paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:
-    """Yield the table row by row as text; a cell is separated from its heading only if a line is too short for both."""
+def _write_paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:
+    """Yield each row as lines of text, with the cell's heading before each cell; a line breaks only between cells."""
     heads = [cells[0].plain for cells in grid]
     for first, *others in zip(*(cells[1:] for cells in grid), strict=True):
         named = " ".join(first.plain.split())

@@ -25,8 +25,8 @@ def rank_trials(trials: Sequence[Row]) -> list[Row]:
 
 def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
     """Return a row per field that varied: the fraction of the variance of exact match that its values explain, and mean
-    exact match at each value. The values of searched ``ranges`` are binned into three parts of about equal counts;
-    equal values share a bin."""
+    exact match at each value. Values of the fields in ``ranges``, which a search draws from a range, are binned into
+    three parts of about equal counts; equal values share a bin."""
     exact = [row["exact"] for row in trials]
     whole, found = statistics.pvariance(exact), []
     for path in trials[0]["values"]:

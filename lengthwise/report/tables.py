@@ -25,7 +25,7 @@ from lengthwise.base.score_rows import (
     size_text,
     within_training_sizes,
 )
-from lengthwise.report import TRAINED, WORST, Curve, Point, fits_of, names, training_warnings
+from lengthwise.report import TRAINED, WORST, Curve, Point, name_curves, scores_at_training_length, training_warnings
 from lengthwise.report.sheet import FittedTable
 
 ROUNDING = 1e-9  # tolerance for floating-point error in a fraction such as 0.07
@@ -60,8 +60,8 @@ def score_table(curves: Sequence[Curve]) -> Table:
     table = FittedTable(
         "exact match at", *own, *map(size_text, shown), left_aligned=("exact match at",), caption=caption
     )
-    for number, (curve, name) in enumerate(zip(curves, names(curves), strict=True)):
-        cells = [_format_point(points[number].get(size), trained=curve.trained_at(size)) for size in shown]
+    for number, (curve, name) in enumerate(zip(curves, name_curves(curves), strict=True)):
+        cells = [_format_point(points[number].get(size), is_trained=curve.is_trained_size(size)) for size in shown]
         table.add_row(Text(name), *(column[number] for column in own.values()), *cells)
     return table
 
@@ -95,7 +95,7 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     )
     for row in rows:
         size, *rest, loops, count = _detail_cells(
-            row, trained=tops is not None and within_training_sizes(row["sizes"], tops)
+            row, is_trained=tops is not None and within_training_sizes(row["sizes"], tops)
         )
         cells = (scaled_accuracy_text(row.get(name)) for name in further)
         table.add_row(size, *(row[name] for name in own), *rest, *cells, loops, count)
@@ -103,8 +103,8 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
 
 
 def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
-    """Return the mean exact match over blocks of pairs of sizes, under one rule, with at most ``BLOCKS`` blocks per
-    side."""
+    """Return a table of mean exact match over blocks of pairs of sizes, under one stopping rule, with at most
+    ``BLOCKS`` blocks per side."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     downs, acrosses = (_split_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
     worst = min(cells, key=cells.__getitem__)
@@ -131,8 +131,8 @@ def _split_blocks(side: Sequence[int]) -> dict[str, Sequence[int]]:
 
 
 def language_model_table(rows: Iterable[Row]) -> Table:
-    """Return a language model's scores, a row per size; if replies are missing, ``count`` says how many were
-    requested."""
+    """Return a table of a language model's scores, a row per size; if replies are missing, ``count`` also shows the
+    number of requests."""
     rows = list(rows)
     headings = ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count")
     caption = (
@@ -141,17 +141,17 @@ def language_model_table(rows: Iterable[Row]) -> Table:
     )
     table = FittedTable(*headings, left_aligned=("",), no_wrap=headings, optional=1, caption=caption)
     for row in rows:
-        *cells, tokens, _, count = _detail_cells(row, trained=False)
+        *cells, tokens, _, count = _detail_cells(row, is_trained=False)
         count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
         lenient = Text(share_text(row["lenient"], 3) if "lenient" in row else "–")
         table.add_row(*cells, lenient, tokens, str(row["chatter"]), count)
     return table
 
 
-def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()) -> list[Row]:
-    """Return a row per curve and size, with mean, standard error over seeds and the number of seeds that solve it; and
-    a row per claim. ``fit`` is exact match at the training length, if measured."""
-    fits = fits_of(curves)
+def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()) -> list[Row]:
+    """Return a row per curve and size, with the mean and standard error over seeds and the number of seeds that solve
+    the size; and a row per claim. ``fit`` is exact match at the training length, if measured."""
+    fits = scores_at_training_length(curves)
     rows = [
         {
             "panel": panel,
@@ -201,7 +201,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def depth_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return accuracy by loops: the fraction right under each rule, and after fewer and more loops than planned."""
+    """Return a row per size: exact match under each stopping rule, and after fewer and more loops than planned."""
     found = []
     for row in rows:
         exact, planned, chosen = row["exact"], row["planned"], row["chosen"]
@@ -217,7 +217,7 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def anatomy_table(rows: Sequence[Row]) -> Table:
-    """Return an error analysis: a line per size, then one per group of problems in order of difficulty."""
+    """Return a table of error analyses: a line per size, then one per group of problems in order of difficulty."""
     headings = ("size", "exact match", "wrong", "end early", "end late", "wrong symbol", "first wrong at")
     table = FittedTable(*headings, left_aligned=("size", "first wrong at"), no_wrap=("size",))
     for row in rows:
@@ -235,7 +235,7 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
 
 
 def row_table(rows: Sequence[Row]) -> Table:
-    """Return any rows with the same fields as a table."""
+    """Return a table of any rows, with a column per field."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = FittedTable(*(name.replace("_", " ") for name in names))
     for row in rows:
@@ -251,14 +251,14 @@ def row_table(rows: Sequence[Row]) -> Table:
 # Cells
 
 
-def _format_point(point: Point | None, *, trained: bool) -> Text:
+def _format_point(point: Point | None, *, is_trained: bool) -> Text:
     if point is None:
         return Text("–", "dim")
     # Round the ends outwards, so that a band is never shown narrower than it is.
     low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
     band = f" {_format_short(low)}–{_format_short(high)}" if low < high else ""  # no band if all seeds agree
     return Text.assemble(
-        (TRAINED if trained else "", "dim"), (share_text(point.mean), _share_style(point.mean)), (band, "dim")
+        (TRAINED if is_trained else "", "dim"), (share_text(point.mean), _share_style(point.mean)), (band, "dim")
     )
 
 
@@ -272,13 +272,13 @@ def _share_style(share: float) -> str:
     return "dim red" if share == 0 else ""
 
 
-def _detail_cells(row: Row, *, trained: bool) -> list[Text]:
+def _detail_cells(row: Row, *, is_trained: bool) -> list[Text]:
     exact, style = row["exact"], _share_style(row["exact"])
     # To an eighth of a character; any value above 0 is visible.
     eighths = max(round(exact * BAR * 8), 1 if exact > 0 else 0)
     bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(BAR, "·")
     return [
-        Text.assemble((TRAINED if trained else "", "dim"), size_text(row["sizes"])),
+        Text.assemble((TRAINED if is_trained else "", "dim"), size_text(row["sizes"])),
         Text(bar, style),
         Text(share_text(exact, 3), style),
         Text(interval_text(row), "dim"),
@@ -291,22 +291,23 @@ def _detail_cells(row: Row, *, trained: bool) -> list[Text]:
 # Sizes and caption
 
 
-def _select_sizes(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]:
-    """Choose at most ``most`` sizes where possible: both ends, the training lengths, and others evenly spaced."""
-    if len(sizes) <= most:
+def _select_sizes(sizes: Sequence[Sizes], tops: set[int], limit: int) -> list[Sizes]:
+    """Choose at most ``limit`` sizes where possible: the smallest, the largest, the training lengths, and others evenly
+    spaced."""
+    if len(sizes) <= limit:
         return list(sizes)
     chosen = {sizes[0], sizes[-1], *(size for size in sizes if max(size) in tops)}
-    free = max(0, most - len(chosen))
+    free = max(0, limit - len(chosen))
     rest = [size for size in sizes if size not in chosen]
     chosen |= {rest[(2 * i + 1) * len(rest) // (2 * free)] for i in range(free)}
     return sorted(chosen)
 
 
-def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown: int, sizes: int) -> str:
+def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_count: int, size_count: int) -> str:
     """Describe the training range, the problems and seeds, the bands, how recipes were selected, and worst families."""
     seeds = {point.seeds for point in points}
     # Seeds share their problems, unless these are sealed.
-    same = "" if seeds == {1} or any(curve.sealed() for curve in curves) else ", the same for all seeds"
+    same = "" if seeds == {1} or any(curve.is_sealed() for curve in curves) else ", the same for all seeds"
     bands = (["worst–best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
     tops = sorted({curve.tops for curve in curves if curve.top})
     upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
@@ -316,12 +317,12 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown: in
         f"{problems}, {_format_range(seeds)} seed{'s' * (seeds != {1})}; "
         f"beside exact match: {', for a single seed the '.join(bands)}"
     ]
-    lines += [f"{shown} of {sizes} sizes are shown"] if shown < sizes else []
+    lines += [f"{shown_count} of {size_count} sizes are shown"] if shown_count < size_count else []
     by_looked_at = group_by(curves, lambda curve: curve.looked_at)
     for looked_at, alike in by_looked_at.items():
         whose = f": {', '.join(dict.fromkeys(one.label for one in alike))}" if len(by_looked_at) > 1 else ""
         lines += [f"chosen on {', '.join(map(str, looked_at))}{whose}"] if looked_at else []
-    lines += ["final: on sealed problems"] if all(curve.sealed() for curve in curves) else []
+    lines += ["final: on sealed problems"] if all(curve.is_sealed() for curve in curves) else []
     worst = [curve for curve in curves if curve.problems == WORST]
     several = len({curve.stopping for curve in worst}) > 1
     lines += [f"{one.label}{f', {one.stopping}' * several}: {_describe_worst(one)}" for one in worst]
@@ -329,7 +330,7 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown: in
 
 
 def _describe_worst(curve: Curve) -> str:
-    """Name the worst family of each size; if all families are right, name the sizes measured."""
+    """Name the worst family of each size; if no family has a wrong answer, name the sizes measured."""
     sizes: dict[str, list[str]] = {}
     for point in curve.points():
         if point.mean < 1:

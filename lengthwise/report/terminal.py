@@ -30,14 +30,14 @@ def plot(
     x_label: str = "",
     y_label: str = "",
 ) -> Text:
-    """Plot lines through the points of each named series, from 0 to 1 upwards; always ``height`` lines of at most
-    ``width`` columns.
+    """Plot a line through the points of each named series, with a y axis from 0 to 1. The result has ``height`` lines
+    of at most ``width`` columns.
 
     A dashed line marks ``top``, the largest size trained on; the axis then starts at 0, to show the training range in
     proportion. Values that are not finite leave a gap; values outside 0 to 1 are drawn at the edge. Raises UsageError
     if there is too little room.
     """
-    legend = _legend_lines(list(series), y_label, width, max(1, height // 4))
+    legend = _format_legend(list(series), y_label, width, max(1, height // 4))
     rows, columns = height - len(legend) - 2, width - GUTTER - 1
     if rows < 2 or columns < 10:
         raise UsageError(f"a plot needs more room than {width} columns and {height} lines")
@@ -112,7 +112,7 @@ class Canvas:
             if rivals := self.marks.get(cell):
                 # Where series coincide, alternate their marks along the line, so that all stay visible.
                 turn = sum(len(others) > 1 and at < column for (_, at), others in self.marks.items())
-                line.append(*_series_style(rivals[turn % len(rivals)]))
+                line.append(*_mark_and_colour(rivals[turn % len(rivals)]))
             elif cell in self.dots:
                 line.append(chr(0x2800 + self.dots[cell]), COLOURS[self.owner[cell] % len(COLOURS)])
             else:
@@ -120,14 +120,14 @@ class Canvas:
         return line
 
 
-def _series_style(number: int) -> tuple[str, str]:
+def _mark_and_colour(number: int) -> tuple[str, str]:
     return MARKS[number % len(MARKS)], f"bold {COLOURS[number % len(COLOURS)]}"
 
 
-def _legend_lines(names: Sequence[str], y_label: str, width: int, lines: int) -> list[Text]:
+def _format_legend(names: Sequence[str], y_label: str, width: int, lines: int) -> list[Text]:
     """Return the y axis's name and each series with its mark, on as few lines as possible and at most ``lines``."""
     entries = [Text(y_label, "italic")] if y_label else []
-    entries += [Text.assemble(_series_style(i), " ", name) for i, name in enumerate(names)]
+    entries += [Text.assemble(_mark_and_colour(i), " ", name) for i, name in enumerate(names)]
     legend = [Text()]
     for entry in entries:
         if legend[-1] and legend[-1].cell_len + 3 + entry.cell_len > width:

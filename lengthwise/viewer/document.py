@@ -62,7 +62,7 @@ def build_document(
 
 
 def write_page(name: str, page: str) -> Path:
-    """Write a page to a file atomically; return its path. Raises UsageError if it is a folder."""
+    """Write a page to a file atomically; return its path. Raises UsageError if ``name`` is a folder."""
     path = Path(name)
     check_writable("--html", path)
     write(path, page.encode())

@@ -68,8 +68,8 @@ ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
 
 def export_model(weights: Weights) -> dict[str, Any]:
     """Return a model and its recipe's facts as plain values: ``weights`` is base64 of little-endian float32,
-    ``tensors`` lists each tensor's name, start and length in it. Raises UsageError if ``js`` does not implement the
-    model."""
+    ``tensors`` lists the name of each tensor, and its start and length in ``weights``. Raises UsageError if ``js`` does
+    not implement the model."""
     recipe, spec = weights.recipe, weights.recipe.model
     parameters = sum(part.numel() for part in weights.model.parameters())
     check_exportable(recipe, parameters)
@@ -84,7 +84,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
         "recipe": recipe.name,
         "parameters": parameters,
         "trained": size_text(recipe.tops),
-        "task": _task_facts(recipe.task),
+        "task": _describe_task(recipe.task),
         "layout": {"framed": False, "pauses": 0} | fields.encode(recipe.layout),
         "loops": fields.encode(recipe.loops),
         "stopping": fields.encode(recipe.stopping),
@@ -106,12 +106,12 @@ def check_exportable(recipe: Recipe, parameters: int) -> None:
 
 
 def find_obstacle(recipe: Recipe, parameters: int) -> str:
-    """Return why a page cannot compute models of this recipe; empty if it can."""
+    """Return the reason why a page cannot compute models of this recipe; empty if it can."""
     large = f"{parameters:,} parameters are more than {MOST:,}" if parameters > MOST else ""
-    return next(_unknown_parts(recipe), large)
+    return next(_find_unknown_parts(recipe), large)
 
 
-def _unknown_parts(recipe: Recipe) -> Iterator[str]:
+def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
     """Describe each part that ``js`` does not implement; parts within a model of an unknown kind may be left out."""
     spec = recipe.model
     parts = [(recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES)]
@@ -137,9 +137,9 @@ def _unknown_parts(recipe: Recipe) -> Iterator[str]:
 
 
 def record_model(weights: Weights, prompts: Iterable[str], given: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the facts of a model and its recipe, and what it does with each problem, as plain values. Problems are
-    left out that take too many loops, or more cells than earlier problems left, or that the model cannot read. Raises
-    UsageError if it cannot read one of those that are ``given``, or if none is left."""
+    """Return the facts of a model and its recipe, and a recording of each problem, as plain values. A problem is left
+    out if it takes too many loops or more cells than earlier problems left, or if the model cannot read it. Raises
+    UsageError if the model cannot read a problem in ``given``, or if no problem is left."""
     recipe, recordings, cells_left = weights.recipe, [], recording.MOST_CELLS
     for prompt in prompts:
         try:
@@ -167,7 +167,7 @@ def record_model(weights: Weights, prompts: Iterable[str], given: Sequence[str] 
     }
 
 
-def _task_facts(task: Task) -> dict[str, Any]:
+def _describe_task(task: Task) -> dict[str, Any]:
     question = task.question
     if isinstance(task, (Addition, Multiplication)):
         question = f"Two numbers in base {task.base} and one {task.signs[0]} between them."

@@ -8,6 +8,7 @@ from typing import Any
 from lengthwise import __version__
 from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.errors import UsageError
+from lengthwise.base.score_rows import Row
 from lengthwise.report import by_recipe
 from lengthwise.report.card import HEADINGS, SURE, card_cells
 from lengthwise.report.length_figure import default_title
@@ -26,27 +27,27 @@ TRIES = 300  # tries per model, in the attack
 
 def report_page(
     runs: Sequence[RunFolder],
-    asked: Sequence[InquiryFolder] = (),
+    inquiries: Sequence[InquiryFolder] = (),
     *,
     title: str | None = None,
     command: str = "",
     operations: Mapping[str, float] | None = None,
     models: Sequence[Weights] = (),
 ) -> str:
-    """Return the page of these runs and of the language models in ``asked``, as HTML. ``command`` regenerates it,
-    ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
-    title = title or default_title([one.outline for one in [*runs, *asked]])
+    """Return the page of these runs and of the language models in ``inquiries``, as HTML. ``command`` regenerates the
+    page, ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
+    title = title or default_title([one.outline for one in [*runs, *inquiries]])
     packed = {}
-    for name, rows in tables(runs, asked, operations).items():  # each column is named once
+    for name, rows in tables(runs, inquiries, operations).items():  # each column is named once
         columns, flat = flatten_rows(rows)
         packed[name] = {"columns": columns, "rows": [[row.get(column) for column in columns] for row in flat]}
     report = {
         "made": command,
-        "charts": chart_rows(runs, asked),
+        "charts": chart_rows(runs, inquiries),
         "tables": packed,
         "recipes": {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()},
     }
-    body = _build_body(title, runs, asked, card_rows(runs, operations), command)
+    body = _build_body(title, runs, inquiries, card_rows(runs, operations), command)
     page, chosen = _build_page(title, body, report, []), []
     for model in models:
         # Its parameters in base64, and its program.
@@ -88,11 +89,11 @@ _VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thi
 
 
 def _build_body(
-    title: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], card: Sequence[dict[str, Any]], command: str
+    title: str, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], card: Sequence[Row], command: str
 ) -> str:
-    """Return the part of the page that needs no script: the title, the score card, and the command that regenerates
-    it."""
-    count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(asked)} asked" if asked else "")
+    """Return the part of the page that needs no script: the title, the score card, and the command that regenerates the
+    page."""
+    count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(inquiries)} inquiries" if inquiries else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
     again = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
     return f"""<a class="skip" href="#charts">to the charts</a>

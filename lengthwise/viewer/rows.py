@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lengthwise.base.score_rows import ALONE, Row, latest_rows, size_text
-from lengthwise.report import all_curves, by_recipe, language_model_curves, names
-from lengthwise.report.anatomy_figure import by_size, merge_rows
+from lengthwise.report import all_curves, by_recipe, language_model_curves, name_curves
+from lengthwise.report.anatomy_figure import group_by_size, merge_rows
 from lengthwise.report.card import format_sizes, score_card
 from lengthwise.report.lines import line_style
 from lengthwise.report.loss_figure import running_mean
-from lengthwise.report.map_figure import label_scores, mean_cells
-from lengthwise.report.publish import anatomy_rows, metrics_rows, score_rows_of
+from lengthwise.report.map_figure import average_cells, label_scores
+from lengthwise.report.publish import anatomy_rows, identified_scores, metrics_rows
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 
@@ -30,16 +30,16 @@ SHAPES = {
 SEEDS = {"seed", "data_seed", "name"}  # recipe fields that are ignored when comparing recipes
 
 
-def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
-    """Return the rows of every chart, by the chart's name; empty if there is nothing to draw."""
+def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
+    """Return the rows of every chart, by the chart's name; a chart with nothing to draw has no rows."""
     groups = by_recipe(runs) if runs else {}
-    labels = dict.fromkeys([*groups, *(curve.label for curve in language_model_curves(asked))])
+    labels = dict.fromkeys([*groups, *(curve.label for curve in language_model_curves(inquiries))])
     looks = {label: line_style(number, name=label) for number, label in enumerate(labels)}  # as in figures
     return {
         "methods": [
             {"label": label, "colour": one.colour, "shape": SHAPES[one.marker]} for label, one in looks.items()
         ],
-        "lengths": _length_rows(runs, asked),
+        "lengths": _length_rows(runs, inquiries),
         **{
             name: [{"label": label} | row for label, group in groups.items() for row in rows_of(group)]
             for name, rows_of in {
@@ -56,13 +56,13 @@ def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dic
 
 
 def tables(
-    runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], operations: Mapping[str, float] | None
+    runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], operations: Mapping[str, float] | None
 ) -> dict[str, list[Row]]:
     """Return the tables that have rows, by name."""
     groups = by_recipe(runs) if runs else {}
     found = {
-        "scores": score_rows_of(runs, asked),
-        "curves": [{**row, "families": " ".join(row["families"])} for row in _length_rows(runs, asked)],
+        "scores": identified_scores(runs, inquiries),
+        "curves": [{**row, "families": " ".join(row["families"])} for row in _length_rows(runs, inquiries)],
         # Lists are of the sizes of several seeds, not sizes themselves.
         "card": [
             {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
@@ -73,7 +73,7 @@ def tables(
             {"recipe": label} | row for label, group in groups.items() for row in depth_rows(_depth_rows(group))
         ],
         "anatomy": [{"recipe": label} | row for label, group in groups.items() for row in anatomy_rows(group)],
-        "differences": differences(groups),
+        "differences": recipe_differences(groups),
     }
     return {name: rows for name, rows in found.items() if rows}
 
@@ -83,11 +83,11 @@ def card_rows(runs: Sequence[RunFolder], operations: Mapping[str, float] | None)
     return score_card(runs, operations) if any(run.rows("scores") for run in runs) else []
 
 
-def _length_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
+def _length_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
     """Return exact match against length: a row per curve and size."""
-    found = all_curves(runs, asked)
+    found = all_curves(runs, inquiries)
     rows = []
-    for curve, name in zip(found, names(found), strict=True):
+    for curve, name in zip(found, name_curves(found), strict=True):
         line = {point.sizes for point in curve.diagonal()}
         for point in curve.points():
             rows.append(
@@ -119,13 +119,13 @@ def _map_rows(group: Sequence[RunFolder]) -> list[Row]:
         return []
     return [
         {"problems": problems, "stopping": rule, "first": first, "second": second, "exact": round(share, 6)}
-        for (rule, problems), cells in mean_cells(rows).items()
+        for (rule, problems), cells in average_cells(rows).items()
         for (first, second), share in cells.items()
     ]
 
 
 def _depth_rows(group: Sequence[RunFolder]) -> list[Row]:
-    """Return accuracy by loops from the first run that has it: per size, the row measured on the most problems."""
+    """Return the scores after each loop from the first run that has them: per size, the row with the most problems."""
     rows = next((rows for run in group if (rows := run.rows("depth"))), [])
     return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
 
@@ -180,7 +180,7 @@ def _first_wrong_rows(group: Sequence[RunFolder]) -> list[Row]:
     """Return the positions at which wrong answers first go wrong, over all seeds."""
     return [
         {"size": size, "position": position, "answers": count}
-        for size, rows in by_size(anatomy_rows(group)).items()
+        for size, rows in group_by_size(anatomy_rows(group)).items()
         for position, count in sorted(merge_rows(rows)["first_wrong"].items())
     ]
 
@@ -201,21 +201,21 @@ def _feature_rows(group: Sequence[RunFolder]) -> list[Row]:
 # Recipes
 
 
-def differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
+def recipe_differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
     """Return a row per field in which recipes differ, a column per recipe; seeds and names are ignored."""
-    flat = {label: fields_of(group[0].config()) for label, group in groups.items()}
+    flat = {label: flatten_fields(group[0].config()) for label, group in groups.items()}
     paths = dict.fromkeys(path for one in flat.values() for path in one if path not in SEEDS)
     rows = [{"field": path} | {label: one.get(path, "–") for label, one in flat.items()} for path in paths]
     return [row for row in rows if len({str(value) for name, value in row.items() if name != "field"}) > 1]
 
 
-def fields_of(tree: Any, path: str = "") -> dict[str, Any]:
+def flatten_fields(tree: Any, path: str = "") -> dict[str, Any]:
     """Return a recipe's fields by path, such as ``model.width``; a part's kind is stored at the part's own path."""
     if isinstance(tree, dict):
-        inside = [fields_of(part, f"{path}.{name}".lstrip(".")) for name, part in tree.items() if name != "kind"]
+        inside = [flatten_fields(part, f"{path}.{name}".lstrip(".")) for name, part in tree.items() if name != "kind"]
         own = {path: tree["kind"]} if path and "kind" in tree else {}
         return own | {name: value for part in inside for name, value in part.items()}
     if isinstance(tree, list) and any(isinstance(part, dict) for part in tree):
-        numbered = [fields_of(part, f"{path}.{number}") for number, part in enumerate(tree, 1)]
+        numbered = [flatten_fields(part, f"{path}.{number}") for number, part in enumerate(tree, 1)]
         return {name: value for part in numbered for name, value in part.items()}
     return {path: " ".join(map(str, tree)) if isinstance(tree, list) else tree}

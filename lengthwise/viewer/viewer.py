@@ -46,8 +46,8 @@ ABOUT_RECORDED = (
 
 def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
     """Return the viewer page of these models, as HTML; ``problems`` are shown first. A model that ``js`` does not
-    implement is recorded. Raises UsageError if it cannot be, if a task cannot parse a problem, or if two models share a
-    name."""
+    implement is recorded. Raises UsageError if a model cannot be recorded either, if a task cannot parse a problem, or
+    if two models share a name."""
     names = [model.name for model in models]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{repeated[0]} is given more than once: list each model once")
@@ -86,9 +86,8 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
 
 
 def collect_examples(weights: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
-    """Return ``examples``, problems with their origin and whether the model solves them, and ``searched``, a summary of
-    the attack. The model answers each problem here, so ``right`` is always measured. Raises UsageError if the task
-    cannot parse one of ``problems``."""
+    """Return ``examples``, problems with their origin and ``right``, whether the model solves them, as measured here;
+    and ``searched``, a summary of the attack. Raises UsageError if the task cannot parse one of ``problems``."""
     listed, searched = _list_examples(weights, tries or TRIES, problems, COMPUTED)
     solver, found = Solver(weights), []
     for prompt, origin in listed.items():
@@ -115,8 +114,8 @@ def _list_examples(
 
 
 def _draw_examples(weights: Weights, times: Sequence[int]) -> list[tuple[str, str]]:
-    """Draw one problem of the harder set at twice the training length, if the task has one; uniform problems at
-    multiples of the training length; and one each of some families."""
+    """Draw one problem of the harder set, if the task has one, at twice the training length; uniform problems at
+    multiples of the training length; and one problem of each of some families."""
     recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
     top = recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]

@@ -7,7 +7,7 @@ import pytest
 from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
 from lengthwise.base.csv_files import read_csv
-from lengthwise.report.published import read_published
+from lengthwise.report.published import read_published_runs
 from lengthwise.runs.run import load
 from lengthwise.viewer.report import MOST, report_page
 
@@ -30,7 +30,7 @@ def written(tmp_path_factory):
         path = folder / f"{name.replace('/', '-')}{len(models)}.html"
         if not path.exists():
             path.write_text(
-                report_page(read_published(RESULTS / name), command="again", models=[load(one) for one in models])
+                report_page(read_published_runs(RESULTS / name), command="again", models=[load(one) for one in models])
             )
         return path
 

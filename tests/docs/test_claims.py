@@ -10,7 +10,7 @@ from fillers.rows import ROOT, outlines_of, unfitted
 from fillers.sources import VERDICTS, _line, _measured, claims, compared, headline, tally, verdict
 
 from lengthwise.base.score_rows import training_length_rows
-from lengthwise.report import WORST, Curve, fits_of
+from lengthwise.report import WORST, Curve, scores_at_training_length
 
 UNFIT = {"weak": " (not fitted: 0.531 at 20)"}
 BOUNDS = {">=": ">= 0.95", "<=": "<= 0.6"}
@@ -36,8 +36,8 @@ def test_a_listed_training_length_decides_whether_a_model_is_fitted():
     drawn = Curve("a", 10, ("length",), "uniform", "Oracle", {(0, 0): rows[:1]})
     listed = Curve("a", 10, ("length",), WORST, "Oracle", {(0, 0): rows[1:2]})
     structured = Curve("a", 10, ("length",), WORST, "Oracle", {(0, 0): [row("runs", 0.3)]})
-    assert fits_of([drawn, listed]) == {"a": 1013 / 1024}
-    assert fits_of([drawn, structured]) == {"a": 1.0}
+    assert scores_at_training_length([drawn, listed]) == {"a": 1013 / 1024}
+    assert scores_at_training_length([drawn, structured]) == {"a": 1.0}
 
 
 def test_baselines_are_fitted_by_all_problems_where_they_are_listed():

@@ -28,11 +28,11 @@ from lengthwise.evaluation.sealed import seal, sealed_seed
 from lengthwise.experiment.data import batch, fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
-from lengthwise.report import WORST, curves, names
+from lengthwise.report import WORST, curves, name_curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.length_figure import length_figure
-from lengthwise.report.tables import score_table, summary, summary_table
+from lengthwise.report.tables import score_table, summary_rows, summary_table
 from lengthwise.runs.folder import Folder
 from lengthwise.runs.run import Run, Weights, save
 from lengthwise.tasks.bits import BinarySum
@@ -295,7 +295,7 @@ def test_the_worst_family_is_a_line_beside_uniform_problems():
     assert points[24,] == (0.5, ("runs",))
     shown = printed(score_table(lines))
     assert "worst family palindrome at 16; runs at 24" in " ".join(shown.split())
-    assert names(lines)[1] == "looped-parity, worst family"
+    assert name_curves(lines)[1] == "looped-parity, worst family"
     styles = [line.get_linestyle() for line in length_figure(lines).axes[0].get_lines() if len(line.get_xdata()) >= 3]
     assert {"-", "--"} <= set(styles)
 
@@ -337,10 +337,10 @@ def test_a_longest_length_passes_over_no_failure():
 def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
     runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
     lines, said = curves(runs), "not fitted: 0.600 at 8"
-    assert names(lines) == [f"looped-parity, {said}", "other"]
+    assert name_curves(lines) == [f"looped-parity, {said}", "other"]
     shown = " ".join(printed(score_table(lines)).split())
     assert "not fitted:" in shown
-    assert said in " ".join(printed(summary_table(summary("p", lines, (16,)))).split())
+    assert said in " ".join(printed(summary_table(summary_rows("p", lines, (16,)))).split())
     texts = [text.get_text() for text in length_figure(lines).axes[0].texts]
     assert any(said in text for text in texts)
     first, second = score_card(runs)
@@ -575,5 +575,5 @@ def test_a_sample_of_a_family(capsys):
 
 def test_a_mean_of_exactly_the_bound_is_fitted():
     runs = [scored(replace(recipe(), seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
-    assert names(curves(runs)) == ["looped-parity"]
-    assert names(curves(runs[:2])) == ["looped-parity, not fitted: 0.985 at 8"]
+    assert name_curves(curves(runs)) == ["looped-parity"]
+    assert name_curves(curves(runs[:2])) == ["looped-parity, not fitted: 0.985 at 8"]

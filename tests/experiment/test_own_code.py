@@ -18,7 +18,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.cli.entry import parse
-from lengthwise.cli.verbs import load as verb
+from lengthwise.cli.verbs import load_verb as verb
 from lengthwise.experiment.own_code import hash_user_code
 from lengthwise.runs.run import Run, runs_folder
 from lengthwise.training.loop import train

@@ -20,7 +20,7 @@ from lengthwise.report.lines import line_style, shorten_labels
 from lengthwise.report.loss_figure import loss_figure, running_mean
 from lengthwise.report.parameter_figure import parameter_figure
 from lengthwise.report.publish import publish, publish_overview
-from lengthwise.report.published import read_published
+from lengthwise.report.published import read_published_runs
 from lengthwise.report.style import WIDTHS, new_figure, save
 from lengthwise.runs.folder import SHIPPED
 
@@ -194,7 +194,7 @@ def test_what_is_published_can_be_drawn_again(tmp_path, capsys):
         assert path.parent == tmp_path / "again" / "first"
         assert path.read_bytes() == (tmp_path / "first" / path.name).read_bytes()
     status, _, err = told(capsys, "report", tmp_path / "first", run.folder)
-    assert status == 2 and len(err.splitlines()) == 1 and "name no runs beside it" in err
+    assert status == 2 and len(err.splitlines()) == 1 and "name no runs with them" in err
 
 
 def of_a_task(task, tmp_path):
@@ -220,7 +220,7 @@ def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
     files = publish_overview(["binary-sum"], tmp_path, title="Study", strong="loop")
     assert [path.name for path in files] == ["figures.json", "overview.png"]
     figure = overview_figure(
-        {name: read_published(tmp_path / name) for name in ("parity", "binary-sum")}, strong="loop"
+        {name: read_published_runs(tmp_path / name) for name in ("parity", "binary-sum")}, strong="loop"
     )
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["parity", "binary-sum"]
     looks = []
@@ -265,7 +265,8 @@ def test_an_overview_shows_what_a_recipe_has_by_its_own_rule(tmp_path):
     for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
         of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]
         publish([scored(recipe("half-loop-parity"), *of, folder=tmp_path / name)], tmp_path / "out" / name)
-    for axes in overview_figure({name: read_published(tmp_path / "out" / name) for name in ("first", "last")}).axes:
+    groups = {name: read_published_runs(tmp_path / "out" / name) for name in ("first", "last")}
+    for axes in overview_figure(groups).axes:
         assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
 
 

@@ -14,12 +14,12 @@ from lengthwise.base import fields
 from lengthwise.cli.reproduce import _read_other_columns
 from lengthwise.report.matrix import (
     PAPERS,
-    architectures,
     distinguish_parts,
-    foot_texts,
+    find_paper_score,
+    format_cell_foot,
     matrix_figure,
     matrix_rows,
-    paper_score,
+    name_architectures,
 )
 from lengthwise.runs.folder import RunFolder
 
@@ -29,7 +29,7 @@ MODELS = {"lstm": "model=TorchLSTM(width=4,layers=1)", "mix": "model=Transformer
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Runs of two architectures, one of them of two seeds, on two tasks; measured at 5, 16 and 32."""
+    """Runs of two name_architectures, one of them of two seeds, on two tasks; measured at 5, 16 and 32."""
     base = tmp_path_factory.mktemp("matrix")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENGTHWISE_RUNS", str(base))
@@ -70,7 +70,7 @@ def test_an_architecture_is_called_by_its_mixers_and_positions():
     }
     rope = {"kind": "Transformer", "mixer": {"kind": "Attention"}, "positions": [{"kind": "RoPE"}, {"kind": "NoPE"}]}
     old = {"kind": "Transformer", "positions": []}
-    named = architectures(
+    named = name_architectures(
         [{"model": model} for model in (config, hybrid, rope, old, {"kind": "TorchLSTM", "width": 3})]
     )
     assert named == [
@@ -80,7 +80,7 @@ def test_an_architecture_is_called_by_its_mixers_and_positions():
         "Attention",
         "TorchLSTM",
     ]
-    assert architectures([{"model": old, "families": 0.5}]) == ["Attention + families"]
+    assert name_architectures([{"model": old, "families": 0.5}]) == ["Attention + families"]
 
 
 def test_parts_are_written_by_the_fields_that_tell_them_apart():
@@ -121,7 +121,7 @@ def config(mixer, task, **changes):
     ids=str,
 )
 def test_a_published_score_stands_beside_runs_of_its_form_alone(mixer, task, changes, published):
-    assert paper_score(config(mixer, task, **changes))["published"] == published
+    assert find_paper_score(config(mixer, task, **changes))["published"] == published
 
 
 def test_published_scores_are_whole_and_one_for_a_cell():
@@ -140,7 +140,7 @@ def test_published_scores_are_whole_and_one_for_a_cell():
 
 def test_a_cell_shows_the_published_score_and_the_seconds(folders):
     rows = matrix_rows(RunFolder(folder) for folder in folders)
-    published = {(row["architecture"], row["task"]): foot_texts(row)[0] for row in rows}
+    published = {(row["architecture"], row["task"]): format_cell_foot(row)[0] for row in rows}
     assert published == {
         ("TorchLSTM", "Parity, labelled"): "1",
         ("TorchLSTM", "EvenPairs, labelled"): "1",
@@ -150,7 +150,7 @@ def test_a_cell_shows_the_published_score_and_the_seconds(folders):
     shown = [text.get_text() for text in matrix_figure(rows).axes[0].texts]
     assert shown.count(".017†") == 1 and sum(text.endswith(" s") for text in shown) == 4
     known = {"published": 0.242, "published_scaled": False, "standing": "second-hand", "cpu_s": 1234.5}
-    assert foot_texts(known) == (".242*", "1,234 s")
+    assert format_cell_foot(known) == (".242*", "1,234 s")
 
 
 def test_recipes_of_one_name_and_other_steps_have_rows_of_their_own(folders, tmp_path):

@@ -27,7 +27,7 @@ from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli.entry import main
 from lengthwise.experiment.lengths import Curriculum, Uniform
-from lengthwise.report import WORST, curves, language_model_curves, names
+from lengthwise.report import WORST, curves, language_model_curves, name_curves
 from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.families import worst_table
 from lengthwise.report.length_figure import length_figure
@@ -35,14 +35,14 @@ from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish, publish_parameters, redraw
-from lengthwise.report.published import read_published, read_table
+from lengthwise.report.published import read_published_runs, read_table
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
     detail_table,
     map_table,
     row_table,
     score_table,
-    summary,
+    summary_rows,
     summary_table,
 )
 from lengthwise.report.terminal import MARKS, Canvas, plot
@@ -78,10 +78,10 @@ def test_recipes_that_share_a_name_are_called_by_their_folders():
 
 def test_problems_and_stopping_rules_are_curves_of_their_own_and_named_where_they_differ():
     run = scored(recipe(), (8, 1.0), (8, 0.9, {"problems": "hard"}))
-    assert names(curves([run])) == ["looped-parity", "looped-parity, hard"]
+    assert name_curves(curves([run])) == ["looped-parity", "looped-parity, hard"]
     run = scored(recipe("other"), (8, 1.0), (8, 0.9, {"stopping": "After(loops=2)"}))
-    assert names(curves([run])) == ["other, Oracle", "other, after 2 loops"]
-    assert names(curves([run])[:1]) == ["other"]
+    assert name_curves(curves([run])) == ["other, Oracle", "other, after 2 loops"]
+    assert name_curves(curves([run])[:1]) == ["other"]
 
 
 def test_the_last_measurement_of_a_size_counts():
@@ -283,7 +283,7 @@ def summed():
     late = {"stopping": "MaxConfidence", "count": 50}
     runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((1.0, 0.4))]
     runs.append(scored(recipe("other"), (16, 0.123456), (16, 0.25, late), (24, 0.1)))
-    return summary("A panel", curves(runs), [16], CLAIMS)
+    return summary_rows("A panel", curves(runs), [16], CLAIMS)
 
 
 def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
@@ -306,7 +306,7 @@ def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
 
 
 def test_a_summary_takes_sizes_of_two_axes_by_the_larger():
-    rows = summary("Sums", curves([two_axes({(2, 16): 0.5, (16, 4): 0.25, (8, 8): 1.0})]), [16])
+    rows = summary_rows("Sums", curves([two_axes({(2, 16): 0.5, (16, 4): 0.25, (8, 8): 1.0})]), [16])
     assert [(row["size"], row["exact"]) for row in rows] == [("2x16", 0.5), ("16x4", 0.25)]
 
 
@@ -592,7 +592,7 @@ def test_an_axis_that_training_keeps_short_ends_the_training_range():
     assert [word for line in lines for word in line.split() if word.startswith("▪")][:-1] == ["▪2x8"]
     assert "up to 2x8" in "".join(lines)
     (curve,) = curves([run])
-    assert [curve.trained_at(point.sizes) for point in curve.points()] == [True, False, False]
+    assert [curve.is_trained_size(point.sizes) for point in curve.points()] == [True, False, False]
     many = scored(replace(part, name="many"), ((2, 8), 1.0, {"count": 1000}), ((8, 2), 0.0))
     assert score_card([many])[0]["longest"] == ["2x8"]
     turned = scored(replace(part, name="turned"), ((8, 2), 1.0, {"count": 1000}))
@@ -716,13 +716,13 @@ def replied(*scores, kind="uniform", **changes):
 def test_language_models_stand_beside_models(tmp_path):
     run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), replied((8, 0.7), (12, 0.2))
     lines = curves([run]) + language_model_curves([asked])
-    assert names(lines) == ["looped-parity", "org/model"]
+    assert name_curves(lines) == ["looped-parity", "org/model"]
     text = printed(score_table(lines))
     assert text.splitlines()[0].split()[-4:] == ["trained", "to", "8", "12"]
     assert re.search(r"org/model +– +0.70 .60–.79", text) and re.search(r"training range, up to 8 *\n", text)
     (axes,) = length_figure(lines).axes
     assert "trained to 8" in [note.get_text() for note in axes.texts]
-    written = publish([run], tmp_path, asked=[asked])
+    written = publish([run], tmp_path, inquiries=[asked])
     assert {"inquiries.json", "runs.json", "card.json", "lengths.png"} <= {path.name for path in written}
     with (tmp_path / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -734,7 +734,7 @@ def test_language_models_stand_beside_models(tmp_path):
     (told,) = json.loads((tmp_path / "inquiries.json").read_text())
     assert (told["model"], told["endpoint"], told["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
     drawn = (tmp_path / "lengths.png").read_bytes()
-    assert [one.rows("scores") for one in read_published(tmp_path)] == [run.rows("scores")]
+    assert [one.rows("scores") for one in read_published_runs(tmp_path)] == [run.rows("scores")]
     redraw(tmp_path, tmp_path / "again")
     assert (tmp_path / "again" / "lengths.png").read_bytes() == drawn
     (tmp_path / "inquiries.json").write_text(json.dumps([{k: v for k, v in told.items() if k != "outline"}]))
@@ -746,7 +746,7 @@ def test_of_language_models_alone_no_training_is_spoken(tmp_path):
     lines = language_model_curves([replied((8, 0.7), (12, 0.2))])
     assert "train" not in printed(score_table(lines))
     assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
-    files = publish([], tmp_path, asked=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
+    files = publish([], tmp_path, inquiries=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
     assert sorted(path.name for path in files) == [
         "figures.json", "inquiries.json", "lengths.png", "runs.json", "scores.csv"
     ]  # fmt: skip
@@ -755,8 +755,8 @@ def test_of_language_models_alone_no_training_is_spoken(tmp_path):
 def test_models_asked_in_several_ways_are_told_apart():
     first, other = replied((8, 0.7)), replied((8, 0.6), seed=1)
     hard = replied((8, 0.1), kind="hard")
-    assert names(language_model_curves([first, hard])) == ["org/model", "org/model, hard"]
-    assert names(language_model_curves([first, hard, other])) == [
+    assert name_curves(language_model_curves([first, hard])) == ["org/model", "org/model, hard"]
+    assert name_curves(language_model_curves([first, hard, other])) == [
         first.folder.name,
         "org/model, hard",
         other.folder.name,
@@ -821,7 +821,7 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
 def test_a_run_that_is_named_twice_is_published_once(tmp_path):
     run = scored(recipe(), (8, 1.0))
     publish([run, RunFolder(run.folder)], tmp_path)
-    assert [len(read_published(tmp_path)), len(json.loads((tmp_path / "runs.json").read_text()))] == [1, 1]
+    assert [len(read_published_runs(tmp_path)), len(json.loads((tmp_path / "runs.json").read_text()))] == [1, 1]
     assert len(read_csv(tmp_path / "scores.csv")) == 1
 
 
@@ -911,7 +911,7 @@ def test_what_was_published_before_is_not_taken_for_these_runs(tmp_path):
     }
     before, now = scored(recipe(), (8, 1.0), (12, 0.9)), scored(recipe(steps=200), (8, 1.0))
     before.append("anatomy", anatomy)
-    publish([before], tmp_path / "both", asked=[replied((8, 0.7), (12, 0.1))])
+    publish([before], tmp_path / "both", inquiries=[replied((8, 0.7), (12, 0.1))])
     assert (tmp_path / "both" / "anatomy-looped-parity.json").exists()
     (tmp_path / "both" / "notes.json").write_text("{}")
     publish([now], tmp_path / "both")
@@ -922,7 +922,7 @@ def test_what_was_published_before_is_not_taken_for_these_runs(tmp_path):
 
 def test_a_language_model_that_is_named_twice_is_published_once(tmp_path):
     asked = replied((8, 0.7), (12, 0.2))
-    publish([], tmp_path, asked=[asked, InquiryRun.open(asked.folder)])
+    publish([], tmp_path, inquiries=[asked, InquiryRun.open(asked.folder)])
     assert len(read_csv(tmp_path / "scores.csv")) == 2
 
 

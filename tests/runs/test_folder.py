@@ -105,7 +105,7 @@ import lengthwise.report, lengthwise.report.publish, lengthwise.cli.report
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 
 run, asked, out = map(Path, sys.argv[1:])
-lengthwise.report.publish.publish([RunFolder(run)], out, asked=[InquiryFolder(asked)])
+lengthwise.report.publish.publish([RunFolder(run)], out, inquiries=[InquiryFolder(asked)])
 heavy = ("torch", "safetensors", "openai", "lengthwise.models", "lengthwise.nn", "lengthwise.tasks", "lengthwise.ask")
 assert not [name for name in sys.modules if name.startswith(heavy)]
 """
@@ -115,7 +115,7 @@ def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, asked, tmp_
     """And it is the same report, to the byte, as with the recipe at hand."""
     command = [sys.executable, "-c", PUBLISH, run.folder, asked.folder, tmp_path / "data"]
     subprocess.run(list(map(str, command)), check=True, timeout=120)
-    publish([run], tmp_path / "run", asked=[asked])
+    publish([run], tmp_path / "run", inquiries=[asked])
     written = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     assert {"runs.json", "inquiries.json", "scores.csv", "card.json", "lengths.png", "loss.png"} <= written.keys()

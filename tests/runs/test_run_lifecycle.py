@@ -17,7 +17,7 @@ from lengthwise.base.files import json_text, write
 from lengthwise.cli import entry
 from lengthwise.experiment.optim import AdamW
 from lengthwise.experiment.recipe import Watch
-from lengthwise.report import curves, names
+from lengthwise.report import curves, name_curves
 from lengthwise.report.card import score_card
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run
@@ -65,7 +65,7 @@ def test_a_seed_that_diverged_is_called_so_in_every_table():
     runs = [Run.open(tame.folder), other]
     (card,) = score_card(runs)
     assert (card["seeds"], card["longest"][-1]) == (2, "diverged")
-    assert "1 seed diverged" in names(curves(runs))[0]
+    assert "1 seed diverged" in name_curves(curves(runs))[0]
 
 
 def test_a_number_that_is_none_is_null_in_json():

@@ -29,7 +29,7 @@ from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.publish import anatomy_rows
-from lengthwise.report.published import read_published
+from lengthwise.report.published import read_published_runs
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.run import Run, load
@@ -387,7 +387,7 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path
         monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # the earlier weights are not here
         words = ["--seed", seed, "--samples", 4, "--out", tmp_path / "out", "--quiet"]
         assert typed("reproduce", "looped", *words)[0] == 0
-        found = read_published(tmp_path / "out" / "parity")
+        found = read_published_runs(tmp_path / "out" / "parity")
         assert found and all(run.rows("scores") and run.about() for run in found)
         stops = json.loads((tmp_path / "out" / "parity" / f"stopping-{methods[0]}-parity.json").read_text())
         assert [row["train_seed"] for row in stops if row["sizes"] == [3]] == [

@@ -18,13 +18,13 @@ from lengthwise.ask.inquiry import Inquiry, items, judge, scores
 from lengthwise.base.csv_files import read_csv
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
-from lengthwise.report.published import read_published
+from lengthwise.report.published import read_published_runs
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.viewer import rows
 from lengthwise.viewer.document import vendor_scripts
 from lengthwise.viewer.report import LIBRARIES, MOST, report_page
-from lengthwise.viewer.rows import differences, fields_of
+from lengthwise.viewer.rows import flatten_fields, recipe_differences
 
 RESULTS = Path(__file__).parents[2] / "results"
 SEEDS = [(0, 0), (0, 1), (1, 1)]
@@ -34,7 +34,7 @@ KINDS = {"pairs": "lengths", "looped/multiplication": "maps"}
 @pytest.fixture(scope="module")
 def pages():
     return {
-        name: report_page(read_published(RESULTS / name), command="lengthwise report results --html page.html")
+        name: report_page(read_published_runs(RESULTS / name), command="lengthwise report results --html page.html")
         for name in KINDS
     }
 
@@ -85,7 +85,7 @@ def test_tables_are_those_of_the_folder(pages):
 
 def test_curves_are_those_of_reports(pages):
     drawn = [row for row in held(pages["pairs"])["charts"]["lengths"] if row["along"]]
-    wanted = [(curve, point) for curve in curves(read_published(RESULTS / "pairs")) for point in curve.diagonal()]
+    wanted = [(curve, point) for curve in curves(read_published_runs(RESULTS / "pairs")) for point in curve.diagonal()]
     assert len(drawn) == len(wanted)
     for row, (curve, point) in zip(drawn, wanted, strict=True):
         assert (row["label"], row["problems"], row["size"]) == (curve.label, curve.problems, point.length)
@@ -110,8 +110,8 @@ def test_recipes_differ_in_what_they_differ_in():
         "model": {"kind": "T", "width": 8, "positions": [part]},
     }
     other = one | {"name": "b", "seed": 1, "model": {"kind": "T", "width": 16, "positions": [part, {"kind": "Mark"}]}}
-    assert fields_of(one)["model.positions.1.reach"] == 1
-    assert differences({"a": [Run(one)], "b": [Run(other)]}) == [
+    assert flatten_fields(one)["model.positions.1.reach"] == 1
+    assert recipe_differences({"a": [Run(one)], "b": [Run(other)]}) == [
         {"field": "model.width", "a": 8, "b": 16},
         {"field": "model.positions.2", "a": "–", "b": "Mark"},
     ]
@@ -137,7 +137,7 @@ def test_the_command_writes_a_page_of_results(tmp_path):
 @pytest.mark.parametrize("name", sorted(str(path.parent.relative_to(RESULTS)) for path in RESULTS.rglob("runs.json")))
 def test_every_published_row_belongs_to_a_run(name):
     folder = RESULTS / name
-    runs = read_published(folder)
+    runs = read_published_runs(folder)
     for kind in ("scores", "metrics"):
         texts = [gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
                  for path in folder.glob(f"{kind}.csv*")]  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
     (entry,) = json.loads((source / "runs.json").read_text())
     (tmp_path / "runs.json").write_text(json.dumps([entry | {"id": identity}]))
     (tmp_path / "scores.csv").write_text((source / "scores.csv").read_text().replace(entry["id"], identity))
-    (found,) = read_published(tmp_path)
+    (found,) = read_published_runs(tmp_path)
     assert len(found.rows("scores")) == len(read_csv(source / "scores.csv")) > 0
 
 
@@ -221,7 +221,7 @@ def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_p
     wanted = items(inquiry, [3], 2)
     replies = {item.prompt: judge(inquiry.task, item.right, item.right) for item in wanted}
     asked.keep_scores(scores(inquiry, wanted, replies))
-    publish([], tmp_path / "results", asked=[asked])
+    publish([], tmp_path / "results", inquiries=[asked])
     assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
     table = held((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
     assert "some-model" in table["rows"][0]
@@ -255,7 +255,7 @@ def test_a_page_of_results_has_the_traits_of_every_seed(tmp_path):
             "scores", lw.Score("parity", "w", run.outline.stopping, "uniform", (8,), 9, 0.5, 0.5, 0.5, 8.0).row()
         )
     publish(runs, tmp_path)
-    for shown in (runs, read_published(tmp_path)):
+    for shown in (runs, read_published_runs(tmp_path)):
         assert [(row["seed"], row["exact"]) for row in rows.chart_rows(shown, [])["traits"]] == [
             (0, 0),
             (1, 0.1),

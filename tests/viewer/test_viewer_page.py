@@ -29,7 +29,7 @@ from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.viewer import document, viewer
-from lengthwise.viewer.models import MOST, TASKS, _task_facts, check_exportable, export_model
+from lengthwise.viewer.models import MOST, TASKS, _describe_task, check_exportable, export_model
 from lengthwise.viewer.viewer import NETWORK
 
 # Recurrent models are only exported; no page computes a scan, a convolution or a grid.
@@ -159,7 +159,7 @@ def test_a_page_parses_and_refuses_what_python_does():
     tasks = *(kind() for kind in TASKS), *sums, Multiplication(10, "least", "least", False), Sorting("most")
     texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1|", "01|1", "0|00", "1+1+1", "ab", "é"]
     texts += ["1" * 60, "A:321,B:54", "d:12, a:7,c:12,b:0", "a:007,B:70", "A:1,A:2", "A:1,B:", "A1,B2", "A:1,", "AB:1"]
-    told = run_in_node(["tensors", "tasks"], {"tasks": [_task_facts(task) for task in tasks], "texts": texts})
+    told = run_in_node(["tensors", "tasks"], {"tasks": [_describe_task(task) for task in tasks], "texts": texts})
     for (task, text), said in zip(itertools.product(tasks, texts), told, strict=True):
         try:
             problems = task.parse(text)
