@@ -283,19 +283,25 @@ class Sorting(Task):
         return row[:, 1:width], end[:, -1] - 1
 
     def parse(self, text: str) -> Problems:
-        """Read numbers, most significant digit first."""
+        """Read numbers, most significant digit first. Raises UsageError unless the labels are consecutive letters, as
+        ``sample`` draws them."""
         parts = [part.split(":") for part in "".join(text.split()).split(",")]
         for part in parts:
             if len(part) != 2 or part[0] not in [*LABELS] or not (part[1].isascii() and part[1].isdigit()):
                 raise UsageError(f"sorting: a prompt is labelled numbers, such as A:321,B:54, not {text.strip()!r}")
         names, numbers = zip(*((name, number.lstrip("0") or "0") for name, number in parts), strict=True)
-        if len(set(names)) < len(names):
-            raise UsageError(f"sorting: labels must differ, unlike in {text.strip()!r}")
+        start = LABELS.index(names[0])
+        consecutive = (*LABELS[start:], *LABELS[:start])[: len(names)]
+        if names != consecutive:
+            raise UsageError(
+                f"sorting: labels must be consecutive letters, A to Z, then a to z, then A again: "
+                f"{','.join(consecutive)} instead of {','.join(names)}"
+            )
         width = max(map(len, numbers))
         padded = [[int(digit) for digit in number[::-1].ljust(width, "0")] for number in numbers]
         digits = torch.tensor([padded], dtype=SYMBOL)
         length = torch.tensor([[len(number) for number in numbers]])
-        labels = torch.tensor([[LABELS.index(name) for name in names]])
+        labels = (start + torch.arange(len(names))[None]) % len(LABELS)
         return self._build_problems(torch.tensor([[len(names), width]]), digits, length, labels)
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:

@@ -233,7 +233,7 @@ def test_labelled_numbers_are_what_was_asked_for(order):
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [("A:321,B:54", "B,A"), ("z:7", "z"), ("C:10,a:010,b:9", "b,C,a"), (f"A:1{'0' * 30},B:{'9' * 30}", "B,A")],
+    [("A:321,B:54", "B,A"), ("z:7", "z"), ("Y:10,Z:010,a:9", "a,Y,Z"), (f"A:1{'0' * 30},B:{'9' * 30}", "B,A")],
 )
 def test_sorting_what_a_person_types(text, answer):
     task = Sorting()
@@ -244,6 +244,13 @@ def test_sorting_what_a_person_types(text, answer):
 @pytest.mark.parametrize("text", ["A:", ":3", "A:1,A:2", "A:1,,B:2", "A1", "A:1;B:2", "AB:3", "A:1,B:x", "A:²"])
 def test_sorting_refuses_what_is_no_list(text):
     with pytest.raises(lw.UsageError, match=r"^sorting: "):
+        Sorting().parse(text)
+
+
+@pytest.mark.parametrize("labels", ["Qe", "BA", "AC", "za", "aA", "AA", LABELS + "A"])
+def test_sorting_refuses_labels_that_no_problem_has(labels):
+    text = ",".join(f"{label}:7" for label in labels)
+    with pytest.raises(lw.UsageError, match=r"^sorting: labels must be consecutive letters, .* instead of"):
         Sorting().parse(text)
 
 

@@ -125,9 +125,11 @@ const TASKS = {
   Sorting: {
     parse(task, text) {
       const listed = text.replace(/\s/g, "").split(",").map((part) => part.match(/^([A-Za-z]):([0-9]+)$/));
-      const labels = listed.map((part) => part?.[1]);
-      if (listed.includes(null) || new Set(labels).size < labels.length) {
-        throw new Refused(`A problem is numbers, each with a label of its own, for example ${task.example}`);
+      const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+      const start = letters.indexOf(listed[0]?.[1]);
+      const labels = letters.slice(start) + letters.slice(0, start);
+      if (listed.length > letters.length || listed.some((part, place) => part?.[1] !== labels[place])) {
+        throw new Refused(`A problem is numbers, labelled with consecutive letters, for example ${task.example}`);
       }
       const numbers = listed.map(([, label, digits]) => ({ label, digits: stripped([...digits]) }));
       const ranked = [...numbers].sort((a, b) => Number(valueOf(a.digits, 10n) - valueOf(b.digits, 10n))); // in place if equal
