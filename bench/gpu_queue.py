@@ -60,7 +60,7 @@ def queue(*, quick: bool) -> Iterator[Entry]:
 
 def convert_moments(run: Run, kind: torch.dtype) -> None:
     """Store the optimizer's moments in a run's checkpoint as numbers of this type."""
-    if (state := run.state()) is None:
+    if (state := run.load_state()) is None:
         return
     for moments in state["optimizer"]["state"].values():
         for name in ("exp_avg", "exp_avg_sq"):
@@ -98,7 +98,7 @@ def go_on(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
         timer.cancel()
         signal.signal(signal.SIGTERM, before)
         convert_moments(run, torch.bfloat16)
-    state, path = run.state(), folder / "state.pt"
+    state, path = run.load_state(), folder / "state.pt"
     step = state["step"] if state else entry.recipe.steps if run.done else 0
     megabytes = round(path.stat().st_size / 1e6, 1) if state else 0.0
     return {"step": step, "of": entry.recipe.steps, "seconds": round(time.monotonic() - start, 1),

@@ -16,20 +16,20 @@ from torch import nn
 
 from lengthwise.api import catalog
 from lengthwise.api.arguments import (
-    recipe_from,
-    rules_from,
+    build_training_recipe,
+    resolve_recipe,
+    resolve_scores,
+    resolve_sizes,
+    resolve_stopping,
+    resolve_task,
+    resolve_texts,
+    resolve_weights,
     run_to_save_in,
-    scores_from,
-    sizes_from,
-    task_from,
-    texts_from,
-    training_recipe,
-    weights_from,
 )
 from lengthwise.api.checking import check
 from lengthwise.api.depth import depth
 from lengthwise.api.lists import list_models, list_recipes, list_tasks
-from lengthwise.api.replicates import Factory, compare_pooled, is_pooled, train_seeds
+from lengthwise.api.replicates import Factory, compare_pooled, needs_pooling, train_seeds
 from lengthwise.api.runs import Run
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
@@ -176,15 +176,15 @@ def train(
         return train_seeds(train, **locals())
     given: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
-    chosen = training_recipe(recipe, changes, task, lengths, parent, given)
-    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul,
-        "compile": compile, "graphs": graphs, "keep_state": keep_state}  # fmt: skip
+    chosen = build_training_recipe(recipe, changes, task, lengths, parent, given)
+    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
+        "matmul": matmul, "compile": compile, "keep_state": keep_state}  # fmt: skip
     with Progress(quiet=quiet) as progress:
-        trained = loop.train(chosen, folder, device=device, progress=progress, track=texts_from(track, "track"), **how)
+        trackers = resolve_texts(track, "track")
+        trained = loop.train(chosen, folder, device=device, progress=progress, track=trackers, **how)
     run = Run(trained.folder, trained.recipe)
     if isinstance(recipe, nn.Module):
-        learned = run.model.module if isinstance(run.model, SinglePass) else run.model
-        recipe.load_state_dict(learned.state_dict())
+        recipe.load_state_dict((run.model.module if isinstance(run.model, SinglePass) else run.model).state_dict())
     return run
 
 
@@ -213,12 +213,12 @@ def train_stacked(
     A seed whose training diverges is not ``done``, and the others continue. Raises the errors of ``train``, and
     UsageError for a model that draws random numbers in training, as dropout does.
     """
-    first = recipe_from(recipe, task).change(changes)
+    first = resolve_recipe(recipe, task).change(changes)
     each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
     how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
     how["graphs"] = graphs
     with Progress(quiet=quiet) as progress:
-        runs = stacked.train_stacked(each, device=device, progress=progress, track=texts_from(track, "track"), **how)
+        runs = stacked.train_stacked(each, device=device, progress=progress, track=resolve_texts(track, "track"), **how)
     return [Run(run.folder, run.recipe) for run in runs]
 
 
@@ -268,9 +268,9 @@ def evaluate(
     Raises UsageError, which says in one line what is wrong with an argument.
     """
     own = run_to_save_in(weights) if save else None
-    found = weights_from(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
-    sizes = sizes_from(lengths, found.recipe.task) if lengths is not None else list(default_sizes(found.recipe))
-    rules = rules_from(stopping)
+    found = resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
+    sizes = resolve_sizes(lengths, found.recipe.task) if lengths is not None else list(default_sizes(found.recipe))
+    rules = resolve_stopping(stopping)
     most = (MOST if precision else SAMPLES) if samples is None else samples
     fields.validate(Count, most, "samples")
     fields.validate(Seed, seed, "seed")
@@ -286,7 +286,7 @@ def evaluate(
             what = f"{found.name}: families"
             scores += follow_scores(found, sizes, rules, progress, label=what, families=True, **options)
     if own:
-        own.keep("scores", *(score.row() | {"seed": seed} for score in scores))
+        own.append_new("scores", *(score.row() | {"seed": seed} for score in scores))
     facts = replace(outline(found.recipe), name=found.name)
     if isinstance(weights, nn.Module) and trained_to is None:  # its training length is unknown
         facts = replace(facts, top=0, tops=(0,) * len(facts.axes))
@@ -313,10 +313,10 @@ def problems(
 
     Raises UsageError if the task has no such size or kind.
     """
-    chosen = task_from(task)
+    chosen = resolve_task(task)
     fields.validate(Count, count, "count")
     fields.validate(Seed, seed, "seed")
-    each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in sizes_from(sizes, chosen)]
+    each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in resolve_sizes(sizes, chosen)]
     estimate_problems(count, max(each, key=sum)).check(f"{count:,} problems")
     return problem_set(chosen, each, count, split=split, seed=seed, kind=kind)
 
@@ -327,7 +327,7 @@ Compared = Scores | Run | str | Path
 def compare(
     first: Compared | Sequence[Compared], *others: Compared | Sequence[Compared]
 ) -> Comparison | PooledComparison:
-    """Compare scores, or those that runs have saved.
+    """Compare scores, or the scores that runs have saved.
 
     Given lists of runs, or names of shipped weights, pool seeds by recipe: ``compare(runs, "looped-parity")`` prints a
     table with the mean over seeds on uniform problems and the worst family, and has ``plot()``, ``savefig("x.pdf")``,
@@ -335,15 +335,15 @@ def compare(
 
     Given two or more scores, runs or folders, show them side by side at the sizes and on the problems that all were
     measured on, with the difference between the last and ``first`` and its 95 % interval, which is paired if
-    ``evaluate`` returned both for the same problems. It does not cover the spread between training seeds. ``others``
-    are one or more.
+    ``evaluate`` returned both for the same problems. The interval does not cover the spread between training seeds.
+    ``others`` are one or more.
 
-    Raises UsageError if they share no size, are of different tasks, or were not measured.
+    Raises UsageError if the scores share no size or are of different tasks, or if a run has none.
     """
     things = [first, *others]
-    if any(is_pooled(one) for one in things):
+    if any(needs_pooling(one) for one in things):
         return compare_pooled(things)
-    return Comparison([scores_from(one) for one in things])
+    return Comparison([resolve_scores(one) for one in things])
 
 
 def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:
@@ -367,12 +367,12 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """Return a task's families of structured problems: a description of each, by name. ``task`` is a Task or its name,
     ``changes`` are texts such as ``"base=2"``."""
-    found = catalog.task(task, list(changes)) if isinstance(task, str) else fields.override(task_from(task), changes)
+    found = catalog.task(task, list(changes)) if isinstance(task, str) else fields.override(resolve_task(task), changes)
     return {family.name: family.about for family in found.families}
 
 
 @fields.validate_arguments
 def find(name: str, *changes: str) -> Recipe:
     """Return the recipe of this ``name``, with ``changes`` as on the command line:
-    ``find("looped-parity", "model.width=32")``. Raises UsageError, which suggests the closest name, for a wrong one."""
+    ``find("looped-parity", "model.width=32")``. Raises UsageError, with the closest name, for an unknown name."""
     return catalog.recipe(name, changes)

@@ -36,8 +36,8 @@ LARGEST = 10**6  # the largest size
 MOST_SIZES = 10_000
 
 
-def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
-    """Return the recipe that an argument names, without changes."""
+def resolve_recipe(recipe: object, task: Task | str | None) -> Recipe:
+    """Return the recipe for an argument: a recipe, its name, or a user's own model with its task."""
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, str):
@@ -45,18 +45,18 @@ def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
     if isinstance(recipe, (ModelSpec, nn.Module)):
         if task is None:
             raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
-        found = recipe_of_model(recipe, task)
+        found = build_recipe(recipe, task)
         if isinstance(found.model, ExternalModule) and isinstance(recipe, nn.Module):
             found.model.remember(recipe)
         return found
     raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_quote(recipe)}")
 
 
-def recipe_of_model(model: ModelSpec | nn.Module, task: Task | str, **given: Any) -> Recipe:
+def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any) -> Recipe:
     """Return a recipe with default settings for a user's own model."""
     spec = model if isinstance(model, ModelSpec) else ExternalModule.of(model)
     name = spec.name if isinstance(spec, ExternalModule) else type(spec).__name__
-    chosen = task_from(task)
+    chosen = resolve_task(task)
     usual: dict[str, Any] = {
         "layout": NextToken(),
         "lengths": Uniform(top=20, bottom=chosen.smallest),
@@ -66,11 +66,11 @@ def recipe_of_model(model: ModelSpec | nn.Module, task: Task | str, **given: Any
         "optimizer": AdamW(rate=1e-3),
         "schedule": Schedule("cosine", warmup=0.05),
     }
-    return Recipe(name=f"{fields.to_kebab_case(name)}-{chosen.name}", task=chosen, model=spec, **usual | given)
+    return Recipe(name=f"{fields.to_kebab_case(name)}-{chosen.name}", task=chosen, model=spec, **usual | settings)
 
 
-def task_from(task: Task | str) -> Task:
-    """Return a task, given itself or its name."""
+def resolve_task(task: Task | str) -> Task:
+    """Return a task, given as an object or by its name."""
     if isinstance(task, Task):
         return task
     if not isinstance(task, str):
@@ -78,7 +78,7 @@ def task_from(task: Task | str) -> Task:
     return catalog.task(task)
 
 
-def weights_from(
+def resolve_weights(
     weights: object,
     device: str,
     *,
@@ -87,13 +87,13 @@ def weights_from(
     loops: Loops | None,
     trained_to: int | None,
 ) -> Weights:
-    """Return the weights that an argument means: weights, a run, a name, a folder, or a module."""
+    """Return the weights for an argument: weights, a run, a name, a folder, or a torch module."""
     given = {name: value for name, value in (("layout", layout), ("loops", loops)) if value is not None}
     if isinstance(weights, nn.Module):
         if task is None:
             raise UsageError(f"{type(weights).__name__}: name the task to measure it on, e.g. task='parity'")
         lengths = Uniform(top=20 if trained_to is None else trained_to)
-        recipe = recipe_of_model(weights, task, lengths=lengths, **given)
+        recipe = build_recipe(weights, task, lengths=lengths, **given)
         return Weights(type(weights).__name__, recipe, weights if isinstance(weights, Model) else SinglePass(weights))
     if task is not None or trained_to is not None or given:
         raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
@@ -106,7 +106,7 @@ def weights_from(
     raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_quote(weights)}")
 
 
-def sizes_from(lengths: object, task: Task) -> list[AnySize]:
+def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
     """Return one or several sizes as a list. Raises UsageError if they are not valid sizes."""
     if isinstance(lengths, str):
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
@@ -135,7 +135,7 @@ def sizes_from(lengths: object, task: Task) -> list[AnySize]:
     return sizes
 
 
-def texts_from(texts: object, name: str) -> list[str]:
+def resolve_texts(texts: object, name: str) -> list[str]:
     """Return one or several texts as a list. Raises UsageError, which begins with ``name``, for anything else."""
     several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Collection) or not all(isinstance(one, str) for one in several):
@@ -143,7 +143,7 @@ def texts_from(texts: object, name: str) -> list[str]:
     return list(several)
 
 
-def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:
+def resolve_stopping(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:
     """Return a list of stopping rules, given one or several rules or their texts; None for the recipe's own."""
     if stopping is None:
         return None
@@ -153,13 +153,13 @@ def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> li
 
 
 def _quote(value: object) -> str:
-    """Return a value as short text, to be quoted in an error."""
+    """Return a value as short text for an error message."""
     text = quote_value(value, max_length=61)
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
 
 
-def scores_from(source: object) -> Scores:
-    """Return scores unchanged, or those saved in a run or its folder."""
+def resolve_scores(source: object) -> Scores:
+    """Return the scores for an argument: scores, or a run or its folder, where scores were saved."""
     if isinstance(source, (str, Path)):
         source = Run.open(source)
     found = runs.Run(source.folder, source.recipe).scores if isinstance(source, Run) else source
@@ -168,28 +168,28 @@ def scores_from(source: object) -> Scores:
     return found
 
 
-def training_recipe(
+def build_training_recipe(
     recipe: object,
     changes: Sequence[str],
     task: Task | str | None,
     lengths: Lengths | int | None,
     parent: Run | str | Path | None,
-    given: dict[str, Any],
+    settings: dict[str, Any],
 ) -> Recipe:
-    """Return the recipe to train: the one named, otherwise the parent's, with changes and the ``given`` fields."""
+    """Return the recipe to train: the named recipe, otherwise the parent's, with ``settings`` and ``changes``."""
     came_from = parent.folder if isinstance(parent, Run) else parent
     if came_from is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
         changes = (recipe, *changes) if isinstance(recipe, str) else changes
         recipe = read_recipe(weights_folder(came_from))
-    chosen = recipe_from(recipe, task)
-    if given["model"] is not None and isinstance(recipe, (ModelSpec, nn.Module)):
+    chosen = resolve_recipe(recipe, task)
+    if settings["model"] is not None and isinstance(recipe, (ModelSpec, nn.Module)):
         raise UsageError(f"model: {type(recipe).__name__} is a model already; give only one")
     if task is not None:
-        given |= {"task": task_from(task)}
+        settings |= {"task": resolve_task(task)}
     if lengths is not None:
-        smallest = given.get("task", chosen.task).smallest
-        given |= {"lengths": Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths}
-    chosen = chosen.change(**{name: value for name, value in given.items() if value is not None}).change(changes)
+        smallest = settings.get("task", chosen.task).smallest
+        settings |= {"lengths": Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths}
+    chosen = chosen.change(**{name: value for name, value in settings.items() if value is not None}).change(changes)
     return chosen if came_from is None else continue_from(came_from, chosen)
 
 
@@ -197,5 +197,5 @@ def run_to_save_in(weights: object) -> Run:
     """Return the run in whose folder scores are saved. Raises UsageError if these weights are not a run."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
     if run is None or not run.is_run:
-        raise UsageError(f"save: scores are kept in a run's folder, and {_quote(weights)} is not a run")
+        raise UsageError(f"save: {_quote(weights)} is not a run, in whose folder scores are saved: omit save")
     return run

@@ -60,8 +60,8 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
 
 
 def _return_type(function: Callable[..., Any]) -> Any:
-    """Return a function's return annotation: NoneType if it has none, None if it names something that only a type
-    checker imports."""
+    """Return a function's return annotation: NoneType without an annotation, None if the annotation contains a name
+    that only a type checker imports."""
     holder = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
     try:
         return typing.get_type_hints(holder, inspect.unwrap(function).__globals__)["return"]
@@ -79,11 +79,11 @@ def _find_recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recip
 
 
 def _wrap_recipe(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
-    def make() -> Recipe:
+    def build_recipe() -> Recipe:
         return recipe
 
-    make.__doc__ = about
-    return make
+    build_recipe.__doc__ = about
+    return build_recipe
 
 
 _OWN: dict[str, Callable[[], Recipe]] = {}
@@ -91,8 +91,8 @@ _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 
 
 def recipes() -> dict[str, Callable[[], Recipe]]:
-    """Return functions that return a recipe, by name: those in ``recipes/``, and one for each member of a family, a
-    function that returns several recipes by name (``dict[str, Recipe]``)."""
+    """Return a function for each recipe, by the recipe's name. A recipe is defined by a function in ``recipes/`` that
+    returns it, or that returns several recipes by name (``dict[str, Recipe]``), a family."""
     return _shipped_recipes() | _OWN
 
 
@@ -102,7 +102,7 @@ def _shipped_recipes() -> dict[str, Callable[[], Recipe]]:
 
 
 def studies() -> dict[str, Callable[..., Study]]:
-    """Return functions that return a study, by name."""
+    """Return a function for each study, by the study's name."""
     return _shipped_studies() | _OWN_STUDIES
 
 
@@ -111,12 +111,12 @@ def _shipped_studies() -> dict[str, Callable[..., Study]]:
     return _find_functions(import_folder("studies"), Study)
 
 
-def add(module: ModuleType) -> None:
+def add_module(module: ModuleType) -> None:
     """Register the recipes and studies of a user's own module, and its functions that return a torch module. Its
     classes are registered by the import itself.
 
-    Raises UsageError if a part, recipe or study has the name of one of the package's, or a part has the name of a part
-    of another module.
+    Raises UsageError if the package has a part, recipe or study of the same name, or another module a part of the same
+    name.
     """
     parts()  # raises for names of the package's parts
     for base in PARTS.values():
@@ -142,7 +142,7 @@ def add(module: ModuleType) -> None:
         sources.add(Path(module.__file__))
 
 
-def find_defined(
+def find_definitions(
     module: ModuleType,
 ) -> tuple[list[type[Config]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """Return the parts, recipes and studies that a user's own module defines."""
@@ -150,14 +150,14 @@ def find_defined(
     return found, _find_recipes([module]), _find_functions([module], Study)
 
 
-def describe_own() -> tuple[dict[str, str], dict[str, str]]:
+def describe_user_definitions() -> tuple[dict[str, str], dict[str, str]]:
     """Return a user's own recipes and studies, with a description each."""
-    recipes, studies = ({name: summary_of(function) for name, function in own.items()} for own in (_OWN, _OWN_STUDIES))
-    return recipes, studies
+    recipes = {name: read_summary(function) for name, function in _OWN.items()}
+    return recipes, {name: read_summary(function) for name, function in _OWN_STUDIES.items()}
 
 
-def members() -> dict[str, dict[str, list[str]]]:
-    """Return the names of all families' recipes, by file and function, which the sources do not contain."""
+def family_members() -> dict[str, dict[str, list[str]]]:
+    """Return the names of the recipes of each family, by file and function: they cannot be read from the source."""
     found: dict[str, dict[str, list[str]]] = {}
     for module in import_folder("recipes"):
         families = {function.__name__: function() for function in _find_functions([module], dict[str, Recipe]).values()}
@@ -165,7 +165,7 @@ def members() -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def summary_of(function: Callable[..., Any]) -> str:
+def read_summary(function: Callable[..., Any]) -> str:
     """Return the first paragraph of a function's docstring on one line."""
     return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
 
@@ -191,8 +191,8 @@ def _find_by_name(what: str, name: str, known: dict[str, Any]) -> Any:
 
 
 def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
-    """Return a recipe by its name, with ``name=value`` changes. Raises UsageError, which lists the names, for a wrong
-    one, and for an error in a user's own function."""
+    """Return a recipe by its name, with ``name=value`` changes. Raises UsageError for an unknown name, and for an error
+    in a user's own function."""
     make = _find_by_name("recipe", name, recipes())
     try:
         found = make()
@@ -208,7 +208,8 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
 
 
 def study(name: str, **choices: Any) -> Study:
-    """Return a study by its name; ``choices`` are arguments of its function. Raises UsageError for an unknown one."""
+    """Return a study by its name; ``choices`` are arguments of its function. Raises UsageError for an unknown name or
+    argument."""
     function = _find_by_name("study", name, studies())
     takes = inspect.signature(function).parameters
     for choice in choices:

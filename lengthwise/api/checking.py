@@ -33,7 +33,7 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
     with computation_settings(1):
         for thing in things:
             if isinstance(thing, ModuleType):
-                if not any(defined := catalog.find_defined(thing)):
+                if not any(defined := catalog.find_definitions(thing)):
                     own = "a part is a dataclass that subclasses e.g. lw.Task"
                     raise UsageError(f"{thing.__name__}: defines no part, recipe or study; {own}")
                 found += check_all(*defined)
@@ -52,13 +52,13 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
 
 
 def find_faults(name: str, *, words: bool = False, grid: bool = False) -> list[str]:
-    """Return the faults of a file of problems, or of a data set's folder, with their lines."""
+    """Return the errors in a file of problems, or in a data set's folder, with their line numbers."""
     return list_faults(to_path(name).resolve(), form_of(words=words, grid=grid))
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> list[tuple[str, str]]:
-    """Return (fact, text): what a file of problems without faults contains. With ``words``, symbols are words; with
-    ``grid``, texts are grids."""
+    """Return pairs (fact, text) that describe a valid file of problems. With ``words``, symbols are words; with
+    ``grid``, prompts and answers are grids."""
     task = File(name, words=words, grid=grid)
     found = task.collection
     counts = [f"{int((found.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]

@@ -1,4 +1,4 @@
-"""Looped weights in loops beyond T(n): the Python interface."""
+"""Run looped weights for more than T(n) loops: the Python interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER), "l
 
 
 class Fates(PrintedTable, list[Fate]):
-    """The fates of several sets of weights."""
+    """For several sets of weights, how the answer and the state change in loops beyond T(n)."""
 
     title_above = False
 
@@ -37,8 +37,8 @@ class Fates(PrintedTable, list[Fate]):
         return fate_figure(self, title or "What more loops do")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """Return ``HEADS``, and a line of cells for each of the weights; a recipe's seeds share a line, with the
-        smallest and the largest number."""
+        """Return ``HEADS``, and a line of cells for each set of weights; seeds of a recipe share a line, with the
+        smallest and the largest value."""
         return HEADS, [
             [seeds_name(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
              *(_format_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
@@ -49,13 +49,13 @@ class Fates(PrintedTable, list[Fate]):
         ]  # fmt: skip
 
     def title(self) -> str:
-        """Return a note on the columns' loops, and on how fates are distinguished."""
+        """Return a note on the loops in the columns, and on the meaning of each fate."""
         last = sorted({fate.after[-1] for fate in self})
         return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {RULE}"
 
 
 def _format_span(values: Sequence[float | None], write: Callable[[float], str]) -> str:
-    """Return the smallest and largest number of several seeds, or the one that all share."""
+    """Return the smallest and the largest value of several seeds, or the value that all share."""
     known = [value for value in values if value is not None]
     ends = [write(min(known)), write(max(known))] if known else ["–"]
     return " to ".join(dict.fromkeys(ends))
@@ -88,6 +88,6 @@ def depth(
 
 
 def check_named_once(names: Sequence[str | Path]) -> None:
-    """Raise UsageError if weights are named twice: they would count as two seeds."""
+    """Raise UsageError if weights are named twice, which would count as two seeds."""
     if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
         raise UsageError(f"depth: {repeated[0]} is given more than once: list each of the weights once")

@@ -1,4 +1,4 @@
-"""Lists of the recipes, tasks and models that there are."""
+"""List all recipes, tasks and models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 from lengthwise.api import catalog
-from lengthwise.api.arguments import texts_from
+from lengthwise.api.arguments import resolve_texts
 from lengthwise.base.fields import to_kebab_case
 from lengthwise.base.formatting import Listing
 from lengthwise.registry import sources
@@ -14,7 +14,8 @@ from lengthwise.registry import sources
 
 def list_recipes(*words: str) -> Listing:
     """Return all recipes, with a sentence each; with ``words``, those with every word in name or sentence."""
-    return _filter_entries({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
+    about = {name: catalog.read_summary(function) for name, function in catalog.recipes().items()}
+    return _filter_entries(about, words)
 
 
 def list_tasks(*words: str) -> Listing:
@@ -30,7 +31,7 @@ def list_models(*words: str) -> Listing:
 
 
 def _filter_entries(entries: Mapping[str, str], words: Sequence[str]) -> Listing:
-    return Listing(sources.filter_entries(entries, texts_from(words, "words")))
+    return Listing(sources.filter_entries(entries, resolve_texts(words, "words")))
 
 
 def _first_sentence(cls: type) -> str:

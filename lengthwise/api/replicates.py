@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from lengthwise.api.arguments import recipe_from
+from lengthwise.api.arguments import resolve_recipe
 from lengthwise.base import rng
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import is_folder
@@ -23,7 +23,7 @@ from lengthwise.runs.run import Run
 Factory = Callable[[], nn.Module]
 
 
-def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
+def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
     """Return a copy of a module with new initial weights, which its parts' ``reset_parameters`` draw; or the module
     that a function without arguments builds. Torch's generator is seeded by ``seed``, then restored.
 
@@ -63,19 +63,19 @@ def train_seeds(
     if seeds is not None and named["folder"] is not None:
         raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
     fresh = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
-    own = 0 if fresh or recipe is None else recipe_from(recipe, named["task"]).seed  # raises for what is no recipe
+    own = 0 if fresh or recipe is None else resolve_recipe(recipe, named["task"]).seed  # raises for what is no recipe
     first = own if seed is None else seed
     runs = []
     for number in range(first, first + (seeds or 1)):
-        one = module_of_seed(recipe, number) if fresh else recipe
+        one = build_replicate(recipe, number) if fresh else recipe
         runs.append(train(one, *changes, seed=number, **named))
         if isinstance(recipe, nn.Module) and number == first:
             recipe.load_state_dict(one.state_dict())
     return runs if seeds is not None else runs[0]
 
 
-def is_pooled(thing: object) -> bool:
-    """Return True for several runs, or for the name of shipped weights."""
+def needs_pooling(thing: object) -> bool:
+    """Return True for a list of runs, and for the name of shipped weights, whose seeds ``compare`` pools."""
     several = isinstance(thing, list | tuple) and not isinstance(thing, Scores)
     return several or (isinstance(thing, str) and thing in list_shipped() and not is_folder(runs_folder() / thing))
 

@@ -36,7 +36,7 @@ class RequestOptions(Config):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one call of ``collect``."""
+    """The result of one call of ``collect_replies``."""
 
     replies: int
     requests: int
@@ -44,22 +44,22 @@ class Outcome:
     reason: str  # why some prompts have no reply
 
 
-def collect(
-    asked: InquiryRun,
+def collect_replies(
+    run: InquiryRun,
     items: Sequence[Item],
     options: RequestOptions,
-    seen: Callable[[int, int], None] = lambda replies, sent: None,
+    on_reply: Callable[[int, int], None] = lambda replies, sent: None,
 ) -> Outcome:
     """Ask every different prompt that has no reply yet.
 
-    Each reply is saved before ``seen`` is called with the numbers of replies and of requests so far. Raises UsageError
-    for errors that would repeat: a wrong key, an unknown model, a full disk.
+    Each reply is saved before ``on_reply`` is called with the numbers of replies and of requests so far. Raises
+    UsageError for errors that would repeat: a wrong key, an unknown model, a full disk.
     """
-    known = asked.replies()
+    known = run.replies()
     missing = {item.prompt: item for item in items if item.prompt not in known}
     if not missing:
         return Outcome(0, 0, 0, "")
-    asker = _Asker(asked, options, seen, has_replies=bool(known))
+    asker = _Asker(run, options, on_reply, has_replies=bool(known))
     if asyncio.run(_run_until_signal(asker.run(missing.values()))):
         raise KeyboardInterrupt
     return Outcome(asker.replies, asker.requests, len(missing) - asker.replies, asker.reason)
@@ -85,12 +85,12 @@ async def _run_until_signal(work: Awaitable[None]) -> bool:
 
 
 class _Asker:
-    """One call of ``collect``: workers that take prompts from a queue, each handling one at a time."""
+    """One call of ``collect_replies``: workers that take prompts from a queue, each handling one at a time."""
 
     def __init__(
-        self, asked: InquiryRun, options: RequestOptions, seen: Callable[[int, int], None], *, has_replies: bool
+        self, run: InquiryRun, options: RequestOptions, on_reply: Callable[[int, int], None], *, has_replies: bool
     ) -> None:
-        self.asked, self.options, self.seen, self.has_replies = asked, options, seen, has_replies
+        self.inquiry_run, self.options, self.on_reply, self.has_replies = run, options, on_reply, has_replies
         self.replies = self.requests = self.in_vain = 0  # in_vain: prompts given up since the last reply
         self.trouble, self.capped = "", False
         self.rest_until = 0.0  # a wait that the endpoint asks for applies to all workers
@@ -111,7 +111,7 @@ class _Asker:
             while queue and not self.closed.is_set():
                 await self._ask(client, queue.popleft())
 
-        async with Client.open(self.asked.inquiry, options.key, options.timeout) as client:
+        async with Client.open(self.inquiry_run.inquiry, options.key, options.timeout) as client:
             try:
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(min(options.concurrency, len(queue))):
@@ -129,22 +129,24 @@ class _Asker:
                 start = time.monotonic()
                 reply = await client.ask(item.prompt)
             except Failure as failure:
-                self._note_trouble(str(failure), failure.wait)
-                self._note_response(responded=failure.responded)
+                self._record_error(str(failure), failure.wait)
+                self._record_response(responded=failure.responded)
             except Refusal as refusal:
-                self._note_response(responded=True)
-                self._note_trouble(str(refusal))
+                self._record_response(responded=True)
+                self._record_error(str(refusal))
                 if not self.has_replies:
-                    raise UsageError(f"{self.asked.inquiry.endpoint}: {self.trouble}") from None
+                    raise UsageError(f"{self.inquiry_run.inquiry.endpoint}: {self.trouble}") from None
                 return
             else:
-                self._note_response(responded=True)
+                self._record_response(responded=True)
                 row = reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)}
-                row |= judge(self.asked.inquiry.task, reply["said"], item.right)
+                row |= judge(self.inquiry_run.inquiry.task, reply["said"], item.right)
                 hidden = {name: self.options.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
-                self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden)
+                self.inquiry_run.append(
+                    "replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden
+                )
                 self.replies, self.in_vain, self.has_replies = self.replies + 1, 0, True
-                self.seen(self.replies, self.requests)
+                self.on_reply(self.replies, self.requests)
                 return
         self.in_vain += 1
         if self.in_vain >= max(3, self.options.concurrency):
@@ -169,7 +171,7 @@ class _Asker:
         self.requests += 1
         return True
 
-    def _note_trouble(self, reason: str, wait: float | None = None) -> None:
+    def _record_error(self, reason: str, wait: float | None = None) -> None:
         self.trouble = shorten(self.options.key.redact(reason))
         if wait is not None and wait > PATIENCE:
             self.trouble = f"{self.trouble} (it asks to wait {wait:.0f} s)"
@@ -177,7 +179,7 @@ class _Asker:
         elif wait:
             self.rest_until = max(self.rest_until, time.monotonic() + wait)
 
-    def _note_response(self, *, responded: bool) -> None:
+    def _record_response(self, *, responded: bool) -> None:
         """Stop asking an endpoint that never responds."""
         self.silence = None if responded or self.silence is None else self.silence + 1
         if self.silence is not None and self.silence >= max(TRIES, 2 * self.options.concurrency):

@@ -80,7 +80,7 @@ class Refusal(Exception):
     """The endpoint rejects this prompt; retrying would not help."""
 
 
-def client_library() -> Any:
+def import_client() -> Any:
     """Import the module ``openai``, which is slow. Raises UsageError if it is not installed."""
     return import_library("openai", "ask", "ask needs the openai client, which is not installed")
 
@@ -95,7 +95,7 @@ class Client:
     @asynccontextmanager
     async def open(inquiry: Inquiry, key: Key, timeout: float) -> AsyncIterator[Client]:
         """Open a client for a ``with`` block; ``timeout`` is in seconds per request, until the reply is complete."""
-        openai = client_library()
+        openai = import_client()
         # A redirect would be an uncounted request, and could send the key to another host.
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
         transport.event_hooks = {"request": [_request_uncompressed], "response": [_limit_size]}
@@ -110,7 +110,7 @@ class Client:
 
     async def ask(self, prompt: str) -> Row:
         """Send one request; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
-        openai, inquiry = client_library(), self.inquiry
+        openai, inquiry = import_client(), self.inquiry
         try:
             # The client's own timeout applies to each read, so a slow stream of bytes would never time out.
             async with asyncio.timeout(self.timeout):
@@ -121,13 +121,13 @@ class Client:
         except (TimeoutError, openai.APITimeoutError):
             raise Failure(f"no reply within {self.timeout:g} s", responded=False) from None
         except openai.APIStatusError as error:
-            raise self._error_of_status(error) from None
+            raise self._translate_status(error) from None
         except openai.OpenAIError as error:
             if isinstance(error.__cause__, Failure | Refusal):  # raised in a hook
                 raise error.__cause__ from None
             raise Failure(f"{error} {error.__cause__ or ''}", responded=False) from None
 
-    def _error_of_status(self, error: Any) -> Exception:
+    def _translate_status(self, error: Any) -> Exception:
         """Return the exception for an HTTP error status: UsageError if all further requests would get it too. The body
         of a 401 is not quoted, as it may show the key."""
         status, variable = error.status_code, self.key.variable

@@ -32,10 +32,10 @@ class InquiryRun(InquiryFolder):
     @staticmethod
     def of(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
         """Open the folder of an inquiry, creating it if needed. Raises UsageError if it holds anything else."""
-        asked = InquiryRun.locate(inquiry, folder)
-        if not (path := asked.folder / "asked.json").exists():
+        run = InquiryRun.locate(inquiry, folder)
+        if not (path := run.folder / "asked.json").exists():
             write_json(path, fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
-        return asked
+        return run
 
     @staticmethod
     def locate(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
@@ -76,10 +76,10 @@ class InquiryRun(InquiryFolder):
             found.setdefault(row["prompt"], row | token_counts(row))
         return found
 
-    def keep_scores(self, rows: Iterable[Row]) -> None:
+    def save_scores(self, rows: Iterable[Row]) -> None:
         """Append new scores. Sizes with missing replies are not saved: prompts that fail repeatedly may be the hard
         ones, so these scores would be biased."""
-        self.keep("scores", *(row for row in rows if row["count"] == row["asked"]))
+        self.append_new("scores", *(row for row in rows if row["count"] == row["asked"]))
 
     def tokens_spent(self) -> dict[str, int]:
         """Return the endpoint's token counts, summed over all replies."""
@@ -94,9 +94,9 @@ def token_counts(usage: Any) -> dict[str, int]:
 
 
 def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
-    """Estimate the tokens of ``missing`` prompts, each with its right answer, and of their replies. The counts of
-    ``known`` replies scale the estimate: they show how the endpoint counts tokens, and how much the model writes
-    besides the answer."""
+    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies. The counts of
+    ``known`` replies scale the estimate, since endpoints count tokens differently, and models write more than the
+    answer."""
     guessed = _estimate_from_text(inquiry, {prompt: row["right"] for prompt, row in known.items()})
     spent = [sum(row[name] for row in known.values()) for name in TOKENS]
     times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]

@@ -26,8 +26,8 @@ ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation 
 @dataclass(frozen=True)
 class Inquiry(fields.Config):
     """The endpoint, the model, and the kind of problems. Sizes and numbers of problems are not part of it, so that a
-    folder can be extended. ``problems`` (called ``kind`` there), ``bottom``, unless ``top`` overrides it, and
-    ``source`` are those of ``data.fresh_problems``.
+    folder can be extended. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are the arguments
+    ``kind``, ``bottom`` and ``source`` of ``data.fresh_problems``.
 
     Raises UsageError if the endpoint is not a plain http(s) address, or the model has no name.
     """
@@ -59,8 +59,8 @@ class Inquiry(fields.Config):
     def of(
         endpoint: str, model: str, task: Task, *, question: str | None = None, examples: int = 0, **choices: Any
     ) -> Inquiry:
-        """Build an inquiry: the task's ``question``, or another one, and the request to reply with the answer only;
-        with ``examples`` solved problems of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
+        """Build an inquiry whose instruction is ``question``, by default the task's, and the request to reply with the
+        answer only; ``examples`` solved problems of the shortest sizes are shown. ``choices`` are further fields."""
         fields.validate(Whole, examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.first_sizes(examples)]
         # From another random stream than the questions; a short problem may still be one of them.
@@ -75,7 +75,7 @@ class Inquiry(fields.Config):
 
     @property
     def name(self) -> str:
-        """The name of its folder, valid on any file system."""
+        """The name of the inquiry's folder, valid on any file system."""
         model = re.sub(r"[^A-Za-z0-9.]+", "-", self.model).strip("-.")[:60]
         return f"ask-{model}-{self.task.name}-{self.id}"
 
@@ -123,8 +123,8 @@ class Item:
     right: str
 
 
-def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item]:
-    """Return the problems on which ``evaluate`` measures models, for equal seed and ``samples``. A size given as one
+def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item]:
+    """Return the problems on which ``evaluate`` measures models with equal seed and ``samples``. A size given as one
     number applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
     axes = len(inquiry.task.axes)
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
@@ -141,7 +141,7 @@ def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item
 
 
 def judge(task: Task, reply: str, right: str) -> Row:
-    """Judge a reply: it is correct if, without surrounding white space, it equals the correct answer exactly.
+    """Judge a reply, which is correct if it equals the correct answer exactly, except for surrounding white space.
 
     Further words, a full stop, a plus sign, leading zeros or thousands separators make it wrong. ``answer`` is the
     reply if it consists of the task's symbols only, else None (chatter).
@@ -172,7 +172,7 @@ def _normalize_number(answer: str) -> str:
     return f"{number[1].strip('+')}{number[2]}" if number else answer
 
 
-def scores(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) -> list[Row]:
+def score_replies(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) -> list[Row]:
     """Return a row per size that has replies: ``Score.row`` plus ``asked``, the number of problems, of which ``count``
     have replies; ``chatter``, the number of replies that are not an answer alone; and ``lenient``, the fraction of
     replies that end in the correct answer."""

@@ -11,10 +11,10 @@ from typing import Any
 from rich.text import Text
 
 from lengthwise.api import catalog
-from lengthwise.ask.asking import RequestOptions, collect
-from lengthwise.ask.client import Key, client_library
+from lengthwise.ask.asking import RequestOptions, collect_replies
+from lengthwise.ask.client import Key, import_client
 from lengthwise.ask.folder import InquiryRun, estimate_tokens
-from lengthwise.ask.inquiry import Inquiry, Item, items, scores
+from lengthwise.ask.inquiry import Inquiry, Item, draw_items, score_replies
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.base.types import UsageError
@@ -63,10 +63,10 @@ def run(args: Options) -> int:
     estimate_problems(args.samples * len(sizes), largest).check(
         f"{args.samples} problems at each of {len(sizes)} sizes"
     )
-    wanted = items(inquiry, sizes, args.samples)
+    wanted = draw_items(inquiry, sizes, args.samples)
     if args.dry_run:
         return _dry_run(args, inquiry, wanted)
-    client_library()  # fails here, before a folder is created, if it is not installed
+    import_client()  # fails here, before a folder is created, if it is not installed
     asked = InquiryRun.of(inquiry, Path(args.out) if args.out else None)
     with asked.locked(what="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
         _warn_of_damage(asked)
@@ -76,11 +76,11 @@ def run(args: Options) -> int:
         done = len(prompts & asked.replies().keys())
         with Progress(quiet=args.quiet, console=err) as progress:
             line = progress.add_line("replies", len(prompts), done)
-            outcome = collect(
+            outcome = collect_replies(
                 asked, wanted, request_options, lambda new, sent: line.update(done + new, f"{sent} requests")
             )
-        rows, tokens = scores(inquiry, wanted, asked.replies()), asked.tokens_spent()
-        asked.keep_scores(rows)
+        rows, tokens = score_replies(inquiry, wanted, asked.replies()), asked.tokens_spent()
+        asked.save_scores(rows)
     spent = {name: tokens[name] - before[name] for name in tokens}
     result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
     result |= {"tokens": tokens, "tokens_of_this_call": spent}
@@ -114,12 +114,12 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
 
 
-def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
+def _dry_run(args: Options, inquiry: Inquiry, items: list[Item]) -> int:
     """Print what the requests would cost. Nothing is sent, no folder is created."""
     asked = InquiryRun.locate(inquiry, Path(args.out) if args.out else None)
     _warn_of_damage(asked)
     known = asked.replies()
-    lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
+    lacking = {item.prompt: item.right for item in items if item.prompt not in known}
     missing = dict(islice(lacking.items(), args.limit))
     requests = len(missing)
     tokens = estimate_tokens(inquiry, missing, known)
@@ -129,7 +129,7 @@ def _dry_run(args: Options, inquiry: Inquiry, wanted: list[Item]) -> int:
     return print_result(args, result, Text(f"{costs}{more}, further tries not counted"))
 
 
-def _warn_of_damage(asked: InquiryRun) -> None:
-    if damaged := asked.damaged_replies():
+def _warn_of_damage(inquiry_run: InquiryRun) -> None:
+    if damaged := inquiry_run.damaged_replies():
         others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
         warn(f"{damaged[0]}{others}: set aside and asked again")

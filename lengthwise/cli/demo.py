@@ -21,7 +21,7 @@ from lengthwise.cli.options import jobs_or_default
 from lengthwise.cli.shared import OutputOptions, ProgressOptions
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.experiment.data import fresh_problems
-from lengthwise.jobs.pool import JobPool, follow
+from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import WORST, curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table
@@ -77,7 +77,7 @@ def run(args: Options) -> int:
         )
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as fleet:
-        follow(fleet, runs, console, quiet=args.quiet, extra=lambda: plot_progress(runs))
+        show_progress(fleet, runs, console, quiet=args.quiet, extra=lambda: plot_progress(runs))
     fleet.check()
     files = publish(runs, folder, title=study.title)
     page = report_page(runs, title=study.title, command="lengthwise demo", models=exportable_weights(runs))

@@ -109,7 +109,7 @@ def _measure(
             rows.append(score.row() | {"seed": seed})
             answers.extend(score.answers)
         if own:
-            own.keep("scores", *rows)
+            own.append_new("scores", *rows)
         return rows
 
     rows = _read_measured_cells(own, sizes, rules, (kind, samples, seed)) if own and args.grid and not args.rows else []
@@ -141,7 +141,7 @@ def _measure(
     for size in follow_sizes(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
         parts.append(anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
         if own:
-            own.keep("anatomy", parts[-1])
+            own.append_new("anatomy", parts[-1])
     return print_result(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
 
 

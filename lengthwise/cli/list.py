@@ -43,7 +43,7 @@ def run(args: Options) -> int:
     if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
-        own_recipes, own_studies = catalog.describe_own()
+        own_recipes, own_studies = catalog.describe_user_definitions()
         systems.append(sources.System("yours", "Recipes of imported modules", own_recipes))
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
@@ -81,7 +81,7 @@ def _read_systems() -> list[sources.System]:
     if (found := sources.systems()) is None:  # their files have changed: import them
         from lengthwise.api import catalog
 
-        found = sources.systems(catalog.members())
+        found = sources.systems(catalog.family_members())
     return found or []
 
 

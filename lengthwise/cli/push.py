@@ -14,7 +14,7 @@ from lengthwise.cli.shared import Argument, OutputOptions, Several
 from lengthwise.evaluation.attack import prompts
 from lengthwise.report.card import model_card
 from lengthwise.runs.folder import RunFolder, run_path
-from lengthwise.runs.hub import parse_place, push
+from lengthwise.runs.hub import parse_address, push
 from lengthwise.runs.run import load, weights_folder
 
 
@@ -32,7 +32,7 @@ class Options(OutputOptions):
 
 def run(args: Options) -> int:
     """Upload weights with a model card; or print the card."""
-    where = parse_place(args.repository)
+    where = parse_address(args.repository)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", args.license):
         raise UsageError(f"--license: {args.license!r} is not a licence id of the Hub, e.g. apache-2.0 or mit")
     folder = weights_folder(args.weights)

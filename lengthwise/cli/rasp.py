@@ -32,7 +32,7 @@ def run(args: Options) -> int:
     """Print a program's state after each round; without a task, list the programs."""
     tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
     if args.task is None:
-        known = {name: catalog.summary_of(type(program(task))) for name, task in tasks.items()}
+        known = {name: catalog.read_summary(type(program(task))) for name, task in tasks.items()}
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, text in known.items():
             table.add_row(Text(name, "bold"), text)

@@ -34,7 +34,7 @@ from lengthwise.evaluation.sealed import seal
 from lengthwise.experiment.data import fixed_set
 from lengthwise.experiment.source import Finite
 from lengthwise.experiment.study import Panel, Study
-from lengthwise.jobs.pool import JobPool, follow
+from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
@@ -98,7 +98,7 @@ def run(args: Options) -> int:
     together = list(chain(*runs.values()))
     how = {"jobs": jobs_or_default(args.jobs), "on": parse_launcher(args), "stack": args.stack}
     with JobPool(together, lambda one: options[one.folder], **how) as fleet:
-        follow(fleet, together, err, quiet=args.quiet)
+        show_progress(fleet, together, err, quiet=args.quiet)
     runs = {
         title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # divergence is a result too
         for title, group in runs.items()

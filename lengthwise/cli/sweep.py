@@ -32,8 +32,8 @@ from lengthwise.cli.options import (
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
 from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
 from lengthwise.experiment.recipe import ChosenOn, Recipe
-from lengthwise.jobs.axes import Axis, Point, grid, parse
-from lengthwise.jobs.pool import JobPool, follow
+from lengthwise.jobs.axes import Axis, Point, grid_points, parse_axes
+from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.jobs.search import Search, load_optuna
 from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
@@ -95,7 +95,7 @@ def run(args: Options) -> int:
 
 def _parse_sweep(args: Options) -> Sweep:
     """Parse the sweep. Raises UsageError for a sweep that cannot work, before anything is trained."""
-    axes, changes = parse(args.changes)
+    axes, changes = parse_axes(args.changes)
     recipe = find_recipe(args.recipe, changes)
     check_data_seed(recipe)
     recipe = recipe.with_seed(recipe.seed)  # as in training
@@ -104,7 +104,7 @@ def _parse_sweep(args: Options) -> Sweep:
     check_sizes(recipe, sizes)
     announce_evaluation(recipe, sizes, args.samples, [recipe.stopping])
     if args.trials is None:
-        points = [change_recipe(recipe, point) for point in grid(axes)]
+        points = [change_recipe(recipe, point) for point in grid_points(axes)]
         rehearse(points[0], *local_device(args))
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
 
@@ -112,7 +112,7 @@ def _parse_sweep(args: Options) -> Sweep:
 def _dry_run(args: Options, sweep: Sweep) -> int:
     """Print the cost of a grid; for a search, the maximum cost if each trial costs the same as the recipe."""
     if sweep.trials is None:
-        plan = [_list_replicates(sweep, point) for point in grid(sweep.axes)]
+        plan = [_list_replicates(sweep, point) for point in grid_points(sweep.axes)]
         return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
     plan = [replicate_recipe(sweep.recipe, sweep.recipe.seed, sweep.seeds * sweep.trials)]
     return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
@@ -130,7 +130,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 
 
 def _run_grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
-    points = list(grid(sweep.axes))
+    points = list(grid_points(sweep.axes))
     groups = [[Run.of(one) for one in _list_replicates(sweep, point)] for point in points]
     faults = _train(args, sweep, [one for group in groups for one in group])
     rows = [_trial_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
@@ -206,7 +206,7 @@ def _train(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
     with JobPool(missing, lambda _: options, jobs=jobs_or_default(args.jobs), on=parse_launcher(args)) as fleet:
-        follow(fleet, missing, err, quiet=args.quiet)
+        show_progress(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 
 

@@ -40,7 +40,7 @@ from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.jobs.launchers import Launcher, Local
-from lengthwise.jobs.pool import JobPool, follow
+from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.runs.folder import DIVERGED
@@ -166,7 +166,7 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
 def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) -> int:
     options = option_words(args, CALL_OPTIONS | {"recipe", "changes", "from_", "seed", "stack", "no_stack"})
     with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs), on=launcher) as fleet:
-        follow(fleet, runs, err, quiet=args.quiet)
+        show_progress(fleet, runs, err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
     if any(one.done for one in left) or not fleet.failed:
         _print_runs(args, left)
@@ -259,7 +259,7 @@ def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Pro
             rules = [rule for rule in asked.rules if counts[rule] == count]
             known = {
                 (at, rule)
-                for (at, problems, rule), done in run.measured().items()
+                for (at, problems, rule), done in run.measured_counts().items()
                 if problems == asked.kind and done >= count
             }
             for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
@@ -284,7 +284,7 @@ def _measure_families(
     wanted = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, count), *wanted]))]
     known = {
         (at, rule)
-        for (at, problems, rule), done in run.measured().items()
+        for (at, problems, rule), done in run.measured_counts().items()
         if problems not in ALONE and (done >= count or problems == "every")
     }
     for missing, lacks in sizes_without_scores(recipe, wanted, rules, known).items():

@@ -76,7 +76,7 @@ def _import_module(name: str, prefix: str) -> None:
     _check_module_not_hidden(name, prefix)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
-            catalog.add(importlib.import_module(name))
+            catalog.add_module(importlib.import_module(name))
     except BaseException as error:  # Ctrl-C does not get here: see `signals.exit_on_stop_signals`
         from lengthwise.experiment.own_code import is_packaged
 

@@ -18,9 +18,9 @@ from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Progr
 from lengthwise.report.families import worst_table
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.hub import NEEDED
-from lengthwise.runs.run import choose_device, load, name_of, weights_folder
+from lengthwise.runs.run import choose_device, load, weights_folder, weights_name
 from lengthwise.training.arithmetic import computation_settings
-from lengthwise.verify.claims import claims_of
+from lengthwise.verify.claims import read_claims
 from lengthwise.verify.verification import compare_retrained, file_digest, has_passed, read_record, sign_record, verify
 
 STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
@@ -49,8 +49,8 @@ def run(args: Options) -> int:
             raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
         return _print_record(args, read_record(path), f"{path}: unchanged")
     folder = weights_folder(args.weights)
-    weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
-    weights = replace(weights, name=name_of(args.weights, folder))
+    weights, claims = load(folder, choose_device(args.device)), read_claims(folder)
+    weights = replace(weights, name=weights_name(args.weights, folder))
     files = {name: file_digest(folder / name) for name in NEEDED}
     sizes = parse_sizes(args.lengths) if args.lengths else None
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")

@@ -51,15 +51,16 @@ class Axis:
             raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         spaced = (low + (high - low) * i / (count - 1) for i in range(1, count - 1))
-        between = (self.text(math.exp(one) if self.log else one) for one in spaced)
-        return tuple(dict.fromkeys((self._parse_end(self.low), *between, self._parse_end(self.high))))
+        between = (self.format_value(math.exp(one) if self.log else one) for one in spaced)
+        return tuple(dict.fromkeys((self._format_end(self.low), *between, self._format_end(self.high))))
 
-    def text(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """Format a value of the range with four digits, unless rounding would leave the range."""
-        short = self._parse_end(value) if self.whole else f"{value:.4g}"
-        return short if self.low <= float(short) <= self.high else self._parse_end(min(max(value, self.low), self.high))
+        short = self._format_end(value) if self.whole else f"{value:.4g}"
+        in_range = self.low <= float(short) <= self.high
+        return short if in_range else self._format_end(min(max(value, self.low), self.high))
 
-    def _parse_end(self, value: float) -> str:
+    def _format_end(self, value: float) -> str:
         return str(round(value)) if self.whole else repr(value).removesuffix(".0")
 
 
@@ -75,8 +76,8 @@ def _split_list(text: str) -> list[str]:
     return parts
 
 
-def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
-    """Return the axes, and the words that change one field for all trials. Raises UsageError if there is no axis."""
+def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
+    """Return the axes, and the words that set a field to one value. Raises UsageError if there is no axis."""
     found = [(word, Axis.parse(word)) for word in words]
     axes = [axis for _, axis in found if axis]
     if not axes:
@@ -91,7 +92,7 @@ def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
     return axes, [word for word, axis in found if not axis]
 
 
-def grid(axes: Sequence[Axis]) -> Iterator[Point]:
+def grid_points(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield every combination of values. Raises UsageError for a range without points."""
     for axis in axes:
         if not axis.values:

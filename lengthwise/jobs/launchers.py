@@ -25,31 +25,31 @@ class Job(ABC):
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Return True once it has ended."""
+        """Return True once the command has ended."""
 
     @abstractmethod
     def failure(self) -> str:
-        """Once it is done, return why it failed, in one line; empty if it succeeded."""
+        """Return why the ended command failed, in one line; empty if it succeeded."""
 
 
 class Executor(ABC):
     """Runs ``lengthwise`` commands, which all share one folder of runs."""
 
     @abstractmethod
-    def free_slots(self, running: int) -> int:
-        """Return how many more commands it accepts now, while ``running`` commands run."""
+    def free_slots(self, running_count: int) -> int:
+        """Return how many more commands can be submitted now, while ``running_count`` commands run."""
 
     @abstractmethod
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         """Run ``lengthwise`` with each of these argument lists."""
 
     @abstractmethod
-    def shutdown(self, running: Sequence[Job]) -> None:
+    def shutdown(self, jobs: Sequence[Job]) -> None:
         """Stop running jobs, after each has written its checkpoint."""
 
 
 class Launcher(Config):
-    """A kind of executor with its settings. Subclasses are frozen dataclasses."""
+    """The settings of an executor. Subclasses, one per kind of executor, are frozen dataclasses."""
 
     @abstractmethod
     def executor(self, jobs: int) -> Executor:
@@ -61,7 +61,7 @@ class Launcher(Config):
 
     @abstractmethod
     def max_parallel(self, jobs: int) -> int:
-        """Return how many trainings its machines can run at once; 0 if there are none. Nothing is started."""
+        """Return how many trainings the launcher's machines can run at once; 0 without machines. Start nothing."""
 
 
 # This machine
@@ -83,16 +83,16 @@ class _Local(Executor):
         self.jobs = jobs
         self.placed: list[tuple[Job, int]] = []  # with several GPUs: each running process and its GPU
 
-    def free_slots(self, running: int) -> int:
-        return self.jobs - running
+    def free_slots(self, running_count: int) -> int:
+        return self.jobs - running_count
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         return [self._start([*COMMAND, *words]) for words in commands]
 
     def _start(self, command: list[str]) -> Job:
-        """Start a command. If there are several GPUs and it names none, it gets the least used one."""
+        """Start a command. On a machine with several GPUs, a command that names none gets the least used GPU."""
         self.placed = [(job, gpu) for job, gpu in self.placed if not job.is_done()]
-        gpu = free_gpu([gpu for _, gpu in self.placed])
+        gpu = least_used_gpu([gpu for _, gpu in self.placed])
         option = command.index("--device") + 1 if "--device" in command else 0
         if gpu is None or not option or command[option] not in ("auto", "cuda"):
             return Process.start(command)
@@ -100,8 +100,8 @@ class _Local(Executor):
         self.placed.append((job, gpu))
         return job
 
-    def shutdown(self, running: Sequence[Job]) -> None:
-        children = [job for job in running if isinstance(job, Process)]
+    def shutdown(self, jobs: Sequence[Job]) -> None:
+        children = [job for job in jobs if isinstance(job, Process)]
         for child in children:
             child.process.send_signal(signal.SIGTERM)
         for child in children:
@@ -111,7 +111,7 @@ class _Local(Executor):
 
 @dataclass(frozen=True)
 class Process(Job):
-    """A process on this machine, which ends together with this one."""
+    """A process on this machine, which ends together with the process that started it."""
 
     process: subprocess.Popen[bytes]
     log: IO[bytes]  # its standard error
@@ -138,7 +138,7 @@ class Process(Job):
         self.log.seek(0)
         text = self.log.read()
         self.close()
-        return last_line(text, self.process.returncode)
+        return failure_reason(text, self.process.returncode)
 
     def close(self) -> None:
         self.log.close()
@@ -146,14 +146,14 @@ class Process(Job):
         self.process.stdin.close()
 
 
-def free_gpu(taken: Sequence[int]) -> int | None:
-    """Return the number of the GPU that occurs least often in ``taken``; None unless there are several GPUs."""
+def least_used_gpu(gpus_in_use: Sequence[int]) -> int | None:
+    """Return the number of the GPU that occurs least often in ``gpus_in_use``; None unless there are several GPUs."""
     count = torch.cuda.device_count()
-    return min(range(count), key=taken.count) if count > 1 else None
+    return min(range(count), key=gpus_in_use.count) if count > 1 else None
 
 
-def last_line(errors: bytes, status: int) -> str:
+def failure_reason(stderr: bytes, status: int) -> str:
     """Return why a command failed: the last line of its standard error; empty if its exit status is 0."""
-    text = errors.decode(errors="replace").strip()
+    text = stderr.decode(errors="replace").strip()
     reason = text.splitlines()[-1].removeprefix("lengthwise: ") if text else f"exit {status}"
     return reason if status else ""

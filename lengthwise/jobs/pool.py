@@ -103,7 +103,7 @@ class JobPool:
 # Display
 
 
-def follow(
+def show_progress(
     pool: JobPool,
     runs: Sequence[Run],
     console: Console,
@@ -111,11 +111,11 @@ def follow(
     quiet: bool = False,
     extra: Callable[[], RenderableType] | None = None,
 ) -> None:
-    """Poll the pool until all runs are done and show their progress, with ``extra`` below if given. If the output is
-    not a terminal, the status is printed every ``EVERY`` seconds."""
+    """Poll the pool until all runs are done and show their progress, with the result of ``extra`` below it. If the
+    output is not a terminal, the status is printed every ``EVERY`` seconds."""
 
     def draw() -> RenderableType:
-        return Group(overview(pool, runs), extra()) if extra else overview(pool, runs)
+        return Group(summarize_runs(pool, runs), extra()) if extra else summarize_runs(pool, runs)
 
     least = 0.0 if console.is_terminal else EVERY  # seconds between updates
     due = time.monotonic() + least
@@ -126,24 +126,24 @@ def follow(
                 if console.is_terminal:
                     live.update(draw(), refresh=True)
                 else:
-                    console.print(overview(pool, runs))
+                    console.print(summarize_runs(pool, runs))
                 due = began + max(least, (time.monotonic() - began) / SHARE)
             time.sleep(0.25)
 
 
-def overview(pool: JobPool, runs: Sequence[Run]) -> RenderableType:
-    """Return the ``status`` of all runs; if there are many, their counts by state and the ``status`` of some running
-    ones."""
+def summarize_runs(pool: JobPool, runs: Sequence[Run]) -> RenderableType:
+    """Return the ``status_table`` of all runs; if there are many, their counts by state and the table of some running
+    runs."""
     if len(runs) <= MOST:
-        return status(runs)
+        return status_table(runs)
     running = [run for together, _ in pool.running for run in together]
     counts = {"failed": len(pool.failed), "submitted": len(running), "waiting": sum(map(len, pool.waiting))}
     counts = {"done": len(runs) - sum(counts.values())} | counts
     counted = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
-    return Group(counted, status(running[:MOST]))
+    return Group(counted, status_table(running[:MOST]))
 
 
-def status(runs: Sequence[Run]) -> Table:
+def status_table(runs: Sequence[Run]) -> Table:
     """Return a table with a line per run: steps, loss, exact match at the watched sizes, time left."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     several = len({run.recipe.name for run in runs}) < len(runs)

@@ -78,16 +78,16 @@ class _Ray(Executor):
         self.silent = ExitStack()
         self.silent.enter_context(redirect_stdout(io.StringIO()))
 
-    def free_slots(self, running: int) -> int:
-        return MOST - running
+    def free_slots(self, running_count: int) -> int:
+        return MOST - running_count
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         references = [self.train.remote([*words, "--wait"], os.getcwd()) for words in commands]
         self.tasks.open.update(references)
         return [_RayTask(reference, self.tasks) for reference in references]
 
-    def shutdown(self, running: Sequence[Job]) -> None:
-        references = [job.reference for job in running if isinstance(job, _RayTask)]
+    def shutdown(self, jobs: Sequence[Job]) -> None:
+        references = [job.reference for job in jobs if isinstance(job, _RayTask)]
         for reference in references:
             self.ray.cancel(reference)
         if references:

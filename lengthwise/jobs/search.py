@@ -92,7 +92,7 @@ class Search:
             elif axis.whole:
                 found[axis.path] = str(trial.suggest_int(axis.path, int(axis.low), int(axis.high), log=axis.log))
             else:
-                found[axis.path] = axis.text(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
+                found[axis.path] = axis.format_value(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
         return found
 
     def points(self) -> list[Point]:

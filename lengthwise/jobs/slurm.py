@@ -19,7 +19,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import check_links_inside, path_inside
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
-from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, last_line
+from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_reason
 from lengthwise.runs.folder import runs_folder
 
 MOST = 1000  # maximum number of jobs in an array
@@ -82,8 +82,9 @@ class _Slurm(Executor):
         )
         self.queue = _Queue()
 
-    def free_slots(self, running: int) -> int:
-        return MOST if running < self.engine.at_a_time else 0  # start the next array once this one has fewer jobs left
+    def free_slots(self, running_count: int) -> int:
+        # Start the next array once the current one has fewer jobs left.
+        return MOST if running_count < self.engine.at_a_time else 0
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         trainings = [TrainingJob([*COMMAND, *words, "--wait"]) for words in commands]
@@ -97,8 +98,8 @@ class _Slurm(Executor):
         except Exception as error:  # e.g. Slurm rejects the settings
             raise UsageError(f"Slurm rejects the jobs: {error}") from None
 
-    def shutdown(self, running: Sequence[Job]) -> None:
-        numbers = [job.job.job_id for job in running if isinstance(job, _Job)]
+    def shutdown(self, jobs: Sequence[Job]) -> None:
+        numbers = [job.job.job_id for job in jobs if isinstance(job, _Job)]
         if numbers and not self.engine.leave:
             subprocess.run(["scancel", *numbers])
 
@@ -116,7 +117,7 @@ class TrainingJob:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(self.command, env=environment, **pipes)
         _, errors = self.process.communicate()
-        return last_line(errors, self.process.returncode)
+        return failure_reason(errors, self.process.returncode)
 
     def checkpoint(self) -> Any:
         """Return the job that resumes this one. Submitit calls it when the job's time ends or it is preempted."""

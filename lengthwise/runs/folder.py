@@ -81,8 +81,7 @@ def run_path(name: str | Path) -> Path:
 
 
 def find_run(name: str | Path) -> Path | None:
-    """Return the first folder that exists of this path and of this name in the folder of all runs; None if neither
-    does."""
+    """Return the folder at this path or, if there is none, the run's folder of this name; None if neither exists."""
     return next((path for path in (to_path(name), runs_folder() / name) if is_folder(path)), None)
 
 
@@ -110,7 +109,7 @@ class Folder:
         ] = {}  # cached rows, and the file's state when they were read
         self._known: dict[
             str, tuple[_State | None, set[str]]
-        ] = {}  # rows that ``keep`` has seen, with the file's state
+        ] = {}  # rows that ``append_new`` has seen, with the file's state
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
@@ -134,7 +133,7 @@ class Folder:
             hear(name, rows)
         return len(text)
 
-    def keep(self, name: str, *rows: dict[str, Any]) -> None:
+    def append_new(self, name: str, *rows: dict[str, Any]) -> None:
         """Append the rows that are not in the file yet: repeated measurements give equal rows."""
         path = check_regular(self.folder / f"{name}.jsonl")
         # A map of thousands of cells is appended row by row, so do not read the whole file for each.
@@ -316,7 +315,7 @@ class RunFolder(Folder):
         except UsageError as error:
             raise UsageError(f"{error}; delete {path.name}; a report does not need it") from None
 
-    def describe(self, about: dict[str, Any]) -> None:
+    def write_about(self, about: dict[str, Any]) -> None:
         """Write about.json."""
         write_json(self.folder / "about.json", about | {"outline": fields.encode(self.outline)})
 
@@ -324,7 +323,7 @@ class RunFolder(Folder):
         path = self.folder / "about.json"
         return read_json_object(path) if path.exists() else {}
 
-    def drop_rows_after(self, name: str, step: int) -> None:
+    def remove_rows_after(self, name: str, step: int) -> None:
         """Remove rows of steps after ``step``, which a resumed run logs again."""
         rows = self.rows(name)
         kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
@@ -378,7 +377,7 @@ def read_operations() -> dict[str, float]:
         return {}
 
 
-def keep_operations(found: Mapping[str, float]) -> None:
+def cache_operations(found: Mapping[str, float]) -> None:
     """Add operations to the cache, if the folder of runs exists and is writable."""
     if not runs_folder().is_dir():
         return

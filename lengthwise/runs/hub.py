@@ -32,7 +32,7 @@ STATUSES = {
 }
 
 
-class Place(NamedTuple):
+class HubAddress(NamedTuple):
     """A repository on the Hub and its revision."""
 
     repository: str  # user/name
@@ -42,22 +42,22 @@ class Place(NamedTuple):
         return f"{PREFIX}{self.repository}" + (f"@{self.revision}" if self.revision else "")
 
 
-def parse_place(text: str) -> Place:
+def parse_address(text: str) -> HubAddress:
     """Parse ``hf:user/name@revision``. Raises UsageError if the form is wrong."""
     found = re.fullmatch(rf"(?:{PREFIX})?({NAME}/{NAME})(?:@([\w./-]{{1,200}}))?", text)
     if not found:
         raise UsageError(f"{text}: a repository on the Hub is written hf:user/name or hf:user/name@revision")
-    return Place(found[1], found[2])
+    return HubAddress(found[1], found[2])
 
 
 def fetch(text: str) -> Path:
     """Download a repository's weights, or find them in the cache without a network, and return their folder. Raises
     UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
-    where, hub = parse_place(text), import_library("huggingface_hub", "hub")
-    with _silence_progress(), _translate_errors(where):
-        listed = _list_digests(hub, where)
-        options = {"revision": where.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
-        folder = Path(hub.snapshot_download(where.repository, **options, local_files_only=not listed))
+    address, hub = parse_address(text), import_library("huggingface_hub", "hub")
+    with _silence_progress(), _translate_errors(address):
+        listed = _list_digests(hub, address)
+        options = {"revision": address.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
+        folder = Path(hub.snapshot_download(address.repository, **options, local_files_only=not listed))
     # The cache names files after their digests.
     found = {
         path: listed.get(path.name) or path.resolve().name for path in map(folder.joinpath, FILES) if path.exists()
@@ -67,27 +67,27 @@ def fetch(text: str) -> Path:
             remove(path.resolve())
             remove(path)
         names = ", ".join(path.name for path in wrong)
-        raise UsageError(f"{where}: damaged download: {names}; try again")
+        raise UsageError(f"{address}: damaged download: {names}; try again")
     return folder
 
 
 def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
     """Upload the weights of a folder to the Hub with a model card, and return the commit's URL. The repository is
     created if needed. Raises UsageError if the Hub refuses."""
-    where = parse_place(text)
-    if where.revision:
-        raise UsageError(f"{where}: an upload becomes the newest revision; omit @{where.revision}")
+    address = parse_address(text)
+    if address.revision:
+        raise UsageError(f"{address}: an upload becomes the newest revision; omit @{address.revision}")
     hub = import_library("huggingface_hub", "hub")
     api = hub.HfApi(endpoint=_endpoint())
-    with tempfile.TemporaryDirectory() as place_, _silence_progress(), _translate_errors(where):
+    with tempfile.TemporaryDirectory() as place_, _silence_progress(), _translate_errors(address):
         for name in FILES:
             if (folder / name).exists():
                 write(Path(place_) / name, read_bytes(folder / name, MOST))
         write(Path(place_) / "README.md", card.encode())
-        api.create_repo(where.repository, private=private, exist_ok=True)
+        api.create_repo(address.repository, private=private, exist_ok=True)
         # Delete files of an earlier upload, such as scores, which are not of these weights.
         done = api.upload_folder(
-            repo_id=where.repository, folder_path=place_, commit_message="Upload weights", delete_patterns=list(FILES)
+            repo_id=address.repository, folder_path=place_, commit_message="Upload weights", delete_patterns=list(FILES)
         )
     return done.commit_url
 
@@ -96,21 +96,21 @@ def _endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT")
 
 
-def _list_digests(hub: Any, where: Place) -> dict[str, str]:
-    """Return the digests of the files that the Hub lists; empty if it cannot be reached. Raises UsageError if weights
-    are missing or a file is too large."""
+def _list_digests(hub: Any, address: HubAddress) -> dict[str, str]:
+    """Return the digests of the files that the Hub lists; empty if the Hub cannot be reached. Raises UsageError if
+    weights are missing or a file is too large."""
     api = hub.HfApi(endpoint=_endpoint())
     try:
-        info = api.model_info(where.repository, revision=where.revision, files_metadata=True)
+        info = api.model_info(address.repository, revision=address.revision, files_metadata=True)
     except (ConnectionError, *_unreachable_errors()):
         return {}
     files = {one.rfilename: one for one in info.siblings or [] if one.rfilename in FILES}
     for name in NEEDED:
         if name not in files:
-            raise UsageError(f"{where}: there is no {name}, so these are not weights of Lengthwise")
+            raise UsageError(f"{address}: there is no {name}, so these are not weights of Lengthwise")
     for name, one in files.items():
         if (one.size or 0) > MOST:
-            raise UsageError(f"{where}: its {name} has {one.size / 1e9:,.0f} GB; the limit is {MOST / 1e9:.0f} GB")
+            raise UsageError(f"{address}: its {name} has {one.size / 1e9:,.0f} GB; the limit is {MOST / 1e9:.0f} GB")
     return {name: one.lfs.sha256 if one.lfs else one.blob_id for name, one in files.items()}
 
 
@@ -137,26 +137,26 @@ def _silence_progress() -> Iterator[None]:
 
 
 @contextmanager
-def _translate_errors(where: Place) -> Iterator[None]:
-    """Turn the library's errors in a ``with`` block into UsageErrors with our own messages."""
+def _translate_errors(address: HubAddress) -> Iterator[None]:
+    """Turn the Hub library's errors in a ``with`` block into UsageErrors with messages of this package."""
     errors = import_library("huggingface_hub.errors", "hub")
     try:
         yield
     except errors.GatedRepoError:
-        raise UsageError(f"{where}: its owner has to grant access first; then set HF_TOKEN") from None
+        raise UsageError(f"{address}: its owner has to grant access first; then set HF_TOKEN") from None
     except errors.RevisionNotFoundError:
-        raise UsageError(f"{where}: there is no such revision") from None
+        raise UsageError(f"{address}: there is no such revision") from None
     except errors.RepositoryNotFoundError:
-        raise UsageError(f"{where}: there is no such repository, or it is private: then set HF_TOKEN") from None
+        raise UsageError(f"{address}: there is no such repository, or it is private: then set HF_TOKEN") from None
     except errors.HfHubHTTPError as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
-        raise UsageError(f"{where}: {STATUSES.get(status, f'the Hub answered with status {status}')}") from None
+        raise UsageError(f"{address}: {STATUSES.get(status, f'the Hub answered with status {status}')}") from None
     except (errors.LocalEntryNotFoundError, ConnectionError, *_unreachable_errors()):
-        raise UsageError(f"{where}: the Hub cannot be reached, and the cache has no whole copy") from None
+        raise UsageError(f"{address}: the Hub cannot be reached, and the cache has no whole copy") from None
     except UsageError:
         raise
     except (OSError, ValueError, _import_http_client().TransportError) as error:
-        raise UsageError(f"{where}: the Hub broke off ({type(error).__name__}); try again") from None
+        raise UsageError(f"{address}: the Hub broke off ({type(error).__name__}); try again") from None
 
 
 def _import_http_client() -> Any:

@@ -42,7 +42,7 @@ from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, device_of
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
-from lengthwise.runs.hub import PREFIX, fetch, parse_place
+from lengthwise.runs.hub import PREFIX, fetch, parse_address
 
 FINAL = "final.pt"  # the final training state, from which another run can start
 CODE = "code.json"  # digests of the user's own classes that a run was trained with
@@ -81,12 +81,12 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     estimate_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:
-        model.load_state_dict(rename_parameters(load_tensors(read_bytes(path, max_numbers()))))
+        model.load_state_dict(rename_parameters(load_tensors(read_bytes(path, max_tensor_bytes()))))
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path}: not a whole safetensors file ({error_line(error)})") from None
     except RuntimeError as error:
         raise UsageError(f"{path}: these weights do not fit the recipe beside them ({error_line(error)})") from None
-    return Weights(name_of(weights, folder), recipe, model.to(chosen).eval())
+    return Weights(weights_name(weights, folder), recipe, model.to(chosen).eval())
 
 
 def weights_folder(weights: str | Path) -> Path:
@@ -105,11 +105,11 @@ def weights_folder(weights: str | Path) -> Path:
     raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(list_shipped())}{near}")
 
 
-def name_of(weights: str | Path, folder: Path) -> str:
-    """Return the name of weights: the repository's if they come from the Hub, whose folders are named after commits,
-    else the folder's."""
+def weights_name(weights: str | Path, folder: Path) -> str:
+    """Return the name of weights: the repository's if they come from the Hub, where folders are named after commits;
+    otherwise the folder's."""
     return (
-        parse_place(str(weights)).repository
+        parse_address(str(weights)).repository
         if str(weights).startswith(PREFIX)
         else remove_controls(folder.resolve().name)
     )
@@ -120,7 +120,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     device is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if str(name) == "cuda" and from_torchrun():  # each torchrun process has its own GPU
+    if str(name) == "cuda" and is_torchrun_process():  # each torchrun process has its own GPU
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)
@@ -133,7 +133,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def from_torchrun() -> bool:
+def is_torchrun_process() -> bool:
     """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
@@ -154,12 +154,12 @@ def rename_parameters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {old.sub(r"\1\2mixer.", name): weight for name, weight in weights.items()}
 
 
-def max_numbers() -> float:
+def max_tensor_bytes() -> float:
     """Return the largest size in bytes of weights or a checkpoint that is read: at most this machine's memory."""
     return min(MAX_NUMBERS_BYTES, available_memory())
 
 
-def check_kept(weights: Mapping[str, object]) -> None:
+def check_storable(weights: Mapping[str, object]) -> None:
     """Raise UsageError if model.safetensors cannot hold one of these weights."""
     for name, value in weights.items():
         if not isinstance(value, Tensor):
@@ -226,7 +226,7 @@ class Run(RunFolder):
         """The trained model, on the CPU. Raises UsageError if training has not ended."""
         return self.weights().model
 
-    def hold_code(self, model: nn.Module) -> None:
+    def record_code(self, model: nn.Module) -> None:
         """Record digests of the user's own classes that train this run. Raises UsageError if they changed since
         training began, or if a file that training will write is a link."""
         for name in () if self.done else WRITTEN:
@@ -248,7 +248,7 @@ class Run(RunFolder):
             read_json_object(self.folder / CODE), hash_user_code(self.recipe, self.model if model is None else model)
         )
 
-    def measured(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
+    def measured_counts(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
         """Return the number of problems of this seed in the scores, by size, kind of problems and stopping rule;
         families requested by name are left out."""
         found: dict[tuple[tuple[int, ...], str, str], int] = {}
@@ -270,18 +270,18 @@ class Run(RunFolder):
         torch.save(state, buffer)
         write(self.folder / name, buffer.getvalue(), make_folder=False)  # fails if the folder has vanished
 
-    def forget_state(self) -> None:
+    def remove_state(self) -> None:
         """Remove the checkpoint after training has ended."""
         if (path := self.folder / "state.pt").exists():  # on a read-only disk, unlinking a missing file fails too
             remove(path)
 
-    def state(self, name: str = "state.pt") -> dict[str, Any] | None:
+    def load_state(self, name: str = "state.pt") -> dict[str, Any] | None:
         """Load the last checkpoint, onto the CPU; None if there is none. Raises UsageError if the file is damaged."""
         path = check_regular(self.folder / name)
         if not path.exists():
             return None
         try:
-            content = read_bytes(path, max_numbers())
+            content = read_bytes(path, max_tensor_bytes())
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
         try:

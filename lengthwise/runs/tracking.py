@@ -28,7 +28,7 @@ class Sink(ABC):
     """A destination of values."""
 
     @abstractmethod
-    def log(self, axis: str, at: int, values: dict[str, float]) -> None:
+    def log(self, axis: str, position: int, values: dict[str, float]) -> None:
         """Send named values at a training step or, on the axis ``size``, at a problem size."""
 
     @abstractmethod
@@ -43,9 +43,9 @@ class TensorBoard(Sink):
         folder = check_links_inside(path_inside(run.folder, "tensorboard"))
         self.writer = import_library("tensorboard.summary", "tensorboard").Writer(str(folder))
 
-    def log(self, axis: str, at: int, values: dict[str, float]) -> None:
+    def log(self, axis: str, position: int, values: dict[str, float]) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name, value, at)
+            self.writer.add_scalar(name, value, position)
         self.writer.flush()
 
     def close(self) -> None:
@@ -65,8 +65,8 @@ class Wandb(Sink):
         for axis, names in (("step", "*"), ("size", "exact match/*")):
             self.run.define_metric(names, step_metric=axis)
 
-    def log(self, axis: str, at: int, values: dict[str, float]) -> None:
-        self.run.log({axis: at, **values})
+    def log(self, axis: str, position: int, values: dict[str, float]) -> None:
+        self.run.log({axis: position, **values})
 
     def close(self) -> None:
         self.run.finish()
@@ -80,8 +80,8 @@ class Trackio(Sink):
         options: Row = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self.run = self.library.init(project=PROJECT, name=run.folder.name, config=run.config(), **options)
 
-    def log(self, axis: str, at: int, values: dict[str, float]) -> None:
-        self.run.log(values, step=at)
+    def log(self, axis: str, position: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=position)
 
     def close(self) -> None:
         self.library.finish()  # with `run.finish`, trackio would end the run again at exit
@@ -120,10 +120,10 @@ class Tracker:
         self.sink = self.sink or SINKS[self.name](self.run)
         self.sent[kind] = self.seen[kind]
         write_json(self.ledger, self.sent)  # before sending: a process killed here skips a row, never sends one twice
-        axis, at = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
-        if values := _named_scores(row, self.run) if kind == "scores" else dict(_named_numbers(row)):
+        axis, position = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
+        if values := _name_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row)):
             try:
-                self.sink.log(axis, at, values)
+                self.sink.log(axis, position, values)
             except Exception:  # not sent: `lengthwise track` sends it later
                 self.sent[kind] -= 1
                 write_json(self.ledger, self.sent)
@@ -172,18 +172,18 @@ def check(names: Sequence[str]) -> None:
             raise UsageError(f"{name} is not one of the trackers: {', '.join(SINKS)}{suggest(name, SINKS)}")
 
 
-def _named_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
+def _flatten_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers of a row of metrics by name: ``loss``, ``exact/8``."""
     for name, value in row.items():
         if isinstance(value, dict):
-            yield from _named_numbers(value, f"{path}{name}/")
+            yield from _flatten_numbers(value, f"{path}{name}/")
         elif isinstance(value, int | float) and path + name != "step":
             yield path + name, float(value)
 
 
-def _named_scores(row: Row, run: RunFolder) -> dict[str, float]:
-    """Return exact match, named by the kind of problems, by the rule if it is not the recipe's, and by sizes if axes
-    differ."""
+def _name_score(row: Row, run: RunFolder) -> dict[str, float]:
+    """Return a row's exact match under a name made of the kind of problems; of the stopping rule, unless it is the
+    recipe's; and of the sizes, if they differ between axes."""
     name = "exact match/" + row["problems"]
     if row["stopping"] != run.outline.stopping:
         name += f" {row['stopping']}"

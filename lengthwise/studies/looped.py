@@ -10,10 +10,7 @@ from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.recipes.window import FORMS
 
 TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
-LATE = (
-    "multiplication",
-    "unique-set",
-)  # tasks whose most confident loop is searched up to 30 loops beyond the planned ones
+LATE = ("multiplication", "unique-set")  # tasks where MaxConfidence searches up to 30 loops beyond the planned ones
 
 OURS = "looped"
 OWN = (OURS, "fop-loop-adaptive")  # the main method of figures: the first that is present

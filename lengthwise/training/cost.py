@@ -28,7 +28,7 @@ from lengthwise.experiment.resources import SPEED, estimate_training, parameters
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.cpu import describe_choice
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.folder import keep_operations, read_operations
+from lengthwise.runs.folder import cache_operations, read_operations
 from lengthwise.training.arithmetic import Matmul, computation_settings
 from lengthwise.training.loop import prepare_steps
 from lengthwise.training.trainer import Trainer
@@ -141,7 +141,7 @@ def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None
         known[key] = operations(recipe)
     line.update(len(new))
     if new:
-        keep_operations({key: known[key] for key in new})
+        cache_operations({key: known[key] for key in new})
     return {key: known[key] for key in found}
 
 

@@ -30,7 +30,7 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     folder = weights_folder(run)
     about, own = RunFolder(folder).about(), read_recipe(folder)
     fits = type(own.optimizer) is type(recipe.optimizer) and bool(own.ema) == bool(recipe.ema)
-    state = Run(folder, own).state(FINAL) if fits else None
+    state = Run(folder, own).load_state(FINAL) if fits else None
     found = state or {"model": load(run).model.state_dict()}
     try:
         recipe.build().load_state_dict(found["model"])
@@ -49,7 +49,7 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     they have changed."""
     folder = weights_folder(parent.run)
     own = read_recipe(folder)
-    found = Run(folder, own).state(FINAL) if parent.state else {"model": load(parent.run).model.state_dict()}
+    found = Run(folder, own).load_state(FINAL) if parent.state else {"model": load(parent.run).model.state_dict()}
     if found is None or (digest := digest_of(found)) != parent.digest:
         changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
         raise UsageError(f"{parent.run}: these are not the weights that this run continues from: {changed}")

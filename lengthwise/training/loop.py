@@ -80,7 +80,7 @@ def train(
             with computation_settings(threads), stop_signal() as should_stop, prefetch_batches([trainer]):
                 return _train_in_other_process(trainer, where, should_stop)
         run = Run.of(recipe, where)
-        run.hold_code(trainer.model)
+        run.record_code(trainer.model)
         alone = nullcontext() if run.done else run.locked(wait=wait)
         with ExitStack() as held:
             with trainer.clock.exclude():  # without the time spent waiting for another process
@@ -89,7 +89,7 @@ def train(
             should_stop = held.enter_context(stop_signal())
             held.enter_context(send_to_trackers(run, track, shown.note))
             if run.done:  # another process finished it, or this run was killed just before it cleaned up
-                run.forget_state()
+                run.remove_state()
                 processes.broadcast(None)
                 return run
             with record_divergence(run), prefetch_batches([trainer]):

@@ -22,7 +22,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import State
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
-from lengthwise.runs.run import from_torchrun
+from lengthwise.runs.run import is_torchrun_process
 
 
 class Processes:
@@ -125,12 +125,12 @@ def join_processes(device: torch.device) -> Iterator[Processes]:
 
 def process_count() -> int:
     """Return the number of processes that torchrun has started; 1 without it."""
-    return int(os.environ["WORLD_SIZE"]) if from_torchrun() else 1
+    return int(os.environ["WORLD_SIZE"]) if is_torchrun_process() else 1
 
 
 def is_follower() -> bool:
     """Return whether this is one of torchrun's processes, and not the first."""
-    return from_torchrun() and os.environ["RANK"] != "0"
+    return is_torchrun_process() and os.environ["RANK"] != "0"
 
 
 @contextmanager

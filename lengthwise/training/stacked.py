@@ -90,7 +90,7 @@ def train_stacked(
         left = [run for run in runs if not run.done]
         for run in runs:
             if run.done:
-                run.forget_state()
+                run.remove_state()
             else:
                 entered.enter_context(send_to_trackers(run, track, shown.note))
         entered.enter_context(computation_settings(threads))
@@ -99,7 +99,7 @@ def train_stacked(
             settings: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
             seeds = [Member(run, Trainer(run.recipe, at, **settings)) for run in left]
             for one in seeds:
-                one.run.hold_code(one.trainer.model)
+                one.run.record_code(one.trainer.model)
             stack = Stack(seeds, shown, graphs=graphs and is_worthwhile(at) and not reason)
             with prefetch_batches([one.trainer for one in seeds]):
                 _train(stack, should_stop, save_every)

@@ -28,7 +28,7 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
 from lengthwise.runners import Runner
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.run import FINAL, Run, check_kept, commit, rename_parameters, save
+from lengthwise.runs.run import FINAL, Run, check_storable, commit, rename_parameters, save
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, step_precision
 from lengthwise.training.choice import RunnerChoice
@@ -209,11 +209,11 @@ class Trainer:
 
     def write_final_files(self, run: Run, *, keep_state: bool = False) -> None:
         """Write the final files. The weights are last: their file marks the run as done."""
-        run.describe(self.about())
+        run.write_about(self.about())
         if keep_state:
             run.save_state(self.state(), FINAL)
         save(run.folder, self.recipe, self.watching.weights_of(self.model_to_evaluate()))
-        run.forget_state()
+        run.remove_state()
 
     def is_report_due(self) -> bool:
         """Return whether a report is due after this step."""
@@ -301,7 +301,7 @@ class Trainer:
     def restore(self, run: Run) -> list[str]:
         """Load the run's checkpoint, if there is one, and drop metrics logged after it; return notes for the user.
         Raises UsageError if the checkpoint does not fit this recipe."""
-        state, before = run.state(), self.environment()
+        state, before = run.load_state(), self.environment()
         if state:
             known = rehearse(self.recipe, self.device, self.matmul).full_state()  # may raise errors of the recipe
             try:
@@ -312,7 +312,7 @@ class Trainer:
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
         elif self.recipe.parent:
             self._load_parent(self.recipe.parent)
-        run.drop_rows_after("metrics", self.step)
+        run.remove_rows_after("metrics", self.step)
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
         self.last = losses[-1] if losses else self.last
@@ -372,7 +372,7 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> T
         trainer = Trainer(shrink(recipe), device, matmul=matmul)
         causality.check(trainer.model, recipe, [recipe.tops])
         data.check_training(recipe)
-        check_kept(trainer.model.state_dict())
+        check_storable(trainer.model.state_dict())
         trainer.advance()
         trainer.step, trainer.passed = recipe.steps - 1, recipe.lengths.top
         trainer.advance()

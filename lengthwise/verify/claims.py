@@ -1,4 +1,4 @@
-"""Compare what a folder of weights claims with measurements: scores, number of parameters, training lengths."""
+"""Compare the claims in a folder of weights with measurements: scores, number of parameters, training lengths."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Claims:
     outline: RunOutline | None = None
 
 
-def claims_of(folder: Path) -> Claims:
+def read_claims(folder: Path) -> Claims:
     """Read the claims in a folder's scores.jsonl, scores.csv and about.json. Raises UsageError if one of them is
     damaged."""
     run, table = RunFolder(folder), folder / "scores.csv"
@@ -67,23 +67,23 @@ def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> It
         yield f"scores are of other weights ({', '.join(sorted(others))}; these are {own})"
 
 
-def find_refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int) -> tuple[list[str], int]:
-    """Return the claims that are significantly better than measured, and the number of claims compared. A few of the
-    claims that ``measured`` does not cover are drawn and measured here."""
+def find_refuted_claims(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int) -> tuple[list[str], int]:
+    """Return the claims that are significantly better than the measured scores, and the number of claims compared.
+    Some claims that ``measured`` does not cover are drawn at random and measured here."""
     own = [row for row in claims.rows if row["stopping"] == weights.recipe.stopping.name]
     scores = {(tuple(row["sizes"]), row["problems"]): row for row in measured}
-    unknown = [row for row in own if _key(row) not in scores]
+    unknown = [row for row in own if _score_key(row) not in scores]
     drawn = Random(derive_seed(seed, "claims")).sample(unknown, min(DRAWN, len(unknown)))
     for row in drawn:
         recipe, sizes = weights.recipe, [tuple(row["sizes"])]
         with suppress(UsageError):  # there are no such problems
             if estimate_evaluation(recipe, sizes, PROBLEMS, [recipe.stopping]).seconds <= LONG:
                 (score,) = evaluate(weights, sizes, samples=PROBLEMS, kind=row["problems"], seed=seed)
-                scores[_key(row)] = score.row()
-    compared = [row for row in own if _key(row) in scores]
+                scores[_score_key(row)] = score.row()
+    compared = [row for row in own if _score_key(row) in scores]
     refuted = []
     for row in compared:
-        score = scores[_key(row)]
+        score = scores[_score_key(row)]
         low, _ = wilson(row["exact"], trials(row), SURE)
         _, high = wilson(score["exact"], trials(score), SURE)
         if low > high:
@@ -93,5 +93,5 @@ def find_refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed
     return refuted, len(compared)
 
 
-def _key(row: Row) -> tuple[tuple[int, ...], str]:
+def _score_key(row: Row) -> tuple[tuple[int, ...], str]:
     return tuple(row["sizes"]), row["problems"]

@@ -27,17 +27,17 @@ DRAWS = 3  # draws per perturbation
 TIMES = 3  # number of times problems are answered, to test for determinism
 
 
-def shuffled(tensor: Tensor, draw: Generator) -> Tensor:
+def shuffle_values(tensor: Tensor, draw: Generator) -> Tensor:
     """Shuffle a tensor's values."""
     return tensor.flatten()[torch.randperm(tensor.numel(), generator=draw)].view_as(tensor)
 
 
-def noisy(tensor: Tensor, draw: Generator) -> Tensor:
+def add_noise(tensor: Tensor, draw: Generator) -> Tensor:
     """Add noise as large as the tensor's root mean square."""
     return tensor + torch.randn(tensor.shape, generator=draw) * _root_mean_square(tensor)
 
 
-def jittered(tensor: Tensor, draw: Generator) -> Tensor:
+def add_tiny_noise(tensor: Tensor, draw: Generator) -> Tensor:
     """Add noise far too small to affect a genuine answer."""
     return tensor + torch.randn(tensor.shape, generator=draw) * TINY * _root_mean_square(tensor)
 
@@ -80,19 +80,20 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
 
 
 def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
-    """Return the results of the unchanged weights, and with weights ``shuffled``, ``noisy`` and ``jittered``. Several
-    draws are made of each; the best is kept where the model should fail, the worst where it should not."""
+    """Return the results of the unchanged weights, and of weights that are "shuffled", "noisy" and "jittered". Of
+    several draws of each, return the best result where the model should fail, and the worst where it should not."""
     found = {"as it is": measure_answers(weights, problems)}
-    for change, chosen in ((shuffled, max), (noisy, max), (jittered, min)):
+    changes = ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", add_tiny_noise, min)
+    for name, change, chosen in changes:
         draws = []
         for number in range(DRAWS):
-            with change_parameters(weights.model, change, stream(seed, "perturbed", change.__name__, number)):
+            with change_parameters(weights.model, change, stream(seed, "perturbed", name, number)):
                 draws.append(measure_answers(weights, problems))
-        found[change.__name__] = chosen(draws, key=lambda one: (one.exact, -one.loss))
+        found[name] = chosen(draws, key=lambda one: (one.exact, -one.loss))
     return found
 
 
-def chance(problems: Problems) -> float:
+def chance_score(problems: Problems) -> float:
     """Return the exact match of always giving the most frequent answer."""
     answer = torch.cat([problems.answer_length[:, None], problems.answer], 1)
     return float(answer.unique(dim=0, return_counts=True)[1].max()) / len(problems)
@@ -104,7 +105,7 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
     batch = recipe.layout.write(problems, recipe.task)
     before, unused = _logits(weights, batch), []
     for number, (name, _) in enumerate(model.named_parameters()):
-        with change_parameters(model, noisy, stream(seed, "unused", number), only=name):
+        with change_parameters(model, add_noise, stream(seed, "unused", number), only=name):
             after = _logits(weights, batch)
         if not ((after - before).abs() > MOVED * (1 + before.abs().max())).any() and bool(after.isfinite().all()):
             unused.append(name)
@@ -118,10 +119,10 @@ def _logits(weights: Weights, batch: Batch) -> Tensor:
     return choose(weights.model).last(batch.inputs, loops, batch.loss_mask).cpu().double()
 
 
-def count_unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
-    """Count the problems whose answer differs when they are answered again; and when they are answered in reverse
-    order, in two halves. The second count may include answers that rounding decides. It is 0 for rules that choose for
-    several rows, whose answers depend on the batch."""
+def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, int]:
+    """Count the problems whose answer changes when they are answered again, and when they are answered in reverse order
+    in two halves. The second count may include answers that rounding decides. It is 0 for stopping rules that choose
+    for several rows, since answers then depend on the batch."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
     first, *others = [_predict(weights, batch, seed) for seed in range(TIMES)]

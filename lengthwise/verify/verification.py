@@ -1,4 +1,4 @@
-"""Verify weights from a third party: count what is claimed, and measure answers to fresh problems.
+"""Verify weights from a third party: compare them with their claims, and measure answers to fresh problems.
 
 ``verify`` returns a record of checks. Each check has a verdict: ``passed``, ``exposed``, or ``open`` if it is
 inconclusive. A digest of the record shows whether it was changed.
@@ -53,8 +53,13 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Weights
 from lengthwise.training.loop import train
-from lengthwise.verify.claims import Claims, find_contradictions, find_refuted
-from lengthwise.verify.perturbation import chance, count_unsteady, find_unused_parameters, measure_perturbed
+from lengthwise.verify.claims import Claims, find_contradictions, find_refuted_claims
+from lengthwise.verify.perturbation import (
+    chance_score,
+    count_changed_answers,
+    find_unused_parameters,
+    measure_perturbed,
+)
 
 SAMPLES = 1000  # uniform problems per size
 STRUCTURED = 0.4  # problems per family, relative to ``samples``: 400 by default, while 381, all right, suffice for .99
@@ -124,7 +129,7 @@ def verify(
     return {
         "about": _describe_verification(weights, seed, files or {}),
         "parameters": parameters,
-        "operations": {size_text(at): operations(weights, at) for at in asked if at not in left_out},
+        "operations": {size_text(at): count_operations(weights, at) for at in asked if at not in left_out},
         "checks": [asdict(check) for check in checks],
         "longest": longest and size_text(longest),
         "longest_uniform": uniform and size_text(uniform),
@@ -187,24 +192,24 @@ def file_digest(path: Path) -> str:
 
 
 def _check_weights(
-    weights: Weights, claims: Claims, asked: Sequence[tuple[int, ...]], parameters: int
+    weights: Weights, claims: Claims, sizes: Sequence[tuple[int, ...]], parameters: int
 ) -> Iterator[Check]:
     wrong = list(find_contradictions(claims, weights, parameters))
     yield Check("stated facts", "exposed" if wrong else "passed", "; ".join(wrong) or "as stated in its files")
     buffers = sum(value.numel() for value in weights.model.buffers())
     numbers = f"{parameters:,} counted" + (f", and {buffers:,} numbers in buffers" if buffers else "")
     yield Check("parameters", "exposed" if buffers > parameters else "passed", numbers)
-    count = operations(weights, least := min(asked, key=max))
+    count = count_operations(weights, least := min(sizes, key=max))
     done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
     yield Check("operations", "passed" if count else "exposed", done if count else "no matrix products")
     kinds = {type(part) for part in (*nested_parts(weights.recipe), *weights.model.modules())}
     own = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind))
     finding = f"code outside the package: {', '.join(own)}" if own else "a recipe of the package's parts, no code"
     yield Check("recipe track", "exposed" if own else "passed", finding)
-    yield _check_training(weights.recipe, asked, claims)
+    yield _check_training(weights.recipe, sizes, claims)
 
 
-def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
+def count_operations(weights: Weights, sizes: tuple[int, ...]) -> int:
     """Return the floating-point operations in matrix products for one answer after the planned loops, with the plain
     runner; a multiply–add counts as two."""
     recipe, model = weights.recipe, weights.model
@@ -216,7 +221,7 @@ def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
     return counter.get_total_flops()
 
 
-def _check_training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) -> Check:
+def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Claims) -> Check:
     """Check that training draws nothing longer than the recipe's training lengths, and that some requested or claimed
     size is longer than these."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
@@ -225,7 +230,7 @@ def _check_training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Cl
     finding = f"drew problems of up to {size_text(most)}; its recipe says {size_text(tops)}"
     if not within_training_sizes(most, tops):
         return Check("training lengths", "exposed", finding)
-    if all(within_training_sizes(at, tops) for at in [*asked, *(row["sizes"] for row in claims.rows)]):
+    if all(within_training_sizes(at, tops) for at in [*sizes, *(row["sizes"] for row in claims.rows)]):
         return Check("training lengths", "exposed", f"{finding}; no longer size was measured or claimed")
     return Check("training lengths", "passed", finding)
 
@@ -234,7 +239,7 @@ def _check_training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Cl
 
 
 def _check_determinism(weights: Weights, problems: Problems) -> Check:
-    again, apart = count_unsteady(weights, problems)
+    again, apart = count_changed_answers(weights, problems)
     count = len(problems)
     if again:
         return Check("deterministic", "exposed", f"{again} of {count} answers differ when asked again")
@@ -252,7 +257,7 @@ def _check_context(weights: Weights) -> Check:
 
 def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Check that answers depend on the weights, and on all of them."""
-    found, luck = measure_perturbed(weights, problems, seed), chance(problems)
+    found, luck = measure_perturbed(weights, problems, seed), chance_score(problems)
     whole = found["as it is"]
     worst = max((found["shuffled"], found["noisy"]), key=lambda one: (one.exact, -one.loss))
     how = "with shuffled or noisy weights"
@@ -276,7 +281,7 @@ def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterato
 
 
 def _measure_scores(
-    weights: Weights, asked: Sequence[tuple[int, ...]], seed: int, samples: int, minutes: float, line: ProgressLine
+    weights: Weights, sizes: Sequence[tuple[int, ...]], seed: int, samples: int, minutes: float, line: ProgressLine
 ) -> tuple[list[Row], list[tuple[int, ...]]]:
     """Return exact match on fresh problems by size, and the sizes that would take too long. Families are measured only
     up to the first size that is not solved, since they cannot change the result beyond it."""
@@ -284,7 +289,7 @@ def _measure_scores(
     end, rate = clock() + 60 * minutes, 0.0
     few, names = max(1, round(STRUCTURED * samples)), len(recipe.task.families)
     rows = [score.row() for score in evaluate_families(weights, short_sizes(recipe, few), samples=few, seed=seed)]
-    ordered = sorted(dict.fromkeys(asked), key=lambda at: (max(at), at))
+    ordered = sorted(dict.fromkeys(sizes), key=lambda at: (max(at), at))
     for number, at in enumerate(ordered):
         solving = longest_certain_size(rows) == (ordered[number - 1] if number else longest_certain_size(rows))
         due = samples + few * names * solving
@@ -300,9 +305,9 @@ def _measure_scores(
 
 
 def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
-    """Return the score: the largest size that is solved, as are all smaller ones. A size is solved if the lower ends of
-    the 95 % intervals of exact match, on uniform problems and on each family, are at least .99; if all problems of a
-    size were measured, exact match itself counts.
+    """Return the largest size that is solved together with all smaller sizes. A size is solved if the lower ends of the
+    95 % intervals of exact match, on uniform problems and on each family, are at least .99; if all problems of a size
+    were measured, exact match itself counts.
 
     This is stricter than a score card's longest size. The score card compares the families' exact match itself with
     .99, because it has only a hundred problems of each, and tolerates unsolved sizes within the training range.
@@ -320,7 +325,7 @@ def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
 
 
 def _check_claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
-    wrong, count = find_refuted(claims, rows, weights, seed)
+    wrong, count = find_refuted_claims(claims, rows, weights, seed)
     if not count:
         finding = f"none of {len(claims.rows)} claims could be tested" if claims.rows else "no scores are claimed"
         return Check("claimed scores", "open", finding)
@@ -343,15 +348,15 @@ def _check_attack(found: Row, refused: str) -> Check:
 
 
 def compare_retrained(
-    weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **how: Any
+    weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **options: Any
 ) -> Check:
-    """Train the recipe of these weights and compare. The check passes if the weights are the same, or no score on
-    uniform problems in ``rows`` is refuted by the retrained ones: another processor or version of torch may change the
-    last bits. ``how`` are further arguments of ``train``, such as ``threads``."""
+    """Train the recipe of these weights again and compare. The check passes if the weights are equal, or if the
+    retrained weights refute no score on uniform problems in ``rows``: another processor or version of torch may change
+    the last bits. ``options`` are further arguments of ``train``, such as ``threads``."""
     name = "retraining"
     with tempfile.TemporaryDirectory() as folder:
         try:
-            run = train(weights.recipe, Path(folder) / "run", progress=progress, **how)
+            run = train(weights.recipe, Path(folder) / "run", progress=progress, **options)
             again = run.weights(weights.device)
         except Diverged as error:
             return Check(name, "exposed", f"training its recipe failed: {error}")
@@ -361,6 +366,6 @@ def compare_retrained(
     again = replace(again, name=weights.name)
     sizes = [tuple(row["sizes"]) for row in uniform]
     measured = [score.row() for score in evaluate(again, sizes, samples=RETRAINED, seed=seed)]
-    wrong, count = find_refuted(Claims(uniform), measured, again, seed)
+    wrong, count = find_refuted_claims(Claims(uniform), measured, again, seed)
     summary = f"different weights; retrained ones score worse at {len(wrong)} of {count} sizes"
     return Check(name, "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import lengthwise as lw
-from lengthwise.api.replicates import module_of_seed
+from lengthwise.api.replicates import build_replicate
 from lengthwise.cli import entry
 from lengthwise.report import by_recipe
 
@@ -49,7 +49,7 @@ def test_each_seed_has_weights_and_problems_of_its_own_and_one_recipe():
 
 def test_weights_are_drawn_as_the_class_draws_them():
     for module in (nn.GRU(4, 5), nn.MultiheadAttention(8, 2), nn.TransformerEncoderLayer(8, 2, 16)):
-        first, again, other = (module_of_seed(module, seed) for seed in (1, 1, 2))
+        first, again, other = (build_replicate(module, seed) for seed in (1, 1, 2))
         assert same(first, again) and not same(first, other)
         for name, value in first.named_parameters():
             if name.endswith("bias") and value.dim() == 1 and "attn" in name:
@@ -94,7 +94,7 @@ def test_scores_are_kept_once_and_where_they_can_be(replicates):
     lw.evaluate(replicates[0], [20, 40], samples=6, save=True, quiet=True)
     assert replicates[0].rows("scores") == rows
     for wrong in (Net(), "looped-parity"):
-        with pytest.raises(lw.UsageError, match=r"save: scores are kept in a run's folder|there is no such run"):
+        with pytest.raises(lw.UsageError, match=r"save: .* is not a run, in whose folder|there is no such run"):
             lw.evaluate(wrong, [2], task="parity" if isinstance(wrong, Net) else None, save=True, quiet=True)
 
 

@@ -25,7 +25,7 @@ from lengthwise.api import catalog
 from lengthwise.ask import asking, client
 from lengthwise.ask.client import Key, read_reply
 from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import ALONE, Inquiry, is_leniently_right, items, judge
+from lengthwise.ask.inquiry import ALONE, Inquiry, draw_items, is_leniently_right, judge
 from lengthwise.base import signals
 from lengthwise.base.fields import part_classes
 from lengthwise.base.types import UsageError, wilson
@@ -336,7 +336,7 @@ def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
     )
     problems = evaluation_problems(recipe, (size,), 50, seed=0, kind="natural")
     shown = [recipe.task.to_text(row[:end]) for row, end in zip(problems.prompt, problems.prompt_length, strict=True)]
-    assert [item.prompt for item in items(inquiry, [(size,)], 50)] == shown
+    assert [item.prompt for item in draw_items(inquiry, [(size,)], 50)] == shown
     assert min(map(len, shown)) >= (5 if size > 4 else 2)
 
 

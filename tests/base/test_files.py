@@ -27,7 +27,7 @@ from lengthwise.cli.sweep import _record_sweep
 from lengthwise.jobs.axes import Axis
 from lengthwise.jobs.search import Search
 from lengthwise.report.publish import publish, publish_distribution
-from lengthwise.runs.folder import Folder, RunFolder, keep_operations
+from lengthwise.runs.folder import Folder, RunFolder, cache_operations
 from lengthwise.runs.run import Run, load, save
 from lengthwise.runs.tracking import TensorBoard, Tracker, Wandb
 from lengthwise.verify.verification import read_record as read_verification
@@ -64,7 +64,7 @@ def search(folder):
 
 def operations(folder):
     """They are kept where they can be: a report does without them."""
-    keep_operations({"id": 1.0})
+    cache_operations({"id": 1.0})
     raise lw.UsageError
 
 
@@ -82,9 +82,9 @@ WRITERS = {
     "config.json": lambda folder: save(folder, RECIPE, {}),
     "model.safetensors": lambda folder: save(folder, RECIPE, {}),
     "state.pt": lambda folder: Run(folder, RECIPE).save_state({}),
-    "about.json": lambda folder: Run(folder, RECIPE).describe({"parameters": 1}),
+    "about.json": lambda folder: Run(folder, RECIPE).write_about({"parameters": 1}),
     "failed.json": lambda folder: RunFolder(folder).record_failure("reason"),
-    "code.json": lambda folder: Run(folder, RECIPE).hold_code(torch.nn.Linear(1, 1)),
+    "code.json": lambda folder: Run(folder, RECIPE).record_code(torch.nn.Linear(1, 1)),
     "tracked-tensorboard.json": track,
     ".lock": lock,
     ".owner": lock,
@@ -207,7 +207,7 @@ def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
     run = run_in(None)
     (tmp_path / "run").symlink_to(run.folder)
     with run.locked(), RunFolder(tmp_path / "run").locked():
-        run_in(tmp_path / "run").keep("scores", ROW)
+        run_in(tmp_path / "run").append_new("scores", ROW)
     assert len(run.rows("scores")) == 2 and run.folder.parent.resolve() == tmp_path / "disk"
 
 
@@ -313,7 +313,7 @@ def test_a_file_without_end_is_refused_at_once(name, tmp_path):
         "config.json": lambda: Run.open(run.folder),
         "about.json": run.about,
         "model.safetensors": lambda: load(run.folder),
-        "state.pt": run.state,
+        "state.pt": run.load_state,
     }
     path.touch()
     os.truncate(path, 2 * 10**12)  # it takes no room on the disk

@@ -51,9 +51,9 @@ def test_sources_and_imported_code_agree():
     systems = sources.systems()
     assert systems is not None, "run `make docs`"
     assert {name: about for one in systems for name, about in one.recipes.items()} == {
-        name: catalog.summary_of(function) for name, function in catalog._shipped_recipes().items()
+        name: catalog.read_summary(function) for name, function in catalog._shipped_recipes().items()
     }
-    assert sources.studies() == {name: catalog.summary_of(function) for name, function in catalog.studies().items()}
+    assert sources.studies() == {name: catalog.read_summary(function) for name, function in catalog.studies().items()}
 
 
 def test_every_field_has_its_type_its_default_and_a_comment():
@@ -77,7 +77,7 @@ def test_changed_recipes_are_asked_themselves(tmp_path, monkeypatch):
     assert sources.systems() is None
     (tmp_path / "members.json").write_text(json.dumps({"files": {}, "families": {}}))
     assert sources.systems() is None
-    assert sum(len(one.recipes) for one in sources.systems(catalog.members())) == len(catalog._shipped_recipes())
+    assert sum(len(one.recipes) for one in sources.systems(catalog.family_members())) == len(catalog._shipped_recipes())
 
 
 def test_a_list_waits_for_nothing(tmp_path):

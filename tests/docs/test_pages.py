@@ -93,7 +93,7 @@ def test_quoted_commands_can_be_given(page, words, here):
     args = entry.parse([word for word in words if word not in ("...", "…")])
     for name in args.import_:
         if not is_problem_file(name):
-            catalog.add(importlib.import_module(name))
+            catalog.add_module(importlib.import_module(name))
     from_run = getattr(args, "from_", None)  # of whose recipe these are changes
     if args.verb in ("train", "show") and not getattr(args, "html", None) and not from_run:
         recipe = catalog.recipe(args.recipe, args.changes)

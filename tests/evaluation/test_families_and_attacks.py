@@ -434,7 +434,7 @@ def test_families_are_kept_size_by_size(monkeypatch):
             raise Crash
         keep(self, name, *rows)
 
-    monkeypatch.setattr(Folder, "keep", dying)
+    monkeypatch.setattr(Folder, "append_new", dying)
     with pytest.raises(Crash):
         main(["evaluate", str(run.folder), "--families", "--lengths", "8,9", "--samples", "20", "--quiet"])
     assert {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] == "palindrome"} == {(8,)}

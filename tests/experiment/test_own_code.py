@@ -178,9 +178,9 @@ def test_a_run_of_which_nothing_is_trained_yet_takes_the_code_as_it_is_now(write
     """As one that was killed before its first checkpoint."""
     one = recipe(write(SOURCE))
     run = Run.of(one)
-    run.hold_code(one.build())
+    run.record_code(one.build())
     changed = recipe(write(SOURCE.replace(*CHANGES[0])))
-    run.hold_code(changed.build())
+    run.record_code(changed.build())
     assert json.loads((run.folder / "code.json").read_text()) == hash_user_code(changed, changed.build())
     assert train(changed).done
 

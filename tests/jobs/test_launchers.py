@@ -20,7 +20,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.cli import entry, options
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.jobs import launchers, pool, ray_cluster, slurm
-from lengthwise.jobs.pool import JobPool, overview
+from lengthwise.jobs.pool import JobPool, summarize_runs
 
 SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 
@@ -66,8 +66,8 @@ def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, pic
     clock = Clock(picture)
     monkeypatch.setattr(fleet := object.__new__(JobPool), "poll", lambda: clock.now < 160, raising=False)
     monkeypatch.setattr(pool, "time", clock)
-    monkeypatch.setattr(pool, "overview", clock.draw)
-    pool.follow(fleet, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
+    monkeypatch.setattr(pool, "summarize_runs", clock.draw)
+    pool.show_progress(fleet, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
     assert least <= clock.pictures <= most
 
 
@@ -145,7 +145,7 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
     monkeypatch.setenv("TERM", "")
     monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL, "--lengths", "4", "--samples", "2"])
     shown, read = [], []
-    monkeypatch.setattr(pool, "overview", lambda *asked: shown.append(overview(*asked)) or shown[-1])
+    monkeypatch.setattr(pool, "summarize_runs", lambda *asked: shown.append(summarize_runs(*asked)) or shown[-1])
     monkeypatch.setattr(many_runs.Run, "clear_cache", lambda run: read.append(run.folder))
     assert many_runs.study(30, tmp_path, slots=10, seconds=0.1)["per_run_s"] < 1
     text = io.StringIO()

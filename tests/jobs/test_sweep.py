@@ -16,7 +16,7 @@ from lengthwise.cli import sweep as verb
 from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.jobs.axes import Axis, grid, parse
+from lengthwise.jobs.axes import Axis, grid_points, parse_axes
 from lengthwise.jobs.search import Search
 from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
 from lengthwise.runs.run import Run
@@ -37,7 +37,7 @@ def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, times, count, 
 
 def test_no_value_leaves_its_range():
     assert Axis.parse("ema=0.999..0.99999:3").values == ("0.999", "0.9995", "0.99999")
-    assert Axis.parse("ema=0.999..0.99999").text(0.99998) == "0.99998"
+    assert Axis.parse("ema=0.999..0.99999").format_value(0.99998) == "0.99998"
     assert Axis.parse("x=0.123456789012..0.2:2").values == ("0.123456789012", "0.2")
     assert all(
         0.99999999991 <= float(text) <= 0.99999999999 for text in Axis.parse("x=0.99999999991..0.99999999999:3").values
@@ -47,9 +47,9 @@ def test_no_value_leaves_its_range():
 
 
 def test_a_grid_has_every_combination_once():
-    axes, rest = parse(["a.b=1,2,2", "c=(8,12),(9,)", "d=1..3:3", "e=5", "f=(1,2)"])
+    axes, rest = parse_axes(["a.b=1,2,2", "c=(8,12),(9,)", "d=1..3:3", "e=5", "f=(1,2)"])
     assert rest == ["e=5", "f=(1,2)"]
-    points = list(grid(axes))
+    points = list(grid_points(axes))
     assert len(points) == 2 * 2 * 3 == len({json.dumps(point) for point in points})
     assert points[0] == {"a.b": "1", "c": "(8,12)", "d": "1"}
 
@@ -69,7 +69,7 @@ def test_a_grid_has_every_combination_once():
 )
 def test_what_cannot_be_swept_is_said(words, said):
     with pytest.raises(UsageError, match=said):
-        list(grid(parse(words)[0]))
+        list(grid_points(parse_axes(words)[0]))
 
 
 def test_no_recipe_is_chosen_by_its_tests():
@@ -145,7 +145,7 @@ def made(untyped, monkeypatch):
             pass
 
     monkeypatch.setattr(verb, "JobPool", Made)
-    monkeypatch.setattr(verb, "follow", lambda *_, **__: None)
+    monkeypatch.setattr(verb, "show_progress", lambda *_, **__: None)
     monkeypatch.setattr(verb, "rehearse", lambda *_: None)
     return trained, kill_after
 

@@ -125,7 +125,7 @@ def test_a_family_s_members_are_recipes_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog, "_OWN", {})
     (tmp_path / "a_family_of_ours.py").write_text(FAMILY)
     shipped_ones = set(catalog.recipes())
-    catalog.add(importlib.import_module("a_family_of_ours"))
+    catalog.add_module(importlib.import_module("a_family_of_ours"))
     found = catalog.recipes()
     assert set(found) - shipped_ones == {"our-0", "our-1", "our-2"}
     assert found["our-2"].__doc__ == "Several of a kind."

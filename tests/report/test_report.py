@@ -238,7 +238,7 @@ def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_di
 def test_a_card_has_a_row_per_recipe_over_its_seeds():
     runs = [scored(recipe(seed=seed), (16, share, MANY)) for seed, share in enumerate((1.0, 0.4, 1.0))]
     for run, seconds in zip(runs, (30.0, 90.0, 60.0), strict=True):
-        run.describe({"parameters": 1234, "cpu_s": seconds, "wall_s": seconds})
+        run.write_about({"parameters": 1234, "cpu_s": seconds, "wall_s": seconds})
     bare = scored(recipe("other", task=Addition()), ((8, 8), 1.0, MANY))
     first, second = score_card([*runs, bare], {runs[0].outline.seedless_id: 2e9})
     assert first == {
@@ -791,7 +791,7 @@ def watched(name, seed, parameters, losses, within=None, beyond=None, **changes)
     natural = [(size, share, {"problems": "natural"}) for size, share in sizes if share is not None]
     run = scored(part, (TOP, 0.1), *natural)
     run.append("metrics", *({"step": 10 * i, "validation_loss": loss} for i, loss in enumerate(losses, 1)))
-    run.describe({"parameters": parameters, "cpu_s": 60.0, "wall_s": 70.0})
+    run.write_about({"parameters": parameters, "cpu_s": 60.0, "wall_s": 70.0})
     return run
 
 

@@ -247,7 +247,7 @@ def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
         step(*given), next(came) == 5 and os.kill(os.getpid(), signal.SIGTERM))[0])  # fmt: skip
     with pytest.raises(Interrupted, match="stopped at step 3; "):  # two rehearsed, and the one behind first
         train_stacked(recipes)
-    assert Run.locate(recipes[1]).state()["step"] == 3
+    assert Run.locate(recipes[1]).load_state()["step"] == 3
     for recipe, whole in zip(recipes, ends, strict=True):
         run = train(recipe)
         assert run.about()["resumed"][-1] == {"step": 3, "stacked": "2"}

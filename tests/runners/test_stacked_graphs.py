@@ -186,7 +186,7 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     monkeypatch.setattr(stacked, "advance", stopping)
     with pytest.raises(lw.Interrupted, match="stopped at step 3"):
         train_stacked(recipes)
-    model = Run.locate(recipes[0]).state()["model"]
+    model = Run.locate(recipes[0]).load_state()["model"]
     assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in model.values())
     assert [outcome(run) for run in train_stacked(recipes)] == [outcome(run) for run in whole]
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "without"))

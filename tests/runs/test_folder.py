@@ -27,7 +27,7 @@ def run():
     score = Score("multiplication", run.folder.name, recipe.stopping.name, "uniform", (2, 2), 500, 1.0, 1.0, 1.0, 4.0)
     run.append("scores", score.row() | {"seed": 0})
     run.append("metrics", *({"step": step, "loss": 1 / step} for step in (1, 2)))
-    run.describe({"parameters": 9, "cpu_s": 1.0, "wall_s": 1.0})
+    run.write_about({"parameters": 9, "cpu_s": 1.0, "wall_s": 1.0})
     return run
 
 
@@ -127,11 +127,11 @@ def test_rows_that_are_kept_one_by_one_are_not_read_again_for_each(run, monkeypa
     (first,) = run.rows("scores")
     rows = [{**first, "seed": seed} for seed in range(30)]
     for row in [*rows, *rows]:
-        run.keep("scores", row)
+        run.append_new("scores", row)
     assert run.rows("scores") == rows and len(reads) == 2, "the first look reads, and this one"
     others = [{**first, "weights": name} for name in names]
     RunFolder(run.folder).append("scores", *others)
-    run.keep("scores", others[0], rows[3])
+    run.append_new("scores", others[0], rows[3])
     assert run.rows("scores") == [*rows, *others], "what another process appended is known"
 
 
@@ -146,8 +146,8 @@ def test_a_row_that_another_process_appends_meanwhile_is_not_kept_twice(run, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "append", late)
-        run.keep("scores", own)
-    run.keep("scores", other, own)
+        run.append_new("scores", own)
+    run.append_new("scores", other, own)
     assert run.rows("scores") == [first, other, own]
 
 

@@ -16,7 +16,7 @@ from lengthwise.base.results import Score
 from lengthwise.report.card import model_card
 from lengthwise.runs import hub
 from lengthwise.runs.folder import SHIPPED
-from lengthwise.runs.hub import fetch, parse_place, push
+from lengthwise.runs.hub import fetch, parse_address, push
 from lengthwise.runs.run import Run, load
 
 http = pytest.importorskip("huggingface_hub.utils._http", reason="the extra `hub` is not installed")
@@ -288,6 +288,6 @@ def test_a_card_calls_no_family_that_was_measured_alone_the_worst():
 
 
 def test_a_place_is_written_one_way():
-    assert parse_place("hf:u/name@v1.0") == ("u/name", "v1.0") and parse_place("u/name") == ("u/name", None)
+    assert parse_address("hf:u/name@v1.0") == ("u/name", "v1.0") and parse_address("u/name") == ("u/name", None)
     with pytest.raises(UsageError, match="newest revision"):
         push(SOURCE, "u/name@v1", "")

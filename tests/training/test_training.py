@@ -712,7 +712,7 @@ def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
     assert run.rows("metrics") == rows
     run.append("metrics", {"step": 3})
     assert run.rows("metrics") == [*rows, {"step": 3}]
-    run.drop_rows_after("metrics", 1)
+    run.remove_rows_after("metrics", 1)
     assert run.rows("metrics") == rows[:2]
 
 

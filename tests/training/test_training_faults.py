@@ -122,7 +122,7 @@ def test_divergence_is_said_at_once_and_leaves_what_was_finite():
     assert not run.done
     for row in run.rows("metrics"):
         assert math.isfinite(row["loss"])
-    state = run.state()
+    state = run.load_state()
     assert state is None or all(tensor.isfinite().all() for tensor in state["model"].values())
 
 

@@ -24,9 +24,9 @@ from lengthwise.runs.folder import SHIPPED, list_shipped
 from lengthwise.runs.run import Run, Weights, load
 from lengthwise.training.loop import train
 from lengthwise.verify import claims, verification
-from lengthwise.verify.claims import Claims, claims_of
-from lengthwise.verify.perturbation import count_unsteady
-from lengthwise.verify.verification import longest_certain_size, operations, sign_record, verify
+from lengthwise.verify.claims import Claims, read_claims
+from lengthwise.verify.perturbation import count_changed_answers
+from lengthwise.verify.verification import count_operations, longest_certain_size, sign_record, verify
 
 SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
 
@@ -68,7 +68,7 @@ def pairs():
 @pytest.mark.parametrize("name", list_shipped())
 def test_shipped_weights_pass(name, monkeypatch):
     monkeypatch.undo()
-    found = verify(load(name), claims_of(SHIPPED / name), seconds=10)
+    found = verify(load(name), read_claims(SHIPPED / name), seconds=10)
     assert not [check for check in found["checks"] if check["verdict"] == "exposed"]
 
 
@@ -110,7 +110,7 @@ def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
 def test_operations_are_those_of_matrix_products():
     """A linear layer from 4 to 4 on a row of 6 bits, "=" and the answer: 2 · 4 · 4 for each position and loop."""
     module = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
-    assert operations(spoof(module), (6,)) == 2 * 4 * 4 * (6 + 2) * 2
+    assert count_operations(spoof(module), (6,)) == 2 * 4 * 4 * (6 + 2) * 2
 
 
 # Spoofs
@@ -225,14 +225,14 @@ def test_edited_files_are_exposed(tmp_path, pairs):
     about = json.loads((folder / "about.json").read_text())
     for change in ({"parameters": 4072}, {"outline": about["outline"] | {"steps": 60}}):
         write_json(folder / "about.json", about | change)
-        wrong += verification.find_contradictions(claims_of(folder), pairs, 40726)
+        wrong += verification.find_contradictions(read_claims(folder), pairs, 40726)
     assert wrong == ["4,072 parameters are claimed, there are 40,726", "steps 60 is claimed, the recipe says 6000"]
     write_json(folder / "about.json", about)
     row = claim(400, recipe=pairs.recipe)
     names = ["task", "stopping", "problems", "count", "exact", "token_accuracy", "loops", "low", "high"]
     text = ",".join(['"' + str(row[name]) + '"' for name in names])
     (folder / "scores.csv").write_text(f"weights,sizes,{','.join(names)}\nx,400,{text}\n")
-    assert max(row["sizes"][0] for row in claims_of(folder).rows) == 400
+    assert max(row["sizes"][0] for row in read_claims(folder).rows) == 400
 
 
 # Scores
@@ -325,14 +325,14 @@ def test_a_half_without_the_longest_rows_is_compared_all_the_same():
     weights = half_trained(PAIRS)
     task = weights.recipe.task
     rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
-    again, reverse = count_unsteady(weights, lw.Problems.join(rows))
+    again, reverse = count_changed_answers(weights, lw.Problems.join(rows))
     assert again == reverse == 0
 
 
 def test_global_generators_are_left_as_they_were():
     weights = half_trained(PAIRS)
     before = torch.get_rng_state(), random.getstate()
-    count_unsteady(weights, weights.recipe.task.parse("1+1"))
+    count_changed_answers(weights, weights.recipe.task.parse("1+1"))
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
 

@@ -14,7 +14,7 @@ from conftest import command
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry, items, judge, scores
+from lengthwise.ask.inquiry import Inquiry, draw_items, judge, score_replies
 from lengthwise.base.csv_files import read_csv
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
@@ -218,9 +218,9 @@ def test_loops_that_were_looked_at_twice_are_drawn_once(tmp_path):
 def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_path):
     inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.task("parity"))
     asked = InquiryRun.of(inquiry, tmp_path / "asked")
-    wanted = items(inquiry, [3], 2)
+    wanted = draw_items(inquiry, [3], 2)
     replies = {item.prompt: judge(inquiry.task, item.right, item.right) for item in wanted}
-    asked.keep_scores(scores(inquiry, wanted, replies))
+    asked.save_scores(score_replies(inquiry, wanted, replies))
     publish([], tmp_path / "results", inquiries=[asked])
     assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
     table = held((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
