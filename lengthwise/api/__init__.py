@@ -70,7 +70,8 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.objectives.segments import Segments
-from lengthwise.report.scored import Comparison, PooledComparison, Scores
+from lengthwise.report.pooled import PooledComparison
+from lengthwise.report.scored import Comparison, Scores
 from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain
 from lengthwise.runners.plain import detach, unroll
@@ -329,19 +330,22 @@ def compare(
 ) -> Comparison | PooledComparison:
     """Compare scores, or the scores that runs have saved.
 
-    Given lists of runs, or names of shipped weights, pool seeds by recipe: ``compare(runs, "looped-parity")`` prints a
-    table with the mean over seeds on uniform problems and the worst family, and has ``plot()``, ``savefig("x.pdf")``,
-    ``to_latex()``, ``frame()`` and ``rows()``.
+    Seeds are pooled by recipe if two of the given runs or folders differ only in their seeds, or if lists of runs or
+    names of shipped weights are given: ``compare(*runs)``, ``compare(runs, "looped-parity")``. The result prints a
+    table with the mean over seeds on uniform problems and the worst family, and the difference between each recipe's
+    mean and that of the first, with its 95 % interval over seeds (Welch's t) if both have two seeds or more.
 
-    Given two or more scores, runs or folders, show them side by side at the sizes and on the problems that all were
-    measured on, with the difference between the last and ``first`` and its 95 % interval, which is paired if
-    ``evaluate`` returned both for the same problems. The interval does not cover the spread between training seeds.
-    ``others`` are one or more.
+    Otherwise, and for scores that ``evaluate`` returned, ``first`` and one or more ``others`` stand side by side at the
+    sizes and on the problems that all were measured on, with the difference between the last and the first and its 95 %
+    interval over problems, which is paired if ``evaluate`` returned both for the same problems. The interval does not
+    cover the spread between training seeds.
+
+    Both results have ``rows()``, ``frame()``, ``plot()`` and ``savefig("x.pdf")``, the pooled one ``to_latex()`` too.
 
     Raises UsageError if the scores share no size or are of different tasks, or if a run has none.
     """
     things = [first, *others]
-    if any(needs_pooling(one) for one in things):
+    if needs_pooling(things):
         return compare_pooled(things)
     return Comparison([resolve_scores(one) for one in things])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 
@@ -16,7 +16,8 @@ from lengthwise.base.files import is_folder
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
-from lengthwise.report.scored import PooledComparison, Scores
+from lengthwise.report.pooled import PooledComparison
+from lengthwise.report.scored import Scores
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
 from lengthwise.runs.run import Run
 
@@ -74,25 +75,40 @@ def train_seeds(
     return runs if seeds is not None else runs[0]
 
 
-def needs_pooling(thing: object) -> bool:
-    """Return True for a list of runs, and for the name of shipped weights, whose seeds ``compare`` pools."""
-    several = isinstance(thing, list | tuple) and not isinstance(thing, Scores)
-    return several or (isinstance(thing, str) and thing in list_shipped() and not is_folder(runs_folder() / thing))
+def needs_pooling(things: Sequence[object]) -> bool:
+    """Return whether ``compare`` pools these runs by recipe: a list of runs or the name of shipped weights is among
+    them, or, where all are runs, two of them differ only in their seeds."""
+    if any(_is_list(one) or _is_shipped_name(one) for one in things):
+        return True
+    if not all(isinstance(one, Run | str | Path) for one in things):
+        return False
+    outlines = [_open(one).outline for one in things]
+    runs = {(one.seedless_id, one.seed, one.data_seed) for one in outlines}
+    return len(runs) > len({one.seedless_id for one in outlines})
 
 
-def compare_pooled(groups: Iterable[object]) -> PooledComparison:
+def compare_pooled(things: Iterable[object]) -> PooledComparison:
     """Pool runs, lists of runs and names of shipped weights by recipe."""
-    found: list[RunFolder] = []
-    for source in (part for one in groups for part in (one if isinstance(one, list | tuple) else [one])):
-        if isinstance(source, Run):
-            found.append(source)
-        elif isinstance(source, str) and source in list_shipped():
-            found.append(RunFolder(SHIPPED / source))
-        elif isinstance(source, str | Path):
-            found.append(RunFolder(run_path(source)))
-        else:
-            raise UsageError(
-                f"compare pools runs, their folders and shipped weights, not {quote_value(source)}; "
-                "keep scores in a run with lw.evaluate(run, …, save=True)"
-            )
-    return PooledComparison(found)
+    return PooledComparison([_open(one) for part in things for one in (part if _is_list(part) else [part])])
+
+
+def _is_list(thing: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(thing, list | tuple) and not isinstance(thing, Scores)
+
+
+def _is_shipped_name(thing: object) -> bool:
+    return isinstance(thing, str) and thing in list_shipped() and not is_folder(runs_folder() / thing)
+
+
+def _open(source: object) -> RunFolder:
+    """Return a run, or open the folder of a run or of shipped weights. Raises UsageError for anything else."""
+    if isinstance(source, Run):
+        return source
+    if isinstance(source, str) and source in list_shipped():
+        return RunFolder(SHIPPED / source)
+    if isinstance(source, str | Path):
+        return RunFolder(run_path(source))
+    raise UsageError(
+        f"compare pools runs, their folders and shipped weights, not {quote_value(source)}; "
+        "keep scores in a run with lw.evaluate(run, …, save=True)"
+    )

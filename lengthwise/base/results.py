@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Any
 
 from lengthwise.base.errors import UsageError
@@ -150,6 +152,33 @@ def wilson(share: float, count: float, z: float = NORMAL) -> tuple[float, float]
     low = 0.0 if share == 0 else max(0.0, (centre - spread) / scale)
     high = 1.0 if share == 1 else min(1.0, (centre + spread) / scale)
     return low, high
+
+
+def student_quantile(freedom: float, steps: int = 1_000) -> float:
+    """Return the quantile of Student's t of a 95 % interval, to three decimals, for 1 to 1,000 degrees of freedom,
+    which need not be whole. Raises ValueError below 1.
+
+    With t = √freedom · tan a, the density is proportional to cos(a)^(freedom − 1), which is summed over the angle a.
+    """
+    if freedom < 1:
+        raise ValueError(f"Student's t needs one degree of freedom or more, not {freedom}")
+    width = math.pi / 2 / steps
+    sums = [0.0, *accumulate(math.cos((step + 0.5) * width) ** (freedom - 1) for step in range(steps))]
+    wanted = 0.95 * sums[-1]
+    step = bisect_right(sums, wanted) - 1
+    angle = (step + (wanted - sums[step]) / (sums[step + 1] - sums[step])) * width
+    return math.sqrt(freedom) * math.tan(angle)
+
+
+def welch_interval(difference: float, errors: tuple[float, float], counts: tuple[int, int]) -> tuple[float, float]:
+    """Return Welch's (1947) 95 % interval of a ``difference`` of two means, from their standard errors and the
+    ``counts`` of values, two or more each. Raises ValueError if both standard errors are 0."""
+    first, second = (error**2 for error in errors)
+    if first + second == 0:
+        raise ValueError("Welch's interval needs values that differ")
+    freedom = (first + second) ** 2 / (first**2 / (counts[0] - 1) + second**2 / (counts[1] - 1))
+    margin = student_quantile(max(1.0, freedom)) * math.sqrt(first + second)
+    return difference - margin, difference + margin
 
 
 @dataclass(frozen=True)

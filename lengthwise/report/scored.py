@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,6 @@ from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import (
     Row,
-    Sizes,
     count_text,
     interval_notes,
     loops_notes,
@@ -25,7 +24,6 @@ from lengthwise.base.score_rows import (
     share_text,
     size_text,
 )
-from lengthwise.report import TRAINED, WORST, curves, scores_at_training_length, training_warnings
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -143,6 +141,10 @@ class Comparison(PrintedTable):
         """Draw exact match against length, with a line for each of the scores."""
         return _draw_scores(self.scores, self.names, title)
 
+    def savefig(self, path: str | Path, title: str | None = None) -> Path:
+        """Save the figure in the format of the file's extension, .png, .svg or .pdf; return its path."""
+        return save_figure(lambda: self.plot(title), path)
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         heads = ["size", "problems", *self.names, "difference", "95 % interval"]
         rows = [
@@ -241,6 +243,19 @@ def _draw_scores(scores: Sequence[Scores], names: Sequence[str], title: str | No
     return score_figure(folders, title)
 
 
+def save_figure(draw: Callable[[], Figure], path: str | Path) -> Path:
+    """Save the figure that ``draw`` returns, in the format of the path's extension; return the path. Raises UsageError
+    for another extension, before drawing."""
+    from lengthwise.report.style import KNOWN_FORMATS, save  # late: matplotlib is slow to import
+
+    target = to_path(path)
+    file_format = target.suffix.lstrip(".").lower()
+    if file_format not in KNOWN_FORMATS:
+        raise UsageError(f"{target}: a figure's file ends in .{', .'.join(KNOWN_FORMATS)}")
+    save(draw(), target.with_suffix(""), [file_format])
+    return target
+
+
 def _make_unique_names(scores: Sequence[Scores]) -> list[str]:
     """Return a unique name per score: the recipe's name, with seed, stopping rule or position if names repeat."""
     for tell in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}"):
@@ -255,99 +270,3 @@ def _make_unique_names(scores: Sequence[Scores]) -> list[str]:
 def to_data_frame(rows: Sequence[Row]) -> Any:
     """Return rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
     return import_library("pandas", "frame", "frame() needs pandas, which is not installed").DataFrame(rows)
-
-
-SHOWN = ("uniform", WORST)
-MOST = 8  # maximum number of size columns of a pooled comparison
-_ESCAPES = str.maketrans(
-    {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"–": "--", ">": "$>$", "<": "$<$", "\\": r"\textbackslash{}"}
-)
-
-
-class PooledComparison(PrintedTable):
-    """Mean exact match of several recipes over their seeds, on uniform problems and on the worst family.
-
-    A band spans the worst to the best seed, or the 95 % interval of a single seed. Raises UsageError without scores, or
-    for runs of different tasks.
-    """
-
-    title_above = False
-
-    def __init__(self, runs: Sequence[RunFolder]) -> None:
-        if len(tasks := dict.fromkeys(run.outline.task for run in runs)) > 1:
-            raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
-        self.runs = list(runs)
-        own = {run.outline.stopping for run in runs}
-        self.curves = [one for one in curves(runs) if one.problems in SHOWN and one.stopping in own]
-        if not self.curves:
-            raise UsageError("compare: no uniform problems were measured; lw.evaluate(run, …, save=True) measures them")
-
-    @property
-    def sizes(self) -> list[Sizes]:
-        """The sizes at which every recipe was measured on uniform problems; all measured sizes if they share none."""
-        measured = [{point.sizes for point in curve.points()} for curve in self.curves if curve.problems == "uniform"]
-        shared = set.intersection(*measured) if measured else set()
-        return sorted(shared or set().union(*measured))
-
-    def rows(self) -> list[Row]:
-        """Return a row per recipe, set of problems and size: the mean over seeds, its band, and the number of seeds."""
-        return [
-            {"recipe": curve.label, "problems": curve.problems, "size": size_text(point.sizes), "exact": point.mean,
-             "low": point.low, "high": point.high, "seeds": point.seeds, "count": point.count}
-            for curve in self.curves for point in curve.points()
-        ]  # fmt: skip
-
-    def frame(self) -> Any:
-        """Return the rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
-        return to_data_frame(self.rows())
-
-    def plot(self, title: str | None = None, *, width: str = "page") -> Figure:
-        """Draw exact match against length, a line per recipe and set of problems, with bands."""
-        from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
-
-        return score_figure(self.runs, title, width=width)  # type: ignore[arg-type]
-
-    def savefig(self, path: str | Path, title: str | None = None, *, width: str = "page") -> Path:
-        """Save the figure in the format of the file's extension, .png, .svg or .pdf; return its path."""
-        from lengthwise.report.style import KNOWN_FORMATS, save
-
-        target = to_path(path)
-        kind = target.suffix.lstrip(".").lower()
-        if kind not in KNOWN_FORMATS:
-            raise UsageError(f"{target}: a figure's file ends in .{', .'.join(KNOWN_FORMATS)}")
-        save(self.plot(title, width=width), target.with_suffix(""), [kind])
-        return target
-
-    def to_latex(self, caption: str = "") -> str:
-        """Return a LaTeX table (package booktabs): a row per recipe and set of problems, a column per size."""
-        heads, rows = self.table()
-        columns = "lll" + "r" * (len(heads) - 3)
-        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_line(heads), r"\midrule"]
-        lines += [*map(_latex_line, rows), r"\bottomrule", r"\end{tabular}"]
-        return "\n".join([*lines, f"% {caption or self.title()}"]) + "\n"
-
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        sizes = self.sizes if len(self.sizes) <= MOST else [*self.sizes[: MOST - 1], self.sizes[-1]]
-        tops = {curve.tops for curve in self.curves}
-        marked = [size_text(size) + TRAINED * all(max(size) <= max(top) for top in tops) for size in sizes]
-        rows, fits = [], scores_at_training_length(self.curves)
-        for curve in self.curves:
-            points = {point.sizes: point for point in curve.points()}
-            seeds = str(max((point.seeds for point in points.values()), default=0))
-            name = [curve.label, training_warnings(fits.get(curve.label), curve.top, curve.diverged)]
-            found = [points.get(size) for size in sizes]
-            cells = [f"{share_text(p.mean, 3)} ({share_text(p.low)}–{share_text(p.high)})" if p else "–" for p in found]
-            rows.append([", ".join(filter(None, name)), curve.problems, seeds, *cells])
-        return ["exact match", "problems", "seeds", *marked], rows
-
-    def title(self) -> str:
-        """Return a note on means, bands and the training range."""
-        trained = " and ".join(sorted({size_text(curve.tops) for curve in self.curves}))
-        return (
-            "Mean over seeds; in brackets the worst and the best seed, for a single seed the 95 % interval. "
-            f"Trained on up to {trained}."
-        )
-
-
-def _latex_line(cells: Sequence[str]) -> str:
-    return " & ".join(cell.replace(TRAINED, "").translate(_ESCAPES) for cell in cells) + r" \\"

@@ -118,7 +118,8 @@ def test_seeds_are_pooled_beside_shipped_weights_in_one_table_and_one_figure(rep
     assert found.frame().shape[0] == len(found.rows()) and "<table>" in found._repr_html_()
     with pytest.raises(lw.UsageError, match=r"ends in \.png"):
         found.savefig(tmp_path / "x.doc")
-    assert isinstance(lw.compare(*replicates), lw.Comparison)  # as before
+    assert lw.compare(*replicates, "looped-parity", "halting-parity").rows() == found.rows()
+    assert {row["seeds"] for row in lw.compare(*(str(run.folder) for run in replicates)).rows()} == {2}
 
 
 def test_what_cannot_be_pooled_is_said(replicates):

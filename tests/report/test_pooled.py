@@ -1,0 +1,80 @@
+"""Recipes compared over their seeds: the mean of each, and its difference from the first."""
+
+from __future__ import annotations
+
+import pytest
+from reported import recipe, scored
+
+import lengthwise as lw
+from lengthwise.base.results import student_quantile, welch_interval
+from lengthwise.report.pooled import PooledComparison
+
+
+def seeds(name, *shares, size=16, first=0):
+    return [scored(recipe(name, seed=first + seed), (size, share)) for seed, share in enumerate(shares)]
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (100, 1.984)])
+def test_student_s_quantile_is_that_of_tables(freedom, quantile):
+    assert student_quantile(freedom) == pytest.approx(quantile, abs=1e-3)
+
+
+def test_welch_s_interval_is_that_of_a_textbook():
+    """The increase in hours of sleep of two groups of 10 (Student 1908), as R's ``t.test(extra ~ group, sleep)``."""
+    errors = 1.789010 / 10**0.5, 2.002249 / 10**0.5
+    assert welch_interval(0.75 - 2.33, errors, (10, 10)) == pytest.approx((-3.36548, 0.20548), abs=1e-3)
+    with pytest.raises(ValueError, match="values that differ"):
+        welch_interval(0.5, (0.0, 0.0), (2, 2))
+
+
+def test_runs_of_one_recipe_are_pooled_as_objects_folders_and_lists():
+    first, second = seeds("one", 0.5, 0.9), seeds("two", 0.2, 0.4)
+    asked = [[*first, *second], [run.folder for run in (*first, *second)], [first, second], [*first, second[0]]]
+    for things in asked:
+        found = lw.compare(*things)
+        assert isinstance(found, PooledComparison)
+        assert {row["recipe"]: row["seeds"] for row in found.rows()}["one"] == 2
+    assert isinstance(lw.compare(*first), PooledComparison)
+
+
+def test_one_run_of_each_recipe_and_scores_stand_side_by_side(tmp_path):
+    one, two, other = *seeds("one", 0.5, 0.9), *seeds("two", 0.2)
+    for found in (lw.compare(one, other), lw.compare(one, one), lw.compare(one, lw.Run(two.folder, two.recipe).scores)):
+        assert isinstance(found, lw.Comparison)
+    assert found.savefig(tmp_path / "x.svg").read_text().startswith("<?xml")
+    with pytest.raises(lw.UsageError, match=r"x\.doc: a figure's file ends in \.png, \.svg, \.pdf"):
+        found.savefig(tmp_path / "x.doc")
+
+
+def test_each_recipe_has_its_difference_from_the_first_with_an_interval_over_seeds():
+    found = lw.compare(seeds("one", 0.5, 0.7, 0.9), seeds("two", 0.1, 0.2), seeds("three", 0.4))
+    rows = {row["recipe"]: row for row in found.rows()}
+    assert rows["one"]["difference"] is None and rows["one"]["difference_note"] == ""
+    low, high = welch_interval(-0.55, (0.2 / 3**0.5, 0.05), (3, 2))
+    assert (rows["two"]["difference"], rows["two"]["difference_low"]) == pytest.approx((-0.55, low))
+    assert rows["two"]["difference_high"] == pytest.approx(high)
+    assert rows["three"]["difference"] == pytest.approx(-0.3)
+    assert (rows["three"]["difference_low"], rows["three"]["difference_note"]) == (None, "one seed")
+    assert {"difference", "difference_low", "difference_high", "difference_note"} <= {*found.frame().columns}
+    text, latex = " ".join(str(found).split()), found.to_latex()
+    assert f"two − one uniform −0.550 (−{-low:.2f} … −{-high:.2f})" in text and "three −" not in text
+    assert "Welch's 95 % interval over seeds, not over problems. One seed, so no interval over seeds: three." in text
+    assert rf"two $-$ one & uniform &  & $-$0.550 ($-${-low:.2f} \dots{{}} $-${-high:.2f}) \\" in latex
+
+
+def test_seeds_that_all_agree_give_no_interval():
+    found = lw.compare(seeds("one", 1.0, 1.0), seeds("two", 0.5, 0.5))
+    assert found.rows()[1]["difference_note"] == "no spread" and "−0.500 (no spread)" in str(found)
+
+
+def test_an_interval_ends_at_one():
+    found = lw.compare(seeds("one", 0.0, 0.9), seeds("two", 0.1, 1.0))
+    assert (found.rows()[1]["difference_low"], found.rows()[1]["difference_high"]) == (-1.0, 1.0)
+
+
+def test_a_recipe_is_pooled_by_its_own_rule_alone():
+    rule = lw.MaxConfidence()
+    by_both = (16, 0.5), (16, 0.9, {"stopping": rule.name})
+    runs = [scored(recipe("one", seed=seed), *by_both) for seed in range(2)]
+    further = scored(recipe("two", stopping=rule), (16, 0.7, {"stopping": rule.name}))
+    assert [row["exact"] for row in lw.compare(runs, [further]).rows()] == [0.5, 0.7]
