@@ -54,11 +54,16 @@ def loops_text(row: Row) -> str:
 
 
 def loops_notes(rows: Iterable[Row]) -> list[str]:
-    """Return notes on the loops column, including the sizes at which a rule reached its limit."""
+    """Return notes on the loops column, including the sizes at which a rule reached its limit; with several rules, each
+    is named."""
     rows = list(rows)
     notes = ["loops: the chosen loop, of all loops run"] * any(loops_text(row).count("of") for row in rows)
-    ended = {f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}": row for row in rows if row.get("at_limit")}
-    return notes + [f"the rule's limit ended {', '.join(ended)} of the problems"] * bool(ended)
+    by_rule = group_by(rows, lambda row: row["stopping"])
+    for rule, found in by_rule.items():
+        ended = [f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}" for row in found if row.get("at_limit")]
+        whose = "the rule's limit" if len(by_rule) == 1 else f"the limit of {rule}"
+        notes += [f"{whose} ended {', '.join(dict.fromkeys(ended))} of the problems"] * bool(ended)
+    return notes
 
 
 def within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int]) -> bool:

@@ -100,11 +100,14 @@ def _wrap_cell(cell: Text, width: int) -> Text:
 
 
 def _write_paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:
-    """Yield each row as lines of text, with the cell's heading before each cell; a line breaks only between cells."""
-    heads = [cells[0].plain for cells in grid]
+    """Yield each row as lines of text, with the cell's heading before each cell; a line breaks only between cells. Rows
+    whose first cells are equal stand below one such cell."""
+    heads, above = [cells[0].plain for cells in grid], None
     for first, *others in zip(*(cells[1:] for cells in grid), strict=True):
         named = " ".join(first.plain.split())
-        yield Text.assemble((f"{heads[0]} " if heads[0] else "", "dim"), (named, "bold"))
+        if named != above:
+            yield Text.assemble((f"{heads[0]} " if heads[0] else "", "dim"), (named, "bold"))
+        above = named
         line = Text()
         for head, cell in zip(heads[1:], others, strict=True):
             if not (content := " ".join(cell.plain.split())):

@@ -103,3 +103,18 @@ def test_a_sheet_may_be_printed_at_any_width_in_any_order():
 def test_the_summary_says_what_its_spread_is():
     assert "±: the standard error of the mean over seeds" in str(TABLES["summary"].caption)
     assert summary_table([SUMMARY | {"error": None}]).caption is None
+
+
+def test_several_rules_are_paragraphs_below_their_size_and_each_limit_is_named():
+    rules = "Converged(patience=4, extra=20)", "MaxConfidence(extra=20, per=batch)"
+    limits = {(8, rules[0]): 0.24, (8, rules[1]): 0.73, (16, rules[1]): 0.5}
+    rows = [
+        score(size, 0.5, stopping=rule, at_limit=limits.get((size, rule), 0.0)) for size in (8, 16) for rule in rules
+    ]
+    text = printed(detail_table(rows, (8,)), 80)
+    heads = [line.strip() for line in text.splitlines() if not line.startswith("  ")]
+    assert heads[:2] == ["size ▪8", "size 16"] and text.count(f"stopping {rules[0]}") == 2
+    caption = " ".join(text.split())
+    assert f"the limit of {rules[0]} ended 0.24 at 8 of the problems" in caption
+    assert f"the limit of {rules[1]} ended 0.73 at 8, 0.50 at 16 of the problems" in caption
+    assert "the rule's limit ended 0.24 at 8 of the problems" in " ".join(printed(detail_table(rows[:1]), 80).split())
