@@ -112,11 +112,11 @@ def run(args: Options) -> int:
         return 0
     stack = _uses_stack(args, recipes, on)
     with Progress(quiet=args.quiet) as progress:
+        if own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
+            _rehearse(args, recipe, plan, progress)
         if stack:
             how = _training_arguments(args) | {"graphs": not args.no_graphs}
             train_stacked(recipes, progress=progress, wait=args.wait, **how)
-        elif own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
-            _rehearse(args, recipe, progress)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     if not stack and ((len(runs) > 1 and jobs_or_default(args.jobs) > 1) or not isinstance(on, Local)):
         return _train_in_processes(args, runs, on)
@@ -223,10 +223,10 @@ def _uses_stack(args: Options, recipes: Sequence[Recipe], launcher: Launcher) ->
     return args.stack or (len(recipes) > 1 and prefers_stack(recipes, choose_device(args.device), args.matmul))
 
 
-def _rehearse(args: Options, recipe: Recipe, progress: Progress) -> None:
-    """Raise UsageError for a training that cannot work, before anything is written."""
+def _rehearse(args: Options, recipe: Recipe, plan: Sequence[Measurement], progress: Progress) -> None:
+    """Raise UsageError for a training or a measurement that cannot work, before anything is written."""
     device, matmul = local_device(args)
-    rehearse(recipe, device, matmul)
+    rehearse(recipe, device, matmul, [size for part in plan for size in part.sizes])
     if args.compile and isinstance(parse_launcher(args), Local):
         with computation_settings(args.threads):
             prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy
@@ -23,11 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lengthwise.base.origin import is_foreign
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
+from lengthwise.experiment.data import check_size
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import running_foreign_code
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, device_of, preserve_modes
+from lengthwise.models import Model, device_of, limited_encodings, preserve_modes
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, describe_too_few_positions
 from lengthwise.runners.plain import Plain
 
@@ -43,14 +46,15 @@ ROUNDINGS = 8  # allowed error of a logit in coarser types, in relative rounding
 @torch.no_grad()
 def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     """Raise UsageError if a model lacks symbols, is not deterministic in evaluation, reads padding, other rows or (in a
-    causal layout) later positions, or has too few positions for the largest of ``sizes``; or if a layout shows the
-    answer. The package's own models and layouts are not checked."""
+    causal layout) later positions, or has too few positions for one of ``sizes``; or if a layout shows the answer. Of
+    the package's own models, only the positions are checked."""
     if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
-    if not isinstance(model, SinglePass) and not any(is_foreign(type(part)) for part in model.modules()):
-        return
     with preserve_modes(model), running_foreign_code(recipe):
         model.eval()
+        if not _is_foreign_model(model):
+            _check_positions(model, recipe, sizes)
+            return
         batch = recipe.layout.write(_draw_problems(recipe), recipe.task)
         _check_symbols(model, batch.inputs, recipe)
         _check_positions(model, recipe, sizes)
@@ -61,6 +65,11 @@ def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
             _check_causality(model, batch, recipe.layout, least)
         _check_norms(model)
         _check_padding(model, batch.inputs, least)
+
+
+def _is_foreign_model(model: Model) -> bool:
+    """Return whether a model, or a part of it, is not the package's own."""
+    return isinstance(model, SinglePass) or any(is_foreign(type(part)) for part in model.modules())
 
 
 def _check_layout(recipe: Recipe) -> None:
@@ -172,12 +181,35 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
 
 
 def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
-    """Raise UsageError if a row of the largest size has more positions than the model."""
-    if sizes:
-        largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes), key=sum))]
-        problems = recipe.task.sample(torch.tensor([largest]), stream(0, "room"))
-        on_cpu = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
-        _compute_logits(on_cpu, recipe.layout.write(problems, recipe.task).inputs)
+    """Raise UsageError, with the largest size that fits, if the model has too few positions for one of ``sizes``."""
+    if not sizes or not (_is_foreign_model(model) or limited_encodings(model)):
+        return
+    wanted, axes = sorted({*map(recipe.sizes, sizes)}, key=sum), len(recipe.task.axes)
+    for size in wanted:
+        if len(size) != axes or min(size) < recipe.task.smallest:
+            check_size(recipe.task, size)
+    measures = (sum, *map(itemgetter, range(axes)))
+    for largest in {max(wanted, key=measure) for measure in measures}:
+        if fault := _find_misfit(model, recipe, largest):
+            fitting = (size for size in reversed(wanted) if not _find_misfit(model, recipe, size))
+            fits = next((f"the largest that fits is {size_text(size)}" for size in fitting), "none fits")
+            raise UsageError(f"{fault}; of the sizes to measure, {fits}")
+
+
+def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageError | None:
+    """Return the error for rows of this size that are too long for the model; None if a few random ones fit."""
+    nearest = [*map(recipe.task.nearest_size, size)]
+    problems = recipe.task.sample(torch.tensor([nearest] * ROWS), stream(0, "room"))
+    inputs = recipe.layout.write(problems, recipe.task).inputs
+    try:
+        for encoding in limited_encodings(model):
+            encoding.check(inputs)
+        if _is_foreign_model(model):
+            on_cpu = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
+            _compute_logits(on_cpu, inputs.take(slice(1)))
+    except UsageError as fault:
+        return fault
+    return None
 
 
 def _try_on_cpu(model: Model, inputs: Inputs) -> None:

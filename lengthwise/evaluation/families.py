@@ -44,7 +44,8 @@ def evaluate_families(
     (or of ``names``) for which the size is large enough. A size with few problems is measured on all of them, as the
     family ``every``. ``watch`` is called after each batch; with ``rows``, scores have ``answers``. Raises UsageError
     for an unknown family."""
-    recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping)
+    sizes = list(sizes)
+    recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     families = choose_families(recipe.task.families, names, recipe.task.name)
     for size in sizes:
         at = recipe.sizes(size)

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from lengthwise.base.fields import Config
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
+from lengthwise.nn.position import Encoding
 
 Context = Any  # tensors with a first axis of rows, or of 1 if all rows share them; non-tensors; or tuples of these
 State = Any  # of the same form as Context
@@ -60,6 +61,12 @@ class Model(nn.Module, ABC):
 def device_of(model: nn.Module) -> torch.device:
     """Return a model's device; the CPU if it has neither parameters nor buffers."""
     return next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
+
+
+def limited_encodings(model: nn.Module) -> list[Encoding]:
+    """Return the model's positional encodings that too long a row does not fit."""
+    encodings = [part for part in model.modules() if isinstance(part, Encoding)]
+    return [encoding for encoding in encodings if type(encoding).check is not Encoding.check]
 
 
 @contextmanager

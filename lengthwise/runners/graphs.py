@@ -35,9 +35,8 @@ from torch.func import functional_call
 from lengthwise.base.errors import UsageError, is_out_of_memory
 from lengthwise.base.files import error_line
 from lengthwise.base.types import CopiedInputs, Inputs
-from lengthwise.models import Model, State, device_of
+from lengthwise.models import Model, State, device_of, limited_encodings
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.nn.position import Encoding
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, has_dropout, pad_to_bucket
@@ -154,9 +153,8 @@ class Graphs(Runner):
     ) -> Tensor | None:
         """Return the output of a pass; None if it cannot be recorded. ``tracked``: the rows whose loops have gradients,
         among those after the first ``no_grad_loops``; None: all."""
-        for part in self.model.modules():  # a replay does not check whether rows fit
-            if isinstance(part, Encoding):
-                part.check(inputs)
+        for encoding in limited_encodings(self.model):  # a replay does not check whether rows fit
+            encoding.check(inputs)
         if isinstance(self.model, TransformerModel):
             inputs = pad_to_bucket(self.model, inputs, BUCKET)
         inputs = inputs._map(Tensor.contiguous)

@@ -17,6 +17,7 @@ from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, UsageError, error_text, is_out_of_memory
 from lengthwise.base.fields import encode
 from lengthwise.base.files import error_line
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import Batch, Loss
 from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
@@ -364,13 +365,14 @@ class Trainer:
         self.resumed = [*state.get("resumed", [])]
 
 
-def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainer:
+def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32", sizes: Sequence[AnySize] = ()) -> Trainer:
     """Train on a few rows at the first and the last step, and measure what the recipe watches and its longest problems.
-    Raises UsageError for errors of the recipe before anything is written."""
+    Raises UsageError for errors of the recipe, and for ``sizes`` that its model cannot be measured at, before anything
+    is written."""
     check_matmul(matmul, device)
     with wrap_user_errors(recipe), rng.preserve_generators():
         trainer = Trainer(shrink(recipe), device, matmul=matmul)
-        causality.check(trainer.model, recipe, [recipe.tops])
+        causality.check(trainer.model, recipe, [recipe.tops, *sizes])
         data.check_training(recipe)
         check_storable(trainer.model.state_dict())
         trainer.advance()

@@ -10,11 +10,13 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
+from lengthwise.cli import entry
 from lengthwise.evaluation.causality import check
+from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.block import Block
-from lengthwise.runs.run import Weights, runs_folder
+from lengthwise.runs.run import Run, Weights, runs_folder
 from lengthwise.training.loop import train
 
 
@@ -205,6 +207,32 @@ def test_rows_longer_than_a_module_s_positions_are_one_line(positions):
         assert "symbols" not in str(one.value)
     with pytest.raises(lw.UsageError, match="has too few embeddings for the 4 symbols"):
         lw.evaluate(Deep(3, 4), 4, task=own, samples=3, quiet=True)
+
+
+def short_words():
+    """The changes of a recipe whose table of positions ends at 14 bits."""
+    words = "layout=NextToken model.positions=Learned(size=16) lengths=Uniform(top=4) loops=Constant steps=2 batch=4"
+    return [*words.split(), "watch.every=0"]
+
+
+def test_a_size_beyond_the_table_of_positions_is_refused_before_anything_is_measured():
+    weights = lw.find("looped-parity", *short_words()).build()
+    whole, seen = Weights("short", lw.find("looped-parity", *short_words()), weights), []
+    for measure in (evaluate, evaluate_families):
+        with pytest.raises(lw.UsageError, match=r"17 positions does not fit .*; .* the largest that fits is 14$"):
+            seen += measure(whole, [8, 14, 15], samples=2)
+    with pytest.raises(lw.UsageError, match=r"; of the sizes to measure, none fits$"):
+        seen += evaluate(whole, [15], samples=2)
+    assert not seen and len(list(evaluate(whole, [8, 14], samples=2))) == 2
+
+
+@pytest.mark.parametrize("stack", [[], ["--stack", "--seeds", "2"]])
+def test_a_size_beyond_the_table_of_positions_is_refused_before_training(stack, capsys):
+    command = ["train", "looped-parity", *short_words(), "--lengths", "8,30", "--quiet", "--device", "cpu", *stack]
+    assert entry._run(entry.parse(command)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a row of 32 positions" in line and line.endswith("the largest that fits is 8")
+    assert not Run.locate(lw.find("looped-parity", *short_words())).folder.exists()
 
 
 class Sliced(Causal):
