@@ -93,7 +93,8 @@ def length_figure(
     """Draw exact match against length, a line per curve, the training range shaded; ``strong`` is the recipe to
     highlight.
 
-    A band spans the worst to the best seed, or the 95 % interval of a single seed; the axis label says which. With two
+    A line is the mean over seeds; its band spans the worst to the best seed, or the 95 % interval of a single seed
+    (among few lines); the axis label says which. With two
     axes, sizes are those equal on both; an axis with a smaller training limit stays at it. Many curves are split over
     several panels (see ``split_panels``). Raises UsageError if no curve has such sizes.
     """
@@ -173,7 +174,7 @@ def _draw_panels(
 def _draw_plot(axes: Axes, panel: Plot, longest: int | None = None) -> None:
     """Draw a panel's curves, up to ``longest`` or their largest size, and describe their bands."""
     set_up_length_axes(axes, panel.curves, longest or max(curve.diagonal()[-1].length for curve in panel.curves))
-    few = len(panel.curves) <= len(COLOURS)
+    few, banded = len(panel.curves) <= len(COLOURS), list[Curve]()
     for look, curve in zip(panel.looks, panel.curves, strict=True):
         points = curve.diagonal()
         sizes, means = [point.length for point in points], [point.mean for point in points]
@@ -181,14 +182,16 @@ def _draw_plot(axes: Axes, panel: Plot, longest: int | None = None) -> None:
         axes.plot(
             sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.properties()
         )
-        if look.strong or (len(curve.rows_by_seed) > 1 if panel.seeds_only else few):
+        if look.strong or len(curve.rows_by_seed) > 1 or (few and not panel.seeds_only):
+            banded.append(curve)
             low, high = [point.low for point in points], [point.high for point in points]
-            axes.fill_between(sizes, low, high, alpha=0.18, color=look.colour, linewidth=0, zorder=2)
-    if axes.collections and axes.get_xlabel():  # bands were drawn
-        several = {point.seeds > 1 for curve in panel.curves for point in curve.diagonal()}
+            alpha = 0.18 if few or look.strong else 0.1  # many bands overlap
+            axes.fill_between(sizes, low, high, alpha=alpha, color=look.colour, linewidth=0, zorder=2)
+    if banded and axes.get_xlabel():
+        several = {point.seeds > 1 for curve in banded for point in curve.diagonal()}
         bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
-        explained = ",\nor ".join(bands)
-        axes.set_xlabel(f"{axes.get_xlabel()}\nbands: {explained}")
+        means, explained = "\nlines: mean over seeds" * (True in several), ",\nor ".join(bands)
+        axes.set_xlabel(f"{axes.get_xlabel()}{means}\nbands: {explained}")
 
 
 def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:

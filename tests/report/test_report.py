@@ -528,7 +528,16 @@ def test_length_figure_draws_means_bands_and_the_training_range():
     (band,) = axes.collections
     assert {y for x, y in band.get_paths()[0].vertices if x == 16} == {0.2, 0.6}
     assert axes.get_ylim() == (-0.02, 1.02)
-    assert axes.get_xlabel() == "length\nbands: worst to best seed"
+    assert axes.get_xlabel() == "length\nlines: mean over seeds\nbands: worst to best seed"
+
+
+def test_many_lines_have_bands_over_their_seeds_and_none_of_a_single_seed():
+    runs = [
+        scored(recipe(f"r{n}", seed=seed), (8, 1.0), (16, 0.1 * n + 0.1 * seed)) for n in range(8) for seed in (0, 1)
+    ]
+    (axes,) = length_figure(curves([*runs, scored(recipe("one"), (8, 1.0), (16, 0.5))])).axes
+    assert len(axes.collections) == 8
+    assert axes.get_xlabel() == "length\nlines: mean over seeds\nbands: worst to best seed"
 
 
 def test_hard_problems_are_the_dashed_twin():
