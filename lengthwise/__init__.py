@@ -32,6 +32,7 @@ __all__ = [
     "Attention",
     "AttentionContext",
     "Batch",
+    "ChosenOn",
     "Comparison",
     "Constant",
     "Converged",

@@ -50,7 +50,7 @@ from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Maste
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.experiment.problem_set import ProblemSet, problem_set
-from lengthwise.experiment.recipe import Recipe, Watch, outline
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, outline
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Restarts, Settled, Stopping

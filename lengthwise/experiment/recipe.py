@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -56,10 +57,19 @@ class Watch(fields.Config):
 
 @dataclass(frozen=True)
 class ChosenOn(fields.Config):
-    """Sizes and sets of problems that were measured while a recipe was chosen."""
+    """Sizes and sets of problems that were measured while a recipe was chosen. They hold for the recipe that states
+    them: one derived from it that trains other weights has none, unless it states its own."""
 
     sizes: tuple[Size, ...] = ()  # sizes that were measured
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were measured
+
+    def hold_for(self, training: tuple[Any, ...]) -> ChosenOn:
+        """Return it as stated by the recipe whose fields decide its weights by these values; empty, if another recipe
+        stated it."""
+        stated_by = vars(self).get("_stated_by", training)
+        mine = replace(self) if stated_by == training else ChosenOn()  # a copy: several recipes may state one object
+        object.__setattr__(mine, "_stated_by", training)
+        return mine
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,8 @@ class Recipe(fields.Config):
     parent: Parent | None = None  # the run that it continues; none: from initial weights
     seed: Seed = 0  # seed of initial weights, dropout and loops
     data_seed: Seed = 0  # seed of the problems
-    # What the recipe was chosen on; not part of its id, since it does not change training.
+    # What the recipe was chosen on; not part of its id, since it does not change training. A recipe derived from this
+    # one keeps it only if it trains the same weights from another seed.
     chosen_on: ChosenOn = field(default=ChosenOn(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
@@ -134,6 +145,14 @@ class Recipe(fields.Config):
         _ = self.tops  # raises where the lengths do not fit the axes
         check_stopping(self.layout, self.stopping)
         _check_end(self.layout, self.objective)
+        object.__setattr__(self, "chosen_on", self.chosen_on.hold_for(self._training))
+
+    @property
+    def _training(self) -> tuple[Any, ...]:
+        """The values of the fields that decide which weights result, but for the seeds."""
+        others = {"name", "model", "stopping", "watch", "seed", "data_seed", "chosen_on"}
+        names = [field.name for field in dataclasses.fields(self) if field.name not in others]
+        return self.model.seedless, *(getattr(self, name) for name in names)
 
     def _check_families(self) -> None:
         if self.hard and not self.task.has_harder:
@@ -222,7 +241,9 @@ class Recipe(fields.Config):
 
     def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
         """Return a copy with ``name=value`` texts applied, then keyword values. Raises UsageError if a name, a type or
-        a value is wrong; common names of other libraries (``lr=…``) are answered with the field's path."""
+        a value is wrong; common names of other libraries (``lr=…``) are answered with the field's path.
+
+        The copy keeps ``chosen_on`` only if it trains the same weights from another seed, or if the changes set it."""
         import_parts()
         changes = list(changes)
         known = {field.name for field in dataclasses.fields(self)}
@@ -233,9 +254,9 @@ class Recipe(fields.Config):
         for name in values:
             if name not in known:
                 raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, known)}")
-        changed = replace(fields.override(self, changes), **values)
-        same = (changed.task, changed.model, changed.lengths) == (self.task, self.model, self.lengths)
-        return changed if same or changed.chosen_on != self.chosen_on else replace(changed, chosen_on=ChosenOn())
+        states = any(re.match(r"chosen_on\b", change) for change in (*changes, *values))
+        kept = {} if states else {"chosen_on": self.chosen_on}  # `override` builds a new one, which no recipe stated
+        return replace(fields.override(self, changes), **values, **kept)
 
     @property
     def tops(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ recipes, for a GPU.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lengthwise.experiment.layout import NextToken
@@ -195,11 +196,11 @@ def splits() -> dict[str, Recipe]:
     for name, (layers, injection) in SPLITS.items():
         loops = DEPTH // layers
         model = replace(SMALL, width=64, layers=layers, injection=injection, positions=(_PLACES,))
-        recipe = _comparison_recipe(f"abacus-split-{name}", 6, steps=3000, model=model, loops=Constant(loops))
-        recipes.append(recipe)
+        build = partial(_comparison_recipe, top=6, steps=3000, loops=Constant(loops))
+        recipes.append(build(f"abacus-split-{name}", model=model))
         if loops > 1:
-            recipes.append(replace(recipe, name=f"{recipe.name}-once", model=replace(model, injection="once")))
-            recipes.append(replace(recipe, name=f"{recipe.name}-progressive", objective=Progressive()))
+            recipes.append(build(f"abacus-split-{name}-once", model=replace(model, injection="once")))
+            recipes.append(build(f"abacus-split-{name}-progressive", model=model, objective=Progressive()))
     return by_name(recipes)
 
 

@@ -17,6 +17,7 @@ from lengthwise.objectives.final import Final
 from lengthwise.tasks.addition import Addition
 
 CARRIES = ("carry-chain", "few-columns", "rich-in-one-digit")  # families that are rich in carries
+CHOSEN_ON = ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families"))
 
 
 def looped_pairs() -> Recipe:
@@ -42,7 +43,7 @@ def looped_pairs() -> Recipe:
         family_names=CARRIES,
         stopping=Converged(patience=4),
         watch=Watch(every=500, sizes=(8, 12), count=200),
-        chosen_on=ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families")),
+        chosen_on=CHOSEN_ON,
     )
 
 
@@ -52,6 +53,7 @@ def standard_pairs() -> Recipe:
     return replace(
         looped_pairs(),
         name="standard-pairs",
+        chosen_on=CHOSEN_ON,
         loops=Constant(1),
         model=Transformer(
             width=128,

@@ -54,13 +54,14 @@ WINDOWED = Recipe(
     watch=Watch(every=250, sizes=(20, 26), count=200),
     chosen_on=ChosenOn((20, 26)),
 )
+TO_DOUBLE = ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families"))  # up to twice the training length
+TO_TRIPLE = ChosenOn((20, 26, 30, 40, 60), ("uniform", "families"))
 # The base of longer trainings.
 LONG = replace(
     WINDOWED,
     clip=0.5,
     ema=0.998,
     watch=Watch(every=200, sizes=(20, 26), count=200),
-    chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families")),
 )
 HALTING: dict[str, Any] = {"objective": Halting(), "stopping": Halted()}  # the model decides when to stop
 
@@ -88,7 +89,7 @@ def halting_parity() -> Recipe:
         model=replace(SMALL, positions=(Local(reach=1), Mark())),
         families=0.5,
         family_names=("few-in-runs",),
-        chosen_on=ChosenOn((20, 26, 30, 40, 60), ("uniform", "families")),
+        chosen_on=TO_TRIPLE,
         **HALTING,
     )
 
@@ -103,6 +104,7 @@ def looped_copy() -> Recipe:
     return replace(
         halting_parity(),
         name="looped-copy",
+        chosen_on=TO_TRIPLE,
         task=Copy(),
         # Without the bias per offset of ``Local``, with which accuracy drops at shorter lengths (docs/lab).
         model=replace(SMALL, positions=(LocalHeads(count=4), Mark())),
@@ -125,6 +127,7 @@ def looped_addition() -> Recipe:
     return replace(
         LONG,
         name="looped-addition",
+        chosen_on=TO_DOUBLE,
         task=Addition(2, "most", True, True),
         loops=AnyLoops(more=0, extra=0, early=0.3),
         model=replace(SMALL, layers=3, positions=(*COLUMNS, Mark())),
@@ -164,6 +167,7 @@ def looped_binary_sum() -> Recipe:
     return replace(
         LONG,
         name="looped-binary-sum",
+        chosen_on=TO_DOUBLE,
         task=BinarySum(),
         model=replace(SMALL, layers=3),
         steps=7500,
@@ -241,6 +245,7 @@ def looped_unique_set() -> Recipe:
     return replace(
         LONG,
         name="looped-unique-set",
+        chosen_on=TO_DOUBLE,
         task=UniqueSet(),
         lengths=Curriculum(top=20, every=80, start=3, hold=200),
         loops=AnyLoops(more=0, extra=0, early=0.25),

@@ -4,9 +4,10 @@ import contextlib
 import importlib
 import io
 import json
+import pickle
 import runpy
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -251,12 +252,29 @@ def test_a_helper_may_name_what_a_type_checker_alone_imports(tmp_path):
     assert json.loads(done.stdout)["recipe"]["name"] == "my-parity"
 
 
-def test_what_chose_a_recipe_did_not_choose_another():
-    looked = lw.find("looped-parity").chosen_on
-    assert looked.sizes and lw.find("looped-parity", "steps=10", "name=x", "seed=3").chosen_on == looked
-    for change in ("model.width=32", "task=Copy", "lengths.top=8"):
-        assert not lw.find("looped-parity", change).chosen_on.sizes
-    assert lw.find("looped-parity", "model.width=32", "chosen_on.sizes=(7,)").chosen_on.sizes == (7,)
+def test_a_derived_recipe_keeps_what_it_was_chosen_on_only_if_it_trains_the_same_weights():
+    shipped = lw.find("looped-parity")
+    looked = shipped.chosen_on
+    assert looked.sizes and shipped.with_seed(5).chosen_on == pickle.loads(pickle.dumps(shipped)).chosen_on == looked
+    for changes in (["name=x", "seed=3"], ["watch.every=0"], ["stopping=Settled"]):
+        assert shipped.change(changes).chosen_on == lw.find("looped-parity", *changes).chosen_on == looked
+    for change in ("steps=10", "model.width=32", "task=Copy", "lengths.top=8", "loops=Constant", "optimizer.rate=1e-3"):
+        assert not shipped.change([change]).chosen_on.sizes and not lw.find("looped-parity", change).chosen_on.sizes
+    derived = replace(shipped, name="mine", lengths=lw.Curriculum(top=8, every=60))
+    assert not derived.chosen_on.sizes and not pickle.loads(pickle.dumps(derived)).chosen_on.sizes
+    assert not replace(shipped, steps=10).with_seed(2).chosen_on.sizes
+
+
+def test_a_derived_recipe_may_state_what_it_was_chosen_on():
+    shipped, stated = lw.find("looped-parity"), lw.ChosenOn((7,))
+    derived = [
+        replace(shipped, steps=10, chosen_on=stated),
+        replace(shipped, steps=20, chosen_on=stated),
+        shipped.change(steps=10, chosen_on=stated),
+        shipped.change(["model.width=32", "chosen_on.sizes=(7,)"]),
+    ]
+    assert [recipe.chosen_on.sizes for recipe in derived] == [(7,)] * 4
+    assert lw.Recipe.read(derived[0].json()) == derived[0]
 
 
 def test_batch_normalisation_is_refused():
@@ -345,7 +363,7 @@ def test_what_own_code_prints_is_no_result(tmp_path, monkeypatch):
 
 
 CHATTY = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import lengthwise as lw
 
 print("at import")

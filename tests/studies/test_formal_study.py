@@ -8,6 +8,7 @@ from conftest import command
 
 from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
+from lengthwise.experiment.recipe import ChosenOn
 from lengthwise.recipes.formal import ARCHITECTURES, TASKS, formal_recipe
 
 OWN = """
@@ -78,7 +79,8 @@ def test_any_task_trains_on_words_of_forty_symbols(task, top):
 def test_the_suffix_families_trains_an_architecture_with_half_families():
     uniform, half = catalog.study("formal", tasks="parity", methods="lstm,lstm-families").recipes
     assert uniform == formal_recipe("parity", "lstm")
-    assert half == dataclasses.replace(uniform, name="formal-parity-lstm-families", families=0.5)
+    changes = {"name": "formal-parity-lstm-families", "families": 0.5, "chosen_on": ChosenOn((40,))}
+    assert half == dataclasses.replace(uniform, **changes)
 
 
 def test_unknown_rows_and_columns_are_answered_with_the_known_ones():
