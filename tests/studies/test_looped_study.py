@@ -781,7 +781,8 @@ def test_the_paper_s_recipes_are_as_dear_as_their_depth():
 def test_an_ablation_differs_from_the_first_in_one_thing(task):
     first, *others = catalog.study("ablations", tasks=task).recipes
     for recipe in others:
-        changed = {name for name, value in vars(recipe).items() if value != getattr(first, name)} - {"name", "chosen_on"}
+        changed = {name for name, value in vars(recipe).items() if value != getattr(first, name)}
+        changed -= {"name", "chosen_on"}
         assert len(changed) == 1, recipe.name
         if changed == {"model"}:
             assert sum(value != getattr(first.model, name) for name, value in vars(recipe.model).items()) == 1, (
