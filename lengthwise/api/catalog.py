@@ -173,7 +173,7 @@ def read_summary(function: Callable[..., Any]) -> str:
 FEW = 40  # maximum number of names in an error message
 
 
-def _find_by_name(what: str, name: str, known: dict[str, Any]) -> Any:
+def _find_by_name(kind: str, name: str, known: dict[str, Any]) -> Any:
     if not isinstance(name, str) or name not in known:
         few = (
             f"one of: {', '.join(known)}"
@@ -181,12 +181,12 @@ def _find_by_name(what: str, name: str, known: dict[str, Any]) -> Any:
             else f"one of the {len(known)} that `lengthwise list` has"
         )
         near = suggest(name, known) if isinstance(name, str) else ""
-        if what == "recipe" and not near:
+        if kind == "recipe" and not near:
             near = "; import your own by --import MODULE"
-        if what == "recipe" and name in {to_kebab_case(kind) for kind in part_classes(Task)}:
+        if kind == "recipe" and name in {to_kebab_case(kind) for kind in part_classes(Task)}:
             own = [one for one in known if one.endswith(f"-{name}")]
             near = f"; it is a task, of which there are {', '.join(own[:3])} and others" if own else "; it is a task"
-        raise UsageError(f"{what}: {quote_value(name)} is not {few}{near}")
+        raise UsageError(f"{kind}: {quote_value(name)} is not {few}{near}")
     return known[name]
 
 

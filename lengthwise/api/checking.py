@@ -51,7 +51,7 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
     return found
 
 
-def find_faults(name: str, *, words: bool = False, grid: bool = False) -> list[str]:
+def list_file_errors(name: str, *, words: bool = False, grid: bool = False) -> list[str]:
     """Return the errors in a file of problems, or in a data set's folder, with their line numbers."""
     return list_faults(to_path(name).resolve(), form_of(words=words, grid=grid))
 

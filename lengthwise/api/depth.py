@@ -54,10 +54,10 @@ class Fates(PrintedTable, list[Fate]):
         return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {RULE}"
 
 
-def _format_span(values: Sequence[float | None], write: Callable[[float], str]) -> str:
+def _format_span(values: Sequence[float | None], format_value: Callable[[float], str]) -> str:
     """Return the smallest and the largest value of several seeds, or the value that all share."""
     known = [value for value in values if value is not None]
-    ends = [write(min(known)), write(max(known))] if known else ["–"]
+    ends = [format_value(min(known)), format_value(max(known))] if known else ["–"]
     return " to ".join(dict.fromkeys(ends))
 
 

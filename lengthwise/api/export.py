@@ -34,7 +34,7 @@ def export(
         weights = replace(weights, model=copy.deepcopy(weights.model).to(getattr(torch, dtype)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about its planned changes
-        traced = trace(weights)
+        traced = trace_model(weights)
         if program:
             buffer = io.BytesIO()
             torch.export.save(traced, buffer)
@@ -49,7 +49,7 @@ def export(
             write(Path(onnx), exported.model_proto.SerializeToString())
 
 
-def trace(weights: Weights) -> torch.export.ExportedProgram:
+def trace_model(weights: Weights) -> torch.export.ExportedProgram:
     """Trace the weights on a few small problems. Raises UsageError if torch cannot trace the model."""
     recipe = weights.recipe
     once = isinstance(weights.model, (LSTMModel, ReTranModel))

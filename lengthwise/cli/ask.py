@@ -68,7 +68,7 @@ def run(args: Options) -> int:
         return _dry_run(args, inquiry, wanted)
     import_client()  # fails here, before a folder is created, if it is not installed
     asked = InquiryRun.of(inquiry, Path(args.out) if args.out else None)
-    with asked.locked(what="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
+    with asked.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
         _warn_of_damage(asked)
         asked.rows("scores")  # so that damage is an error before replies are paid for
         before = asked.tokens_spent()

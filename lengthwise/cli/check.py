@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise.api.checking import Findings, check, describe_file, find_faults
+from lengthwise.api.checking import Findings, check, describe_file, list_file_errors
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
@@ -54,7 +54,7 @@ def _check_files(args: Options, names: Sequence[str]) -> int:
     """Print the contents of each file of problems, or its invalid lines."""
     result, tables, wrong = [], [], 0
     for name in names:
-        faults = find_faults(name, words=args.words, grid=args.grid)
+        faults = list_file_errors(name, words=args.words, grid=args.grid)
         facts = [("wrong", fault) for fault in faults] or describe_file(name, words=args.words, grid=args.grid)
         table = FittedTable(name, "")
         for fact, text in facts:

@@ -74,13 +74,13 @@ def has_code_changed(run: Run, model: nn.Module | None = None) -> bool:
     return bool(changed)
 
 
-def save_page(args: OutputOptions, file: str, page: str, **more: Any) -> int:
-    """Write a page to a file, and report it; ``more`` is added to the JSON."""
+def save_page(args: OutputOptions, file: str, page: str, **extra: Any) -> int:
+    """Write a page to a file, and report it; ``extra`` is added to the JSON."""
     from lengthwise.viewer.document import write_page
 
     path, size = write_page(file, page), len(page.encode())
     written = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it works offline"
-    return print_result(args, {"file": str(path), "bytes": size, **more}, written)
+    return print_result(args, {"file": str(path), "bytes": size, **extra}, written)
 
 
 def announce_duration(description: str, estimate: ResourceEstimate) -> None:
@@ -118,16 +118,17 @@ def report_waiting(description: str, estimate: ResourceEstimate) -> Iterator[Non
         bar.stop()
 
 
-def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, gap: bool = False) -> RenderableType:
+def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_after: bool = False) -> RenderableType:
     """Format names with a text beside each, or below each if the names are too long for the terminal."""
     longest = max((len(name) for name, _ in rows), default=0)
     if len(rows) > MANY and all(longest + len(text.plain) + 4 <= out.width for _, text in rows):
         lines = "\n".join(f"  {name:{longest}}  {text.plain}" for name, text in rows)
-        return Group(head, Text(lines, no_wrap=True), *([""] * gap))  # a rich table of thousands of rows takes seconds
+        # A rich table of thousands of rows takes seconds.
+        return Group(head, Text(lines, no_wrap=True), *([""] * blank_after))
     if longest > out.width // 3:
         stacked = [Group(Text(name, "bold"), Padding(text, (0, 0, 0, 4))) for name, text in rows]
-        return Group(head, *stacked, *([""] * gap))
+        return Group(head, *stacked, *([""] * blank_after))
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, text in rows:
         table.add_row(Text(f"  {name}", "bold", no_wrap=True), text)
-    return Group(head, table, *([""] * gap))
+    return Group(head, table, *([""] * blank_after))

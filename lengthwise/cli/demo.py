@@ -77,7 +77,7 @@ def run(args: Options) -> int:
         )
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as fleet:
-        show_progress(fleet, runs, console, quiet=args.quiet, extra=lambda: plot_progress(runs))
+        show_progress(fleet, runs, console, quiet=args.quiet, extra_display=lambda: plot_progress(runs))
     fleet.check()
     files = publish(runs, folder, title=study.title)
     page = report_page(runs, title=study.title, command="lengthwise demo", models=exportable_weights(runs))

@@ -127,15 +127,15 @@ def _resume_hint(args: argparse.Namespace) -> str:
 def _load_verb(args: argparse.Namespace) -> Callable[[], int]:
     """Import the verb and return it as a function without arguments."""
     if args.version:
-        return partial(_print, lengthwise.__version__)
+        return partial(_print_text, lengthwise.__version__)
     if args.verb is None:
-        return partial(_print, build_parser().format_help().rstrip("\n"))
+        return partial(_print_text, build_parser().format_help().rstrip("\n"))
     from lengthwise.cli import verbs
 
     return verbs.load_verb(args)
 
 
-def _print(text: str) -> int:
+def _print_text(text: str) -> int:
     print(text)
     return 0
 

@@ -82,44 +82,45 @@ def run(args: Options) -> int:
     check_precision(args.precision)
     announce_evaluation(weights.recipe, sizes, most, rules, requested_kind(args))
     # Locked, or two concurrent calls would save the same scores twice.
-    lock = own.locked(wait=args.wait) if own else nullcontext()
+    lock = own.lock(wait=args.wait) if own else nullcontext()
     with lock, computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
-        return _measure(args, weights, own, sizes, rules, most, progress)
+        return _measure_and_print(args, weights, own, sizes, rules, most, progress)
 
 
-def _measure(
+def _measure_and_print(
     args: Options,
     weights: Weights,
-    own: Run | None,
+    run_folder: Run | None,
     sizes: Sequence[AnySize],
     rules: Sequence[Stopping],
-    most: int,
+    max_samples: int,
     progress: Progress,
 ) -> int:
-    """Measure weights, save the scores if the weights are of a run, and print them; ``most`` is the maximum number of
-    uniform problems per size."""
+    """Measure weights, save the scores in ``run_folder``, if there is one, and print them; ``max_samples`` is the
+    maximum number of uniform problems per size."""
     recipe, tops, kind, seed = weights.recipe, weights.recipe.tops, requested_kind(args), args.seed or 0
     samples = args.samples or SAMPLES  # problems for families and error analyses, which have no precision
     options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
     answers: list[Row] = []
 
-    def keep(scores: Iterable[Score]) -> list[Row]:
+    def save_scores(scores: Iterable[Score]) -> list[Row]:
         rows = []
         for score in scores:
             rows.append(score.row() | {"seed": seed})
             answers.extend(score.answers)
-        if own:
-            own.append_new("scores", *rows)
+        if run_folder:
+            run_folder.append_new("scores", *rows)
         return rows
 
-    rows = _read_measured_cells(own, sizes, rules, (kind, samples, seed)) if own and args.grid and not args.rows else []
-    rows = rows if args.precision is None else []
+    rows: list[Row] = []
+    if run_folder and args.grid and not args.rows and args.precision is None:
+        rows = _read_measured_cells(run_folder, sizes, rules, (kind, samples, seed))
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
-    uniform = options | {"samples": most, "precision": args.precision, "kind": kind}
+    uniform = options | {"samples": max_samples, "precision": args.precision, "kind": kind}
     for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
         what = f"{weights.name}: exact match"
         for score in follow_scores(weights, lacks, missing, progress, label=what, **uniform):
-            rows += keep([score])
+            rows += save_scores([score])
     by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
     maps = [map_table(found, tops) for found in by_rule if len(found) > BLOCKS**2]  # of blocks, if the map is large
     tables: list[Any] = maps or [detail_table(rows, tops)]
@@ -130,7 +131,7 @@ def _measure(
         chosen, what = rules_of_families(rules), f"{weights.name}: families"
         found = follow_scores(weights, everywhere, chosen, progress, label=what, families=True, **options)
         # Saved per complete size, since the worst family needs all families.
-        structured = [row for _, of_size in groupby(found, lambda score: score.sizes) for row in keep(of_size)]
+        structured = [row for _, of_size in groupby(found, lambda score: score.sizes) for row in save_scores(of_size)]
         tables += _family_tables(rows, structured, tops, all_families=args.families)
         rows = rows + structured
     if args.rows:
@@ -140,8 +141,8 @@ def _measure(
     parts = []
     for size in follow_sizes(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
         parts.append(anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
-        if own:
-            own.append_new("anatomy", parts[-1])
+        if run_folder:
+            run_folder.append_new("anatomy", parts[-1])
     return print_result(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
 
 

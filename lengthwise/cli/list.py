@@ -67,7 +67,7 @@ def run(args: Options) -> int:
         head = Text(title, "bold")
         if count <= WHOLE or title in ("runs", "asked"):
             rows = [(name, Text(text)) for name, text in entries.items()]
-            shown.append(format_columns(head, rows, gap=True))
+            shown.append(format_columns(head, rows, blank_after=True))
             continue
         # A line per entry, cut to the terminal's width.
         lines = _group_entries(entries, SEVERAL if count > SCREEN else math.inf)
@@ -91,7 +91,7 @@ def _read_sections() -> Sections:
     weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped()}
     return {
         "weights": {name: f"{outline.task}, trained up to {outline.top}" for name, outline in weights.items()},
-        "runs": {path.parent.name: _run_state(path.parent) for path in runs},
+        "runs": {path.parent.name: _describe_run_state(path.parent) for path in runs},
         "asked": {path.parent.name: _describe_replies(path.parent) for path in asked},
     }
 
@@ -99,17 +99,17 @@ def _read_sections() -> Sections:
 # Output
 
 
-def _build_overview(systems: Iterable[sources.System], found: Sections) -> Any:
+def _build_overview(systems: Iterable[sources.System], sections: Sections) -> Any:
     """Return all names, recipes by system; shipped weights are marked."""
     rows: list[tuple[str, Text]] = []
     for system in systems:
         about = Text(system.about.partition(":")[0].rstrip("."), "dim")
-        marked = {name + "*" * (name in found["weights"]): text for name, text in system.recipes.items()}
+        marked = {name + "*" * (name in sections["weights"]): text for name, text in system.recipes.items()}
         names = ", ".join(name for name, _ in _group_entries(marked, NAMED))
         rows.append((system.name, Text.assemble(about, "\n", names)))
-    rows.append(("studies", Text(", ".join(found["studies"]))))
+    rows.append(("studies", Text(", ".join(sections["studies"]))))
     for kind in ("runs", "asked"):
-        if entries := found[kind]:
+        if entries := sections[kind]:
             text = "\n".join(f"{name}: {text}" for name, text in entries.items())
             if len(entries) > LATEST:
                 begun = f", {list(entries.values()).count('begun')} of them begun" if kind == "runs" else ""
@@ -131,7 +131,7 @@ def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, 
 # Runs
 
 
-def _run_state(folder: Path) -> str:
+def _describe_run_state(folder: Path) -> str:
     """Return whether a run is done, or the error if it cannot be read."""
     try:
         known = _is_valid_recipe(SEED.sub("0", read_text(folder / "config.json")))

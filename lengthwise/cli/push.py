@@ -14,7 +14,7 @@ from lengthwise.cli.shared import Argument, OutputOptions, Several
 from lengthwise.evaluation.attack import prompts
 from lengthwise.report.card import model_card
 from lengthwise.runs.folder import RunFolder, run_path
-from lengthwise.runs.hub import parse_address, push
+from lengthwise.runs.hub import parse_address, push_weights
 from lengthwise.runs.run import load, weights_folder
 
 
@@ -48,5 +48,5 @@ def run(args: Options) -> int:
         if not args.json:
             print(card)  # printed without rich, which would wrap its lines
         return print_result(args, {"card": card})
-    address = push(folder, str(where), card, private=args.private)
+    address = push_weights(folder, str(where), card, private=args.private)
     return print_result(args, {"repository": where.repository, "commit": address}, address)

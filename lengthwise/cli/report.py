@@ -77,7 +77,7 @@ def run(args: Options) -> int:
         title = read_figures_json(folders[0]).get("title") if len(folders) == 1 else None
         return _write_page(args, args.html, published, inquiries, title=title)
     if folders:
-        return _redraw(args, folders)
+        return _redraw_figures(args, folders)
     paths = {name: inquiry_path(name) for name in args.runs}
     runs = drop_repeats(_open_run(name) for name, path in paths.items() if path is None)
     inquiries: list[InquiryFolder] = []
@@ -219,7 +219,7 @@ def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
     return print_files(args, files, matrix_table(rows), matrix=rows)
 
 
-def _redraw(args: Options, folders: Sequence[Path]) -> int:
+def _redraw_figures(args: Options, folders: Sequence[Path]) -> int:
     """Redraw the figures of folders of results, in place or into one folder each below ``--out``."""
     if len(folders) < len(args.runs) or args.stopping:
         raise UsageError("the figures of folders of results are only redrawn: name no runs with them, omit --stopping")
@@ -250,7 +250,7 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
             f"{one.recipe.name}: every loop", estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()])
         )
         has_code_changed(one)
-        lock = one.locked(wait=True) if one.is_run else nullcontext()
+        lock = one.lock(wait=True) if one.is_run else nullcontext()
         with lock, computation_settings(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{one.folder.name}"

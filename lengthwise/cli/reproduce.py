@@ -96,7 +96,7 @@ def run(args: Options) -> int:
         for one in runs[panel.title]
     }
     together = list(chain(*runs.values()))
-    how = {"jobs": jobs_or_default(args.jobs), "on": parse_launcher(args), "stack": args.stack}
+    how = {"jobs": jobs_or_default(args.jobs), "launcher": parse_launcher(args), "stack": args.stack}
     with JobPool(together, lambda one: options[one.folder], **how) as fleet:
         show_progress(fleet, together, err, quiet=args.quiet)
     runs = {
@@ -129,7 +129,7 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
             what = f"{run.recipe.name}: sealed problems"
-            with computation_settings(1), show_elapsed(what, quiet=args.quiet), run.locked(wait=True):
+            with computation_settings(1), show_elapsed(what, quiet=args.quiet), run.lock(wait=True):
                 few, rules = samples_of_family(samples), panel.rules(run.recipe)
                 seal(run, panel.sizes, samples=samples, structured=few, rules=rules, kinds=kinds, device=device)
 
@@ -213,7 +213,7 @@ def _publish_panel(
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.also else []:
         found = one.rows("depth")
         if isinstance(one, Run) and one.recipe.loops.adapts and one.done:
-            with computation_settings(1), Progress(quiet=args.quiet) as shown, one.locked(wait=True):
+            with computation_settings(1), Progress(quiet=args.quiet) as shown, one.lock(wait=True):
                 sizes = [one.recipe.lengths.top, *panel.sizes]
                 found = depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
         rows[one.outline.name] += [{"train_seed": one.outline.seed} | row for row in found]

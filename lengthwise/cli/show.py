@@ -91,7 +91,7 @@ def _show_recipe(args: Options) -> int:
         runner = describe_runner(recipe, price)
     changed = [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
     rows = [
-        *(_all_fields(recipe) if args.all else changed),
+        *(_list_fields(recipe) if args.all else changed),
         ("parameters", Text(f"{price.parameters:,}")),
         ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
         ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread")),
@@ -113,7 +113,7 @@ def _show_recipe(args: Options) -> int:
     return print_result(args, result, format_columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
 
 
-def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
+def _list_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
     """Return every field of a part and its parts, with descriptions; values that are not the default are bold."""
     rows, usual = [], {field.name: field.default for field in dataclasses.fields(part)}
     for field in _find_class(type(part).__name__).fields:
@@ -121,7 +121,7 @@ def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
         style = "" if value == usual[field.name] else "bold"
         rows.append((name, Text.assemble((fields.part_text(value), style), (f"  {field.about}", "dim"))))
         if sources.find(type(value).__name__):
-            rows += _all_fields(value, f"{name}.")
+            rows += _list_fields(value, f"{name}.")
     return rows
 
 

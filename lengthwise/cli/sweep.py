@@ -83,7 +83,7 @@ def run(args: Options) -> int:
     if sweep.trials is not None:
         load_optuna()
     _record_sweep(folder, text)
-    with Folder(folder).locked(what="sweep"):
+    with Folder(folder).lock(folder_kind="sweep"):
         trials, faults = (_run_grid if sweep.trials is None else _run_search)(args, sweep, folder)
         if not trials:
             raise UsageError("; ".join(faults) or "no trial has finished")
@@ -132,7 +132,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 def _run_grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
     points = list(grid_points(sweep.axes))
     groups = [[Run.of(one) for one in _list_replicates(sweep, point)] for point in points]
-    faults = _train(args, sweep, [one for group in groups for one in group])
+    faults = _train_runs(args, sweep, [one for group in groups for one in group])
     rows = [_trial_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
     return [row for row in rows if row["seeds"]], faults
 
@@ -174,7 +174,7 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[A
                 faults.append(str(error))
                 search.tell(trial, None)
                 trials.pop(number)
-        faults += _train(args, sweep, list(runs.values()))
+        faults += _train_runs(args, sweep, list(runs.values()))
         for number, (trial, point) in [*trials.items()]:
             row = _trial_row(sweep, point, _locate_runs(sweep, point)[: seed + 1])
             if row["seeds"] <= seed:
@@ -199,18 +199,18 @@ def _locate_runs(sweep: Sweep, point: Point) -> list[Run]:
         return []
 
 
-def _train(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
+def _train_runs(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     """Train and measure the runs that have no scores yet; return a line for each error."""
     # A search may try the same point twice.
-    missing = list({one.folder: one for one in runs if _mean_exact(sweep, one) is None}.values())
+    missing = list({one.folder: one for one in runs if _mean_exact_match(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    with JobPool(missing, lambda _: options, jobs=jobs_or_default(args.jobs), on=parse_launcher(args)) as fleet:
+    with JobPool(missing, lambda _: options, jobs=jobs_or_default(args.jobs), launcher=parse_launcher(args)) as fleet:
         show_progress(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 
 
-def _mean_exact(sweep: Sweep, run: Run) -> float | None:
+def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
     """Return mean exact match over the sizes; 0 for a run that diverged, None for one that is not measured."""
     if run.folder.exists() and run.diverged:
         return 0.0
@@ -226,7 +226,7 @@ def _mean_exact(sweep: Sweep, run: Run) -> float | None:
 
 
 def _trial_row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
-    exact = [share for one in runs if (share := _mean_exact(sweep, one)) is not None]
+    exact = [share for one in runs if (share := _mean_exact_match(sweep, one)) is not None]
     sizes = [about["parameters"] for one in runs if one.done and (about := one.about())]
     return {
         "values": point,

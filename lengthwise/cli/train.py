@@ -45,7 +45,7 @@ from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
-from lengthwise.runs.tracking import check, send_to_trackers
+from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.lineage import continue_from
 from lengthwise.training.loop import prepare_steps, train
@@ -90,7 +90,7 @@ class Options(TrainingOptions, MeasurementOptions, RecipeOptions):
 def run(args: Options) -> int:
     """Train a recipe with one or several seeds; then measure it."""
     recipe = find_recipe(args.recipe, args.changes) if args.from_ is None else _recipe_to_continue(args, args.from_)
-    check(args.track)
+    check_trackers(args.track)
     check_stack(stack=args.stack, compile=args.compile)
     if args.stack and args.no_stack:
         raise UsageError("--stack and --no-stack exclude each other: omit one of them")
@@ -108,7 +108,8 @@ def run(args: Options) -> int:
     if args.changes and named and not is_follower():
         _warn_of_new_run(named, recipes)
     if is_follower():
-        _train(args, Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
+        run = Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe)
+        _train_run(args, run, Progress(quiet=True))
         return 0
     stack = _uses_stack(args, recipes, on)
     with Progress(quiet=args.quiet) as progress:
@@ -165,7 +166,7 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
 
 def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) -> int:
     options = option_words(args, CALL_OPTIONS | {"recipe", "changes", "from_", "seed", "stack", "no_stack"})
-    with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs), on=launcher) as fleet:
+    with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs), launcher=launcher) as fleet:
         show_progress(fleet, runs, err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
     if any(one.done for one in left) or not fleet.failed:
@@ -175,10 +176,10 @@ def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) 
 
 
 def _train_in_this_process(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
-    with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
-        _train(args, run, progress)
+    with run.lock(wait=args.wait), Progress(quiet=args.quiet) as progress:
+        _train_run(args, run, progress)
         with send_to_trackers(run, args.track, progress.note), computation_settings(args.threads):
-            _measure(args, run, plan, progress)
+            _run_measurements(args, run, plan, progress)
             if args.families:
                 _measure_families(args, run, plan[0].sizes, plan[0].rules, progress)
         run.clear_failure()
@@ -232,7 +233,7 @@ def _rehearse(args: Options, recipe: Recipe, plan: Sequence[Measurement], progre
             prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
-def _train(args: Options, run: Run, progress: Progress) -> None:
+def _train_run(args: Options, run: Run, progress: Progress) -> None:
     how = _training_arguments(args) | {
         "compile": args.compile,
         "graphs": not args.no_graphs,
@@ -247,7 +248,7 @@ def _training_arguments(args: Options) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names}
 
 
-def _measure(args: Options, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
+def _run_measurements(args: Options, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
     """Measure only where a run has no scores yet, so that a repeated command resumes where it was interrupted."""
     weights, recipe = run.weights(choose_device(args.device)), run.recipe
     for asked in plan:

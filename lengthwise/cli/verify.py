@@ -68,7 +68,7 @@ def run(args: Options) -> int:
     return _print_record(args, record, f"written to {out}")
 
 
-def _print_record(args: Options, record: dict[str, Any], where: str) -> int:
+def _print_record(args: Options, record: dict[str, Any], location: str) -> int:
     about = record["about"]
     title = f"{about['name']}: {about['task']}, trained to {about['trained_to']}"
     table = FittedTable("check", "verdict", "finding", title=title)
@@ -79,5 +79,5 @@ def _print_record(args: Options, record: dict[str, Any], where: str) -> int:
     longest = f"longest solved: {record['longest'] or 'none'}; on uniform problems alone: {uniform}"
     if record["left_out"]:
         longest += f"; not measured for lack of time: {', '.join(record['left_out'])} (--minutes)"
-    print_result(args, record, table, "", scores, "", Text(longest), Text(where, "dim"))
+    print_result(args, record, table, "", scores, "", Text(longest), Text(location, "dim"))
     return 0 if has_passed(record) else 1

@@ -41,7 +41,7 @@ class JobPool:
         arguments: Callable[[Run], Sequence[str]],
         *,
         jobs: int = 2,
-        on: Launcher | None = None,
+        launcher: Launcher | None = None,
         stack: bool = False,
     ) -> None:
         if jobs < 1:
@@ -49,7 +49,7 @@ class JobPool:
         by_recipe = group_by(runs, lambda run: run.recipe.seedless_id).values()
         self.waiting: list[Together] = [*by_recipe] if stack else [[run] for run in runs]
         self.arguments = arguments
-        self.executor = (on or Local()).executor(jobs)
+        self.executor = (launcher or Local()).executor(jobs)
         self.running: list[tuple[Together, Job]] = []
         self.failed: dict[Path, str] = {}  # by the folder of a failed run: why it failed
 
@@ -96,7 +96,7 @@ class JobPool:
             self.failed[run.folder] = reason
             with suppress(UsageError):
                 if not run.diverged:
-                    with run.locked():
+                    with run.lock():
                         run.record_failure(reason)
 
 
@@ -109,13 +109,13 @@ def show_progress(
     console: Console,
     *,
     quiet: bool = False,
-    extra: Callable[[], RenderableType] | None = None,
+    extra_display: Callable[[], RenderableType] | None = None,
 ) -> None:
-    """Poll the pool until all runs are done and show their progress, with the result of ``extra`` below it. If the
-    output is not a terminal, the status is printed every ``EVERY`` seconds."""
+    """Poll the pool until all runs are done and show their progress, with the result of ``extra_display`` below it. If
+    the output is not a terminal, the status is printed every ``EVERY`` seconds."""
 
     def draw() -> RenderableType:
-        return Group(summarize_runs(pool, runs), extra()) if extra else summarize_runs(pool, runs)
+        return Group(summarize_runs(pool, runs), extra_display()) if extra_display else summarize_runs(pool, runs)
 
     least = 0.0 if console.is_terminal else EVERY  # seconds between updates
     due = time.monotonic() + least

@@ -126,7 +126,7 @@ class _RayTasks:
     open: set[Any] = field(default_factory=set)
     looked: float = 0.0
 
-    def has(self, reference: Any) -> bool:
+    def contains(self, reference: Any) -> bool:
         """Return True while a task waits or runs."""
         if self.open and time.monotonic() - self.looked >= LOOK:
             _, left = self.ray.wait([*self.open], num_returns=len(self.open), timeout=0)
@@ -140,7 +140,7 @@ class _RayTask(Job):
     tasks: _RayTasks
 
     def is_done(self) -> bool:
-        return not self.tasks.has(self.reference)
+        return not self.tasks.contains(self.reference)
 
     def failure(self) -> str:
         try:

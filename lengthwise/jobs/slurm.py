@@ -134,7 +134,7 @@ class _Queue:
     alive: set[str] = field(default_factory=set)
     looked: float = -LOOK
 
-    def has(self, job: str) -> bool:
+    def contains(self, job: str) -> bool:
         if time.monotonic() - self.looked >= LOOK:
             listed = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
             states = "PENDING,RUNNING,REQUEUED,COMPLETING,CONFIGURING,SUSPENDED,PREEMPTED,REQUEUE_HOLD,RESIZING,STOPPED"
@@ -157,7 +157,7 @@ class _Job(Job):
     lost: int = 0  # number of times it was lost
 
     def is_done(self) -> bool:
-        if self.queue.has(self.job.job_id):  # checked first, to avoid looking for a file per queued job
+        if self.queue.contains(self.job.job_id):  # checked first, to avoid looking for a file per queued job
             self.missed = None
             return False
         if self.job.paths.result_pickle.exists():

@@ -138,8 +138,8 @@ def card_cells(row: Row) -> list[str]:
 
     unfit, low = describe_misfit(row.get("fit"), row["trained_to"]), row.get("worst")
 
-    def format_or_dash(name: str, write: Callable[[Any], str]) -> str:
-        return "–" if row[name] is None else write(row[name])
+    def format_or_dash(name: str, format_value: Callable[[Any], str]) -> str:
+        return "–" if row[name] is None else format_value(row[name])
 
     return [
         row["recipe"] + (f" ({unfit})" if unfit else ""),

@@ -128,11 +128,11 @@ def add_legend(figure: Figure, styles: Sequence[LineStyle], columns: int, headin
         add_legend(figure, styles, columns - 1, heading)
 
 
-def _spread_heights(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Return label heights from the top down, spaced by at least ``gaps`` and close to ``wanted`` (in falling order),
+def _spread_heights(targets: Sequence[float], gaps: Sequence[float]) -> list[float]:
+    """Return label heights from the top down, spaced by at least ``gaps`` and close to ``targets`` (in falling order),
     from one pass down and one up. If there are too many labels, some heights exceed 1."""
     heights: list[float] = []
-    for number, height in enumerate(wanted):
+    for number, height in enumerate(targets):
         heights.append(min(height, heights[-1] - gaps[number - 1] if heights else 1.0))
     floor = 0.0
     for number in reversed(range(len(heights))):

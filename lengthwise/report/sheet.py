@@ -21,8 +21,8 @@ Grid = list[list[Text]]  # cells by column, headings first
 
 class FittedTable(Table):
     """A table whose columns are never narrower than their longest word; names in the first column may break after a
-    hyphen. If that does not fit, the decorative column (number ``optional``) is dropped. If it still does not fit, each
-    row is written as a paragraph: its first cell, then the others with their headings."""
+    hyphen. If that does not fit, the decorative column (number ``optional_column``) is dropped. If the table still does
+    not fit, each row is written as a paragraph: its first cell, then the others with their headings."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class FittedTable(Table):
         caption: str | Text | None = None,
         left_aligned: Container[str] | None = None,
         no_wrap: Container[str] = (),
-        optional: int | None = None,
+        optional_column: int | None = None,
     ) -> None:
         """Align all columns left, or only those in ``left_aligned``; do not wrap those in ``no_wrap``."""
         super().__init__(title=title, caption=Text(caption) if isinstance(caption, str) else caption)
-        self.optional = optional
+        self.optional = optional_column
         for heading in headings:
             justify = "left" if left_aligned is None or heading in left_aligned else "right"
             self.add_column(heading, justify=justify, no_wrap=heading in no_wrap)

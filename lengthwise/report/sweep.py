@@ -30,7 +30,7 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
     exact = [row["exact"] for row in trials]
     whole, found = statistics.pvariance(exact), []
     for path in trials[0]["values"]:
-        groups = _group_scores(trials, path, binned=path in ranges)
+        groups = _group_scores(trials, path, use_bins=path in ranges)
         means = {value: statistics.fmean(group) for value, group in groups.items()}
         mean = statistics.fmean(exact)
         between = sum(len(groups[value]) * (means[value] - mean) ** 2 for value in groups) / len(exact)
@@ -38,8 +38,8 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
     return sorted(found, key=lambda row: -row["explains"])
 
 
-def _group_scores(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str, list[float]]:
-    if not binned:
+def _group_scores(trials: Sequence[Row], path: str, *, use_bins: bool) -> dict[str, list[float]]:
+    if not use_bins:
         by_value = group_by(trials, lambda row: row["values"][path])
         return {value: [row["exact"] for row in rows] for value, rows in by_value.items()}
     groups: dict[str, list[float]] = {}
@@ -94,7 +94,7 @@ def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) 
             axes.scatter([float(value) for value in values], exact, s=12, color=COLOURS[0], alpha=0.7)
             axes.set_xscale("log" if ranges[path] else "linear")
         else:
-            groups = _group_scores(trials, path, binned=False)
+            groups = _group_scores(trials, path, use_bins=False)
             places = {value: number for number, value in enumerate(groups)}
             means = [statistics.fmean(group) for group in groups.values()]
             axes.scatter([places[value] for value in values], exact, s=12, color=FAINT, alpha=0.7)

@@ -90,7 +90,7 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
         *("size", *own, "", *fixed),
         left_aligned=(*own, ""),
         no_wrap=("size", "", *fixed),
-        optional=1 + len(own),
+        optional_column=1 + len(own),
         caption="; ".join(notes),
     )
     for row in rows:
@@ -139,7 +139,7 @@ def language_model_table(rows: Iterable[Row]) -> Table:
         f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; "
         "lenient: the reply ends in the right answer; chatter: replies with more than an answer"
     )
-    table = FittedTable(*headings, left_aligned=("",), no_wrap=headings, optional=1, caption=caption)
+    table = FittedTable(*headings, left_aligned=("",), no_wrap=headings, optional_column=1, caption=caption)
     for row in rows:
         *cells, tokens, _, count = _detail_cells(row, is_trained=False)
         count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")

@@ -175,7 +175,7 @@ class Folder:
         return ()
 
     @contextmanager
-    def locked(self, *, wait: bool = False, what: str = "run") -> Iterator[None]:
+    def lock(self, *, wait: bool = False, folder_kind: str = "run") -> Iterator[None]:
         """Keep other processes from working on this folder during a ``with`` block. If one already does, raise
         UsageError or, with ``wait``, wait. The system frees the lock of a process that has ended in any way. A network
         file system locks across machines only if it supports locks."""
@@ -185,7 +185,7 @@ class Folder:
         check_no_link(path)
         check_no_link(owner)
         lock = FileLock(path, is_singleton=True)
-        self._acquire(lock, wait, what)
+        self._acquire_lock(lock, wait, folder_kind)
         try:
             write(owner, f"process {os.getpid()} on {platform.node()}".encode())
             with translate_disk_errors(self.folder):
@@ -196,7 +196,7 @@ class Folder:
                 remove(owner)
             lock.release()
 
-    def _acquire(self, lock: Any, wait: bool, what: str) -> None:
+    def _acquire_lock(self, lock: Any, wait: bool, folder_kind: str) -> None:
         from filelock import SoftFileLock, Timeout
 
         path = self.folder / ".lock"
@@ -218,9 +218,10 @@ class Folder:
             except Timeout:
                 owner = self.folder / ".owner"
                 who = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
-                how = "; --wait waits for it" if what == "run" else ""
+                how = "; --wait waits for it" if folder_kind == "run" else ""
                 left = f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
-                raise UsageError(f"{self.folder}: {remove_controls(who)} works on this {what}{how}{left}") from None
+                who = remove_controls(who)
+                raise UsageError(f"{self.folder}: {who} works on this {folder_kind}{how}{left}") from None
 
     def clear_cache(self) -> None:
         """Clear cached rows, so that they are read again on demand: the rows of many runs do not fit in memory."""
@@ -245,14 +246,14 @@ def _file_state(path: Path) -> _State | None:
     return _State(state.st_ino, state.st_size, state.st_mtime_ns)
 
 
-def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[str]], where: str) -> None:
-    """Raise UsageError, which begins with ``where``, if a row does not have one size for each axis of the task."""
+def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[str]], location: str) -> None:
+    """Raise UsageError, which begins with ``location``, if a row does not have one size for each axis of the task."""
     sized = [(number, row["sizes"]) for number, row in enumerate(rows, 1) if "sizes" in row]
     names = axes() if sized else ()
     for number, sizes in sized if names else ():
         if len(sizes) != len(names):
             wanted = f"sizes must be {len(names)} ({', '.join(names)}), not {len(sizes)}"
-            raise UsageError(f"{where} {number}: {wanted}; delete that line")
+            raise UsageError(f"{location} {number}: {wanted}; delete that line")
 
 
 def _row_key(row: Mapping[str, Any]) -> str:
@@ -377,10 +378,10 @@ def read_operations() -> dict[str, float]:
         return {}
 
 
-def cache_operations(found: Mapping[str, float]) -> None:
+def cache_operations(operations: Mapping[str, float]) -> None:
     """Add operations to the cache, if the folder of runs exists and is writable."""
     if not runs_folder().is_dir():
         return
     with suppress(UsageError):
-        operations = read_operations() | {**found}
+        operations = read_operations() | {**operations}
         write_json(runs_folder() / OPERATIONS, {"lengthwise": __version__, "operations": operations})

@@ -50,7 +50,7 @@ def parse_address(text: str) -> HubAddress:
     return HubAddress(found[1], found[2])
 
 
-def fetch(text: str) -> Path:
+def download_weights(text: str) -> Path:
     """Download a repository's weights, or find them in the cache without a network, and return their folder. Raises
     UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
     address, hub = parse_address(text), import_library("huggingface_hub", "hub")
@@ -71,7 +71,7 @@ def fetch(text: str) -> Path:
     return folder
 
 
-def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
+def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -> str:
     """Upload the weights of a folder to the Hub with a model card, and return the commit's URL. The repository is
     created if needed. Raises UsageError if the Hub refuses."""
     address = parse_address(text)

@@ -42,7 +42,7 @@ from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, device_of
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
-from lengthwise.runs.hub import PREFIX, fetch, parse_address
+from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
 FINAL = "final.pt"  # the final training state, from which another run can start
 CODE = "code.json"  # digests of the user's own classes that a run was trained with
@@ -95,7 +95,7 @@ def weights_folder(weights: str | Path) -> Path:
     if not isinstance(weights, (str, Path)):
         raise UsageError(f"name weights by a folder or a name, not by {quote_value(weights)}")
     if str(weights).startswith(PREFIX):
-        return fetch(str(weights))
+        return download_weights(str(weights))
     for folder in (to_path(weights), runs_folder() / weights):
         if is_folder(folder):
             return folder
@@ -170,7 +170,7 @@ def check_storable(weights: Mapping[str, object]) -> None:
             raise UsageError(f"{name}: model.safetensors cannot hold numbers of {value.dtype}") from None
 
 
-def save(folder: Path, recipe: Recipe, weights: dict[str, Tensor]) -> None:
+def save_weights(folder: Path, recipe: Recipe, weights: dict[str, Tensor]) -> None:
     """Write config.json and model.safetensors."""
     write(folder / "config.json", (recipe.json() + "\n").encode())
     # Copy each: the format refuses tensors that share memory, such as a tied embedding and read-out.
@@ -294,7 +294,7 @@ class Run(RunFolder):
         return state
 
 
-def commit() -> str:
+def git_commit() -> str:
     """Return the git commit of this code, with ``+`` if files are changed; empty outside a checkout."""
     describe = ["git", "-C", str(Path(__file__).parents[1]), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:

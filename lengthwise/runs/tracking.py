@@ -93,8 +93,8 @@ SINKS: dict[str, Callable[[RunFolder], Sink]] = {"tensorboard": TensorBoard, "tr
 class Tracker:
     """Sends the rows of one run to one sink."""
 
-    def __init__(self, run: RunFolder, name: str, note: Callable[[str], None]) -> None:
-        self.run, self.name, self.note = run, name, note
+    def __init__(self, run: RunFolder, name: str, report: Callable[[str], None]) -> None:
+        self.run, self.name, self.note = run, name, report
         self.ledger = run.folder / f"tracked-{name}.json"
         self.sent: dict[str, int] = {}  # number of rows sent, by kind
         self.seen: dict[str, int] = {}
@@ -152,11 +152,11 @@ class Tracker:
 
 
 @contextmanager
-def send_to_trackers(run: RunFolder, names: Sequence[str], note: Callable[[str], None]) -> Iterator[list[Tracker]]:
-    """Send the rows appended to a run in a ``with`` block to the named trackers. ``note`` receives a message about each
-    failure. Raises UsageError for an unknown name."""
-    check(names)
-    trackers = [Tracker(run, name, note) for name in dict.fromkeys(names)]
+def send_to_trackers(run: RunFolder, names: Sequence[str], report: Callable[[str], None]) -> Iterator[list[Tracker]]:
+    """Send the rows appended to a run in a ``with`` block to the named trackers. ``report`` is called with a message
+    about each failure. Raises UsageError for an unknown name."""
+    check_trackers(names)
+    trackers = [Tracker(run, name, report) for name in dict.fromkeys(names)]
     with ExitStack() as stack:
         for tracker in trackers:
             stack.callback(tracker.close)
@@ -165,7 +165,7 @@ def send_to_trackers(run: RunFolder, names: Sequence[str], note: Callable[[str],
         yield trackers
 
 
-def check(names: Sequence[str]) -> None:
+def check_trackers(names: Sequence[str]) -> None:
     """Raise UsageError for an unknown tracker name."""
     for name in names:
         if name not in SINKS:

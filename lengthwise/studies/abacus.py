@@ -34,7 +34,7 @@ CLAIMS = (
 def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
     """Abacus embeddings: the map of sums up to 40 × 40 digits; positions compared; layers and loops; other tasks."""
     panels = {
-        "cpu": _cpu(),
+        "cpu": _cpu_panels(),
         "blog": (_map_panel((blog_abacus_addition(),), loops=LOOPS),),
         "paper": (_map_panel(tuple(paper().values()), loops=LOOPS, grid=FAR, sizes=(60, 100, FARTHEST)),),
     }
@@ -66,7 +66,7 @@ def _map_panel(
     )
 
 
-def _cpu() -> tuple[Panel, ...]:
+def _cpu_panels() -> tuple[Panel, ...]:
     return (
         _map_panel((abacus_addition(), abacus_addition_full())),
         Panel(

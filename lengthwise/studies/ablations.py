@@ -18,13 +18,13 @@ def ablations(tasks: str = "all") -> Study:
     """Our looped models with one part changed at a time, measured at 2, 3, 5 and 10 times the training length."""
     return Study(
         title="Ablations of the looped system",
-        panels=tuple(_panel(task) for task in choose_names(tasks, TASKS)),
+        panels=tuple(_build_panel(task) for task in choose_names(tasks, TASKS)),
         note="One part is changed at a time; nothing was chosen by these figures.",
         samples=200,
     )
 
 
-def _panel(task: str) -> Panel:
+def _build_panel(task: str) -> Panel:
     top = TASKS[task]
     found = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
     if task.startswith("published-"):

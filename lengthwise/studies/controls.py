@@ -14,13 +14,13 @@ def controls(tasks: str = "pairs") -> Study:
     """Our looped models, and the same without the loop, without the window, and without both, on the same data."""
     return Study(
         title="What the loop does, and what the window",
-        panels=tuple(_panel(task) for task in choose_names(tasks, TASKS)),
+        panels=tuple(_build_panel(task) for task in choose_names(tasks, TASKS)),
         note="Nothing was chosen by these figures. Ignore longer problems of a recipe that fails at training lengths.",
         strong="both",
     )
 
 
-def _panel(task: str) -> Panel:
+def _build_panel(task: str) -> Panel:
     arms = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))
     if task == "pairs":
         arms = (looped_pairs(), *arms, standard_pairs())

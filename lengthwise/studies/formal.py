@@ -23,11 +23,11 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
     check_unique(names, "methods")
     if scale not in STEPS:
         raise UsageError(f"scale: {scale!r} is not one of: {', '.join(STEPS)}")
-    panels = tuple(_panel(task, names, scale) for task in on)
+    panels = tuple(_build_panel(task, names, scale) for task in on)
     return Study("Formal languages", panels, note=NOTE, samples=200, matrix=True)
 
 
-def _panel(task: str, names: list[str], scale: Scale) -> Panel:
+def _build_panel(task: str, names: list[str], scale: Scale) -> Panel:
     recipes = tuple(
         formal_recipe(task, name.removesuffix(FAMILIES), scale, families=0.5 * name.endswith(FAMILIES))
         for name in names

@@ -34,7 +34,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     own = [OURS] if scale == "cpu" else []
     chosen = [*METHODS, *own] if methods == "all" else methods.split(",")
     on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
-    panels = tuple(_panel(task, chosen, scale) for task in on)
+    panels = tuple(_build_panel(task, chosen, scale) for task in on)
     check_unique(on, "tasks")
     check_unique(chosen, "methods")
     return Study(
@@ -50,8 +50,8 @@ def test_length(task: str, scale: Scale) -> int:
     return TESTED[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
 
 
-def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
-    recipes = tuple(_recipe(task, method, scale) for method in methods)
+def _build_panel(task: str, methods: list[str], scale: Scale) -> Panel:
+    recipes = tuple(_find_recipe(task, method, scale) for method in methods)
     top = recipes[0].lengths.top
     tested = test_length(task, scale)
     extra = 30 if task in LATE else 20
@@ -64,12 +64,12 @@ def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
         curve=tuple(range(1, 3 * top + 1)),
         also=(Oracle(), MaxConfidence(extra), MaxConfidence(extra, per="batch")),
         claims=claims,
-        strong=_recipe(task, next((name for name in OWN if name in methods), methods[-1]), scale).name,
+        strong=_find_recipe(task, next((name for name in OWN if name in methods), methods[-1]), scale).name,
         name=task,
     )
 
 
-def _recipe(task: str, method: str, scale: Scale) -> Recipe:
+def _find_recipe(task: str, method: str, scale: Scale) -> Recipe:
     if method == OURS and scale == "cpu" and task in FORMS:
         return FORMS[task]()
     return variation(task, method, scale)

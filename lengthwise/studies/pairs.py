@@ -24,11 +24,11 @@ def notebook(tasks: str = "all") -> Study:
     """A standard and a looped encoder, trained on exactly 8 digits with the notebook's optimizer, steps and dropout."""
     return Study(
         title="Standard against looped, as in the notebook",
-        panels=tuple(_panel(name) for name in choose_names(tasks, TITLES)),
+        panels=tuple(_build_panel(name) for name in choose_names(tasks, TITLES)),
         note="Nothing was chosen by these figures; dropout is off at test, where the notebook left it on.",
     )
 
 
-def _panel(name: str) -> Panel:
+def _build_panel(name: str) -> Panel:
     found = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
     return Panel(TITLES[name], found, SIZES, strong=f"notebook-looped-{name}", name=name)

@@ -22,7 +22,7 @@ from lengthwise.runners import cpu
 from lengthwise.runners.graphs import is_worthwhile
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
-from lengthwise.runs.tracking import check, send_to_trackers
+from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computation_settings, stop_signal
 from lengthwise.training.prefetch import prefetch_batches
@@ -61,7 +61,7 @@ def train(
     the model is not causal but its layout is, the device is missing, torch cannot compile, the folder holds another
     recipe, the run's log disappears, or another process trains this run.
     """
-    check(track)
+    check_trackers(track)
     shown = progress or Progress(quiet=True)
     at, where = choose_device(device), Run.locate(recipe).folder if folder in (None, "") else to_path(folder)
     check_matmul(matmul, at)
@@ -81,7 +81,7 @@ def train(
                 return _train_in_other_process(trainer, where, should_stop)
         run = Run.of(recipe, where)
         run.record_code(trainer.model)
-        alone = nullcontext() if run.done else run.locked(wait=wait)
+        alone = nullcontext() if run.done else run.lock(wait=wait)
         with ExitStack() as held:
             with trainer.clock.exclude():  # without the time spent waiting for another process
                 held.enter_context(alone)

@@ -33,7 +33,7 @@ from lengthwise.runners.stacked import Answered, Query, Recorder, Replayer, comp
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
-from lengthwise.runs.tracking import check, send_to_trackers
+from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training.arithmetic import (
     Matmul,
     autocast,
@@ -76,7 +76,7 @@ def train_stacked(
     Raises Interrupted as ``train`` does, and UsageError also for recipes with other differences, and for a model that
     cannot be stacked: one that draws random numbers in training, branches on its inputs, or changes its buffers.
     """
-    check(track)
+    check_trackers(track)
     shown, at = progress or Progress(quiet=True), choose_device(device)
     check_matmul(matmul, at)
     check_seeds(recipes)
@@ -86,7 +86,7 @@ def train_stacked(
     runs = [Run.of(recipe) for recipe in recipes]
     with ExitStack() as entered:
         for run in sorted(runs, key=lambda run: run.folder):  # a fixed order prevents deadlocks
-            entered.enter_context(nullcontext() if run.done else run.locked(wait=wait))
+            entered.enter_context(nullcontext() if run.done else run.lock(wait=wait))
         left = [run for run in runs if not run.done]
         for run in runs:
             if run.done:

@@ -29,7 +29,7 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
 from lengthwise.runners import Runner
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.run import FINAL, Run, check_storable, commit, rename_parameters, save
+from lengthwise.runs.run import FINAL, Run, check_storable, git_commit, rename_parameters, save_weights
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, step_precision
 from lengthwise.training.choice import RunnerChoice
@@ -213,7 +213,7 @@ class Trainer:
         run.write_about(self.about())
         if keep_state:
             run.save_state(self.state(), FINAL)
-        save(run.folder, self.recipe, self.watching.weights_of(self.model_to_evaluate()))
+        save_weights(run.folder, self.recipe, self.watching.weights_of(self.model_to_evaluate()))
         run.remove_state()
 
     def is_report_due(self) -> bool:
@@ -258,7 +258,7 @@ class Trainer:
     def about(self) -> dict[str, Any]:
         """Return the provenance of the results: versions, commit, device, runner, time."""
         return {
-            "commit": commit(),
+            "commit": git_commit(),
             "python": platform.python_version(),
             **self.environment(),
             "parameters": sum(p.numel() for p in self.model.parameters()),

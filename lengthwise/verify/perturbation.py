@@ -49,10 +49,10 @@ def _root_mean_square(tensor: Tensor) -> float:
 
 @contextmanager
 def change_parameters(
-    model: nn.Module, change: Perturbation, draw: Generator, only: str | None = None
+    model: nn.Module, change: Perturbation, draw: Generator, only_parameter: str | None = None
 ) -> Iterator[None]:
-    """Perturb all parameters of a model, or only the one named ``only``, during a ``with`` block."""
-    chosen = {name: value for name, value in model.named_parameters() if only in (None, name)}
+    """Perturb all parameters of a model, or only the one named ``only_parameter``, during a ``with`` block."""
+    chosen = {name: value for name, value in model.named_parameters() if only_parameter in (None, name)}
     before = {name: value.detach().clone() for name, value in chosen.items()}
     try:
         for value in chosen.values():
@@ -105,7 +105,7 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
     batch = recipe.layout.write(problems, recipe.task)
     before, unused = _logits(weights, batch), []
     for number, (name, _) in enumerate(model.named_parameters()):
-        with change_parameters(model, add_noise, stream(seed, "unused", number), only=name):
+        with change_parameters(model, add_noise, stream(seed, "unused", number), only_parameter=name):
             after = _logits(weights, batch)
         if not ((after - before).abs() > MOVED * (1 + before.abs().max())).any() and bool(after.isfinite().all()):
             unused.append(name)

@@ -334,13 +334,13 @@ def _check_claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: i
     return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))
 
 
-def _check_attack(found: Row, refused: str) -> Check:
-    if not found:
-        return Check("attack", "open", f"not run: {refused}")
-    if not found["failed"]:
-        return Check("attack", "passed", f"no failure in {found['tries']:,} problems")
-    shortest = found["shortest"][0]
-    finding = f"{found['failed']:,} of {found['tries']:,} problems fail; the shortest: {shortest['prompt']}"
+def _check_attack(outcome: Row, reason: str) -> Check:
+    if not outcome:
+        return Check("attack", "open", f"not run: {reason}")
+    if not outcome["failed"]:
+        return Check("attack", "passed", f"no failure in {outcome['tries']:,} problems")
+    shortest = outcome["shortest"][0]
+    finding = f"{outcome['failed']:,} of {outcome['tries']:,} problems fail; the shortest: {shortest['prompt']}"
     return Check("attack", "open", remove_controls(finding))
 
 

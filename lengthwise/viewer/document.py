@@ -69,9 +69,9 @@ def write_page(name: str, page: str) -> Path:
     return path
 
 
-def escape(foreign: object) -> str:
+def escape(text: object) -> str:
     """Escape text for HTML."""
-    return html.escape(remove_controls(str(foreign)))
+    return html.escape(remove_controls(str(text)))
 
 
 def join_scripts(*names: str) -> str:

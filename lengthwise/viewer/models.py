@@ -101,11 +101,11 @@ def export_model(weights: Weights) -> dict[str, Any]:
 
 def check_exportable(recipe: Recipe, parameters: int) -> None:
     """Raise UsageError unless a page can compute models of this recipe."""
-    if reason := find_obstacle(recipe, parameters):
+    if reason := find_export_obstacle(recipe, parameters):
         raise UsageError(f"{recipe.name}: no page can run this model: {reason}")
 
 
-def find_obstacle(recipe: Recipe, parameters: int) -> str:
+def find_export_obstacle(recipe: Recipe, parameters: int) -> str:
     """Return the reason why a page cannot compute models of this recipe; empty if it can."""
     large = f"{parameters:,} parameters are more than {MOST:,}" if parameters > MOST else ""
     return next(_find_unknown_parts(recipe), large)
@@ -136,16 +136,16 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
                 yield "it adds digit positions to the input only"
 
 
-def record_model(weights: Weights, prompts: Iterable[str], given: Sequence[str] = ()) -> dict[str, Any]:
+def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequence[str] = ()) -> dict[str, Any]:
     """Return the facts of a model and its recipe, and a recording of each problem, as plain values. A problem is left
     out if it takes too many loops or more cells than earlier problems left, or if the model cannot read it. Raises
-    UsageError if the model cannot read a problem in ``given``, or if no problem is left."""
+    UsageError if the model cannot read a problem in ``given_prompts``, or if no problem is left."""
     recipe, recordings, cells_left = weights.recipe, [], recording.MOST_CELLS
     for prompt in prompts:
         try:
             found = recording.record_problem(weights, prompt, cells_left)
         except UsageError:  # longer than the model's position table
-            if prompt in given:
+            if prompt in given_prompts:
                 raise
             continue
         if found is not None:

@@ -16,7 +16,7 @@ from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts, vendor_scripts
 from lengthwise.viewer.models import check_exportable
-from lengthwise.viewer.rows import card_rows, chart_rows, tables
+from lengthwise.viewer.rows import card_rows, chart_rows, table_rows
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
 from lengthwise.viewer.viewer import model_data
 
@@ -38,7 +38,7 @@ def report_page(
     page, ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
     title = title or default_title([one.outline for one in [*runs, *inquiries]])
     packed = {}
-    for name, rows in tables(runs, inquiries, operations).items():  # each column is named once
+    for name, rows in table_rows(runs, inquiries, operations).items():  # each column is named once
         columns, flat = flatten_rows(rows)
         packed[name] = {"columns": columns, "rows": [[row.get(column) for column in columns] for row in flat]}
     report = {

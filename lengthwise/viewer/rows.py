@@ -55,10 +55,10 @@ def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) ->
     }
 
 
-def tables(
+def table_rows(
     runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], operations: Mapping[str, float] | None
 ) -> dict[str, list[Row]]:
-    """Return the tables that have rows, by name."""
+    """Return the rows of each table that has rows, by its name."""
     groups = by_recipe(runs) if runs else {}
     found = {
         "scores": identified_scores(runs, inquiries),

@@ -19,7 +19,7 @@ from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import sampler
 from lengthwise.runs.run import Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts
-from lengthwise.viewer.models import export_model, find_obstacle, record_model
+from lengthwise.viewer.models import export_model, find_export_obstacle, record_model
 
 NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "recorded", "viewer"
@@ -69,7 +69,7 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
     """Return the data of one model for the viewer; ``tries`` is the length of the attack, ``problems`` are shown
     first."""
     parameters = sum(part.numel() for part in model.model.parameters())
-    obstacle = find_obstacle(model.recipe, parameters)
+    obstacle = find_export_obstacle(model.recipe, parameters)
     if not obstacle:
         return export_model(model) | collect_examples(model, tries, problems)
     if reason := find_recording_obstacle(model.recipe):
@@ -77,8 +77,8 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
             f"{model.recipe.name}: a page can neither run this model ({obstacle}) nor show a recording ({reason})"
         )
     listed, searched = _list_examples(model, min(tries or TRIES, RECORDED_TRIES), problems, RECORDED)
-    recorded = record_model(model, listed, given=problems)
-    examples = [_example(one["prompt"], listed[one["prompt"]], one["right"]) for one in recorded["recordings"]]
+    recorded = record_model(model, listed, given_prompts=problems)
+    examples = [_format_example(one["prompt"], listed[one["prompt"]], one["right"]) for one in recorded["recordings"]]
     return recorded | {"examples": examples, "searched": searched}
 
 
@@ -92,28 +92,28 @@ def collect_examples(weights: Weights, tries: int | None = None, problems: Seque
     solver, found = Solver(weights), []
     for prompt, origin in listed.items():
         try:
-            found.append(_example(prompt, origin, solver.solve(prompt).correct))
+            found.append(_format_example(prompt, origin, solver.solve(prompt).correct))
         except UsageError:  # longer than the model's position table
             if origin == GIVEN:
                 raise
     return {"examples": found, "searched": searched}
 
 
-def _example(prompt: str, origin: str, right: bool | None) -> dict[str, Any]:
+def _format_example(prompt: str, origin: str, right: bool | None) -> dict[str, Any]:
     return {"prompt": prompt, "origin": origin, "right": right}
 
 
 def _list_examples(
-    weights: Weights, tries: int, problems: Sequence[str], times: Sequence[int]
+    weights: Weights, tries: int, problems: Sequence[str], multiples: Sequence[int]
 ) -> tuple[dict[str, str], str]:
     """Return problems with their origins, those of the reader first, and a summary of the attack."""
     failing, searched = _find_failures(weights, tries)
-    drawn = dict([*_draw_examples(weights, times), *((prompt, "attack") for prompt in failing)])
+    drawn = dict([*_draw_examples(weights, multiples), *((prompt, "attack") for prompt in failing)])
     given = dict.fromkeys(problems, GIVEN)
     return given | {prompt: origin for prompt, origin in drawn.items() if prompt not in given}, searched
 
 
-def _draw_examples(weights: Weights, times: Sequence[int]) -> list[tuple[str, str]]:
+def _draw_examples(weights: Weights, multiples: Sequence[int]) -> list[tuple[str, str]]:
     """Draw one problem of the harder set, if the task has one, at twice the training length; uniform problems at
     multiples of the training length; and one problem of each of some families."""
     recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
@@ -121,7 +121,7 @@ def _draw_examples(weights: Weights, times: Sequence[int]) -> list[tuple[str, st
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
     structured = [(top, name) for name in names[:: max(1, len(names) // HARD)][:HARD]]
     hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder else []
-    wanted = [*hard, *((factor * top, "uniform") for factor in times), *structured]
+    wanted = [*hard, *((factor * top, "uniform") for factor in multiples), *structured]
     found = []
     for length, origin in wanted:
         try:

@@ -1019,10 +1019,10 @@ def test_what_is_asked_twice_at_once_would_be_paid_twice(endpoint, asked, monkey
 
     @contextlib.contextmanager
     def locked(folder, **how):
-        held.append((folder.folder.name, how["what"]))
+        held.append((folder.folder.name, how["folder_kind"]))
         yield
 
-    monkeypatch.setattr(InquiryRun, "locked", locked)
+    monkeypatch.setattr(InquiryRun, "lock", locked)
     found = asked(*words(endpoint(right).url, "--lengths", "1", "--samples", "2"))
     assert held == [(Path(found["run"]).name, "inquiry")]
     folder = InquiryRun.open(Path(found["run"]))

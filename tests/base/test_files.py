@@ -28,7 +28,7 @@ from lengthwise.jobs.axes import Axis
 from lengthwise.jobs.search import Search
 from lengthwise.report.publish import publish, publish_distribution
 from lengthwise.runs.folder import Folder, RunFolder, cache_operations
-from lengthwise.runs.run import Run, load, save
+from lengthwise.runs.run import Run, load, save_weights
 from lengthwise.runs.tracking import TensorBoard, Tracker, Wandb
 from lengthwise.verify.verification import read_record as read_verification
 from lengthwise.viewer.document import write_page
@@ -47,7 +47,7 @@ def run_in(folder):
 
 
 def lock(folder):
-    with Folder(folder).locked():
+    with Folder(folder).lock():
         pass
 
 
@@ -79,8 +79,8 @@ RESULTS = ("runs.json", "scores.csv", "metrics.csv", "card.json", "figures.json"
 WRITERS = {
     **{f"{name}.jsonl": lambda folder, name=name: RunFolder(folder).append(name, ROW)
        for name in ("scores", "metrics", "depth", "anatomy", "replies")},
-    "config.json": lambda folder: save(folder, RECIPE, {}),
-    "model.safetensors": lambda folder: save(folder, RECIPE, {}),
+    "config.json": lambda folder: save_weights(folder, RECIPE, {}),
+    "model.safetensors": lambda folder: save_weights(folder, RECIPE, {}),
     "state.pt": lambda folder: Run(folder, RECIPE).save_state({}),
     "about.json": lambda folder: Run(folder, RECIPE).write_about({"parameters": 1}),
     "failed.json": lambda folder: RunFolder(folder).record_failure("reason"),
@@ -206,7 +206,7 @@ def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
     run = run_in(None)
     (tmp_path / "run").symlink_to(run.folder)
-    with run.locked(), RunFolder(tmp_path / "run").locked():
+    with run.lock(), RunFolder(tmp_path / "run").lock():
         run_in(tmp_path / "run").append_new("scores", ROW)
     assert len(run.rows("scores")) == 2 and run.folder.parent.resolve() == tmp_path / "disk"
 
@@ -388,7 +388,7 @@ def test_an_old_lock_file_does_not_hold_a_run_where_the_disk_has_no_locks(tmp_pa
     path = run_in(tmp_path / "run").folder / ".lock"
     path.touch()  # as every run has one, once it was locked where there are locks
     os.utime(path, (0, 0))
-    with warnings.catch_warnings(action="error"), RunFolder(path.parent).locked():
+    with warnings.catch_warnings(action="error"), RunFolder(path.parent).lock():
         assert path.read_text().startswith(f"{os.getpid()}\n")
     assert not path.exists()
 
@@ -399,9 +399,9 @@ def test_a_lock_of_a_machine_that_is_gone_says_how_to_go_on(tmp_path):
     (folder.folder / ".lock").write_text("1\nanother-machine\n")
     with (
         pytest.raises(lw.UsageError, match=r"if that has ended, delete \S+\.lock: this disk has no locks$"),
-        folder.locked(),
+        folder.lock(),
     ):
         pass
     (folder.folder / ".lock").unlink()
-    with folder.locked():
+    with folder.lock():
         pass

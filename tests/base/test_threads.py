@@ -84,7 +84,7 @@ def test_models_that_are_built_in_threads_have_the_weights_of_their_seeds():
 
 
 def test_trainings_in_threads_equal_trainings_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "commit", lambda: "")  # which asks git
+    monkeypatch.setattr(trainer, "git_commit", lambda: "")  # which asks git
     before = torch.get_rng_state(), random.getstate()
     alone = [outcome(train(recipe, tmp_path / f"alone-{number}")) for number, recipe in enumerate(RECIPES)]
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]

@@ -34,7 +34,7 @@ from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.tables import score_table, summary_rows, summary_table
 from lengthwise.runs.folder import Folder
-from lengthwise.runs.run import Run, Weights, save
+from lengthwise.runs.run import Run, Weights, save_weights
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
 
@@ -391,7 +391,7 @@ def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
 
 def tiny(seed=0):
     run = Run.of(replace(PARITY, seed=seed, name="tiny"))
-    save(run.folder, run.recipe, run.recipe.build().state_dict())
+    save_weights(run.folder, run.recipe, run.recipe.build().state_dict())
     return run
 
 

@@ -240,7 +240,7 @@ def test_a_fleet_runs_on_whatever_has_room():
     recipe = lw.find("looped-parity", *SMALL)
     found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
     engine = MadeEngine(Made(1), Made(0, "it is hot"), Made(3), Made(0), Made(99))
-    with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, on=engine) as fleet:
+    with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, launcher=engine) as fleet:
         while len(engine.last.submitted) < 5 or len(fleet.running) > 1:
             assert fleet.poll()
         assert engine.last.stopped is None
@@ -260,7 +260,7 @@ def test_the_seeds_of_a_recipe_may_be_one_command():
     found = [lw.Run.of(replace(recipe, seed=seed)) for recipe in recipes for seed in (3, 4)]
     (found[0].folder / "model.safetensors").touch()
     engine = MadeEngine(Made(0, "it is hot"), Made(0))
-    with JobPool(found, lambda run: [run.recipe.name], jobs=1, on=engine, stack=True) as fleet:
+    with JobPool(found, lambda run: [run.recipe.name], jobs=1, launcher=engine, stack=True) as fleet:
         assert fleet.poll() and fleet.poll() and not fleet.poll()
     words = [["train", str(run.folder), "--seed", "3", "--seeds", "2", "--stack", "--quiet", run.recipe.name]
              for run in (found[0], found[2])]  # fmt: skip

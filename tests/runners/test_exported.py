@@ -9,7 +9,7 @@ from conftest import LONG, forked
 from forms import away
 
 import lengthwise as lw
-from lengthwise.api.export import trace
+from lengthwise.api.export import trace_model
 from lengthwise.cli import entry
 from lengthwise.runners.exported import NAMES, Exported, graph_inputs
 from lengthwise.runners.plain import Plain
@@ -117,4 +117,4 @@ def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
     assert done.returncode == 2 and "a file to write" in done.stderr and done.stderr.count("\n") == 1
     recurrent = lw.find("looped-parity").change(model=lw.LSTM(), layout=lw.NextToken())
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):
-        trace(lw.Weights("mine", recurrent, recurrent.build()))
+        trace_model(lw.Weights("mine", recurrent, recurrent.build()))

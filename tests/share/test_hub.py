@@ -16,7 +16,7 @@ from lengthwise.base.results import Score
 from lengthwise.report.card import model_card
 from lengthwise.runs import hub
 from lengthwise.runs.folder import SHIPPED
-from lengthwise.runs.hub import fetch, parse_address, push
+from lengthwise.runs.hub import download_weights, parse_address, push_weights
 from lengthwise.runs.run import Run, load
 
 http = pytest.importorskip("huggingface_hub.utils._http", reason="the extra `hub` is not installed")
@@ -171,13 +171,13 @@ def test_a_record_of_weights_from_the_hub_has_their_name(remote, tmp_path, monke
 
 
 def test_a_revision_is_pinned_and_found_without_a_network(remote, monkeypatch):
-    folder = fetch(f"hf:u/pairs@{COMMIT}")
-    assert folder == fetch("hf:u/pairs") and folder.name == COMMIT
-    assert fetch("hf:u/pairs@old").name == OTHER
+    folder = download_weights(f"hf:u/pairs@{COMMIT}")
+    assert folder == download_weights("hf:u/pairs") and folder.name == COMMIT
+    assert download_weights("hf:u/pairs@old").name == OTHER
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nobody answers
-    assert fetch("hf:u/pairs") == fetch(f"hf:u/pairs@{COMMIT}") == folder
+    assert download_weights("hf:u/pairs") == download_weights(f"hf:u/pairs@{COMMIT}") == folder
     with pytest.raises(UsageError, match="the Hub cannot be reached, and the cache has no whole copy"):
-        fetch("hf:u/others")
+        download_weights("hf:u/others")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_is_not_there_is_said(name, said, remote):
 def test_a_repository_without_weights_is_refused(remote):
     del remote.files["model.safetensors"]
     with pytest.raises(UsageError, match="there is no model"):
-        fetch("hf:u/pairs")
+        download_weights("hf:u/pairs")
 
 
 def test_a_recipe_of_foreign_code_is_not_run(remote):
@@ -233,7 +233,7 @@ def test_a_recipe_of_foreign_code_is_not_run(remote):
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(UsageError, match=r"pip install 'lengthwise\[hub\]'"):
-        fetch("hf:u/pairs")
+        download_weights("hf:u/pairs")
 
 
 # Sending
@@ -290,4 +290,4 @@ def test_a_card_calls_no_family_that_was_measured_alone_the_worst():
 def test_a_place_is_written_one_way():
     assert parse_address("hf:u/name@v1.0") == ("u/name", "v1.0") and parse_address("u/name") == ("u/name", None)
     with pytest.raises(UsageError, match="newest revision"):
-        push(SOURCE, "u/name@v1", "")
+        push_weights(SOURCE, "u/name@v1", "")

@@ -11,5 +11,5 @@ SMALL = lw.Recipe(
 
 def told(run):
     """The points that a run's rows are."""
-    metrics = [("step", row["step"], dict(tracking._named_numbers(row))) for row in run.rows("metrics")]
-    return metrics + [("size", max(row["sizes"]), tracking._named_scores(row, run)) for row in run.rows("scores")]
+    metrics = [("step", row["step"], dict(tracking._flatten_numbers(row))) for row in run.rows("metrics")]
+    return metrics + [("size", max(row["sizes"]), tracking._name_score(row, run)) for row in run.rows("scores")]

@@ -49,12 +49,12 @@ def test_parts_draw_dropout_again_on_their_device(monkeypatch):
 def test_operations_are_counted_alike_whatever_computes_attention(kernel):
     weights, recipe = load("gpt-small"), replace(catalog.recipe("abacus-positions-nope"), batch=8)
     with sdpa_kernel(kernel):
-        found = verification.operations(weights, (20,)), cost.operations(recipe, 2, 1)
+        found = verification.count_operations(weights, (20,)), cost.operations(recipe, 2, 1)
     width, layers, positions = weights.recipe.model.width, weights.recipe.model.layers, 20
     linear = 2 * positions * sum(one.weight.numel() for one in weights.model.modules() if isinstance(one, nn.Linear))
     assert found[0] - linear >= 2 * 2 * layers * width * positions**2  # products of queries and keys, and of values
     with sdpa_kernel(SDPBackend.MATH):
-        assert found == (verification.operations(weights, (20,)), cost.operations(recipe, 2, 1))
+        assert found == (verification.count_operations(weights, (20,)), cost.operations(recipe, 2, 1))
 
 
 def settings():

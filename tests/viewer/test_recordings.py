@@ -16,7 +16,7 @@ from lengthwise.evaluation import recording
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Weights, load
-from lengthwise.viewer.models import find_obstacle, record_model
+from lengthwise.viewer.models import find_export_obstacle, record_model
 from lengthwise.viewer.viewer import model_data, viewer_page
 
 MAZE, SUDOKU = "#####/#S.G#/###.#/#...#/#####", "..../21.3/1..4/.42."
@@ -73,7 +73,7 @@ def test_long_recordings_are_left_out(monkeypatch):
 def test_all_shipped_weights_that_loop_have_a_page():
     for name in list_shipped():
         recipe = load(name).recipe
-        if find_obstacle(recipe, 1):
+        if find_export_obstacle(recipe, 1):
             reason = recording.find_recording_obstacle(recipe)
             assert not reason or recipe.layout.decodes or not recipe.loops.adapts, (name, reason)
 
