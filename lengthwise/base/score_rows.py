@@ -22,6 +22,11 @@ def size_text(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes))
 
 
+def problems_text(problems: str) -> str:
+    """Format a kind of problems for tables: ``every``, which is no family, becomes ``all problems``."""
+    return "all problems" if problems == "every" else problems
+
+
 def count_text(count: int, distinct: int | None) -> str:
     """Format a number of problems, with the number of different ones if some repeat."""
     return str(count) if distinct is None else f"{count} ({distinct} different)"

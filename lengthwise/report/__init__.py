@@ -29,6 +29,7 @@ from lengthwise.base.score_rows import (
     group_by,
     is_full_family_run,
     latest_rows,
+    problems_text,
     share_text,
     within_training_sizes,
     worst_rows,
@@ -217,10 +218,24 @@ def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
     return uniform | every
 
 
+def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
+    """Return ``training_warnings`` by recipe; they say if all problems of the training length decide."""
+    fits = scores_at_training_length(curves)
+    listed = {curve.label for curve in curves if curve.problems == WORST and curve.has_all_problems()}
+    return {
+        curve.label: training_warnings(
+            fits.get(curve.label),
+            f"{curve.top} ({problems_text('every')})" if curve.label in listed else curve.top,
+            curve.diverged,
+        )
+        for curve in curves
+    }
+
+
 def name_curves(curves: Sequence[Curve]) -> list[str]:
     """Return a unique name per curve: its label; its stopping rule and problems where these differ between curves; and
     a warning if the recipe has not learned its training length, or some seeds diverged."""
-    fits = scores_at_training_length(curves)
+    warnings = warnings_by_recipe(curves)
     rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
     found: list[str] = []
@@ -228,8 +243,7 @@ def name_curves(curves: Sequence[Curve]) -> list[str]:
         rule = rule_text(curve.stopping) if len(rules) > 1 else ""
         several = len(sets) > 1 and curve.problems != "uniform"
         problems = curve.problems if several or _is_family(curve.problems) else ""
-        warnings = training_warnings(fits.get(curve.label), curve.top, curve.diverged)
-        parts = [curve.label, rule, problems, warnings]
+        parts = [curve.label, rule, problems, warnings[curve.label]]
         found.append(", ".join(part for part in parts if part))
     return found
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import group_by, size_text
-from lengthwise.report import WORST, Curve, all_curves, curves, rule_text, scores_at_training_length, training_warnings
+from lengthwise.report import WORST, Curve, all_curves, curves, rule_text, warnings_by_recipe
 from lengthwise.report.lines import MARKS, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.style import (
@@ -289,7 +289,7 @@ def _choose_styles(
     numbers = list(dict.fromkeys(style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
-    fits, looks = scores_at_training_length(curves), []
+    warnings, looks = warnings_by_recipe(curves), []
     for curve in curves:
         rules = {other.stopping for other in curves if other.label == curve.label}
         parts = [
@@ -304,7 +304,7 @@ def _choose_styles(
             sets.index(curve.problems) if twins else None,
             name=", ".join(parts),
             strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
-            note=training_warnings(fits.get(curve.label), curve.top, curve.diverged) if noted else "",
+            note=warnings[curve.label] if noted else "",
         )
         looks.append(look)
     return looks

@@ -12,7 +12,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import welch_interval
 from lengthwise.base.score_rows import Row, Sizes, share_text, size_text
-from lengthwise.report import TRAINED, WORST, Point, curves, scores_at_training_length, training_warnings
+from lengthwise.report import TRAINED, WORST, Point, curves, warnings_by_recipe
 from lengthwise.report.scored import save_figure, to_data_frame
 from lengthwise.runs.folder import RunFolder
 
@@ -138,11 +138,11 @@ class PooledComparison(PrintedTable):
         sizes = self.sizes if len(self.sizes) <= MOST else [*self.sizes[: MOST - 1], self.sizes[-1]]
         tops = {curve.tops for curve in self.curves}
         marked = [size_text(size) + TRAINED * all(max(size) <= max(top) for top in tops) for size in sizes]
-        rows, fits = [], scores_at_training_length(self.curves)
+        rows, warnings = [], warnings_by_recipe(self.curves)
         for curve in self.curves:
             points = {point.sizes: point for point in curve.points()}
             seeds = str(max((point.seeds for point in points.values()), default=0))
-            name = [curve.label, training_warnings(fits.get(curve.label), curve.top, curve.diverged)]
+            name = [curve.label, warnings[curve.label]]
             found = [points.get(size) for size in sizes]
             cells = [f"{share_text(p.mean, 3)} ({share_text(p.low)}–{share_text(p.high)})" if p else "–" for p in found]
             rows.append([", ".join(filter(None, name)), curve.problems, seeds, *cells])

@@ -330,7 +330,8 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
 
 
 def _describe_worst(curve: Curve) -> str:
-    """Name the worst family of each size; if no family has a wrong answer, name the sizes measured."""
+    """Name the worst family of each size, and the sizes at which some of all problems are wrong; if there is no wrong
+    answer, name the sizes measured."""
     sizes: dict[str, list[str]] = {}
     for point in curve.points():
         if point.mean < 1:
@@ -339,7 +340,10 @@ def _describe_worst(curve: Curve) -> str:
             sizes.setdefault(family, []).append(size_text(point.sizes))
     if not sizes:
         return f"every family is right at {', '.join(size_text(point.sizes) for point in curve.points())}"
-    return "worst family " + "; ".join(f"{name} at {', '.join(found)}" for name, found in sizes.items())
+    listed = sizes.pop("every", [])  # short sizes, where all problems were measured instead of families
+    parts = [f"{name} at {', '.join(found)}" for name, found in sizes.items()]
+    parts = [f"worst family {'; '.join(parts)}"] * bool(parts)
+    return "; ".join([*parts, *[f"all problems measured, some wrong, at {', '.join(listed)}"] * bool(listed)])
 
 
 def _format_range(values: set[int]) -> str:

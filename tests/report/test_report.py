@@ -1001,3 +1001,15 @@ def test_options_that_would_do_nothing_are_refused(words, named, published_alrea
     told = capsys.readouterr().err
     assert stopped.value.code == 2 and named in told and len(told.splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} <= {"results", "runs"}
+
+
+def test_all_problems_of_a_size_are_no_family_and_decide_by_name_whether_a_model_is_fitted():
+    every, two_odd = {"problems": "every"}, {"problems": "two-odd"}
+    run = scored(recipe(), (8, 0.7), (16, 0.5), (7, 0.9, every), (8, 0.719, every), (16, 0.25, two_odd))
+    text = " ".join(printed(score_table(curves([run]))).split())
+    assert name_curves(curves([run]))[0] == "looped-parity, not fitted: 0.719 at 8 (all problems)"
+    assert "worst family two-odd at 16; all problems measured, some wrong, at 7, 8" in text
+    card = score_card([run])
+    assert card[0]["worst"]["family"] == "every" and "all problems 0.72 at 8" in card_cells(card[0])
+    alone = scored(recipe("other"), (8, 0.7))
+    assert name_curves(curves([alone])) == ["other, not fitted: 0.700 at 8"]
