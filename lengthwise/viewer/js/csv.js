@@ -1,9 +1,9 @@
-// Tables: read from what the page holds, shown, and handed out as CSV.
+// Show the page's tables, and save them as CSV.
 
 const quoted = (cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
 const csvOf = ({ columns, rows }) => [columns, ...rows].map((row) => row.map((cell) => quoted(String(cell ?? ""))).join(",")).join("\n") + "\n";
 
-/** Hand a text to the reader as a file. */
+/** Let the browser save a text as a file. */
 function download(name, text, type) {
   const link = el("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
   link.click();

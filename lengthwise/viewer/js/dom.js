@@ -12,7 +12,7 @@ function el(tag, given = {}, ...children) {
   return made;
 }
 
-/** What an element holds: JSON, or deflated JSON in base64. */
+/** The data in an element: JSON, or deflated JSON in base64. */
 async function embedded(id) {
   const { type, textContent } = document.getElementById(id);
   if (type === "application/json") return JSON.parse(textContent);
@@ -22,7 +22,7 @@ async function embedded(id) {
 }
 
 const fixed = (number, digits = 3) => (Number.isFinite(number) ? number.toFixed(digits) : "–");
-/** A fraction, as Python's share_text writes it: never rounded to 0 or 1 what is not. */
+/** A fraction as text, like Python's share_text: a number other than 0 and 1 is never rounded to 0 or 1. */
 function shareText(number, digits = 3) {
   const half = 0.5 * 10 ** -digits;
   if (number >= 1 - half && number < 1) return `>.${"9".repeat(digits)}`;
@@ -31,7 +31,7 @@ function shareText(number, digits = 3) {
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const shortened = (text, most = 28) => (text.length <= most ? text : `${text.slice(0, most / 2)}…${text.slice(1 - most / 2)}`);
 
-/** A rule as a recipe writes it, without what is usual: Converged(patience=4). */
+/** A stopping rule as text, without its default values: Converged(patience=4). */
 function ruleText({ kind, ...given }) {
   const changed = Object.entries(given).filter(([name, value]) => value !== USUAL[kind]?.[name]);
   const told = changed.map(([name, value]) => `${name}=${value}`);

@@ -1,9 +1,8 @@
-// Maps on a canvas: one cell per loop and position, and who looks where. Colours are the page's own, so that they follow
-// its light and dark forms.
+// Maps on a canvas: one cell per loop and position, and attention weights. Colours are the page's, light or dark.
 
 const COLUMN = { least: 7, most: 20 }, LINE = { least: 3, most: 16 }, MARGIN = { left: 34, top: 18 };
 
-/** A canvas of so many CSS pixels, sharp on any screen; its context counts CSS pixels. */
+/** Set a canvas's size in CSS pixels, sharp on any screen; return its context, which also counts CSS pixels. */
 function sized(canvas, width, height) {
   const scale = window.devicePixelRatio || 1;
   canvas.width = Math.max(1, Math.round(width * scale));
@@ -21,7 +20,7 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** How large a map of so many columns and lines is drawn in the width there is; it and the controls fit a screen. */
+/** The size of a map of these columns and lines, such that it fits the width, and with the controls a screen. */
 function gridOf(columns, lines, width) {
   const column = clamp(Math.floor((width - MARGIN.left) / columns), COLUMN.least, COLUMN.most);
   const line = clamp(Math.floor(Math.min(560, 0.55 * innerHeight) / lines), LINE.least, LINE.most);
@@ -57,7 +56,7 @@ function drawMap(canvas, grid, cell, { heads, settled, marks, at }) {
   drawEdge(paint, grid, marks, at, x, y);
 }
 
-/** Loop numbers, where rules stop, and what is looked at. */
+/** Draw loop numbers, marks where rules stop, and frames around the selected loop and position. */
 function drawEdge(paint, grid, marks, at, x, y) {
   const every = Math.max(1, Math.ceil(14 / grid.line / 5) * (grid.line < 14 ? 5 : 1));
   paint.textAlign = "right";
@@ -79,7 +78,7 @@ function drawEdge(paint, grid, marks, at, x, y) {
   if (at.column >= 0) paint.strokeRect(x(at.column) - 1, MARGIN.top - 1, grid.column + 1, grid.lines * grid.line + 1);
 }
 
-/** Who looks where in one head: queries downwards, keys across; the blank key, if there is one, in a column of its own. */
+/** Draw one head's attention weights: queries downwards, keys across; a blank key, if any, in a separate column. */
 function drawHead(canvas, seen, size, query) {
   const count = seen.length, blank = seen[0].some(([key]) => key < 0), across = count + (blank ? 2 : 0);
   const cell = Math.max(1, Math.floor(size / across)), paint = sized(canvas, cell * across, cell * count);
@@ -103,7 +102,7 @@ function pointed(event, canvas, grid) {
   return line >= 0 && line < grid.lines ? { line, column: clamp(column, 0, grid.columns - 1) } : null;
 }
 
-/** A grid: its own symbols, `#` as walls, and over them what a model changes. cell(slot) → { share, wrong, text }. */
+/** Draw a grid: its symbols, `#` as walls, and the cells that a model changes. cell(slot) → { share, wrong, text }. */
 function drawGrid(canvas, { lines, columns, side }, symbols, cell, at) {
   const paint = sized(canvas, columns * side + 2, lines * side + 2), ink = colour("ink"), soft = colour("soft");
   paint.textAlign = "center";
@@ -135,7 +134,7 @@ function drawGrid(canvas, { lines, columns, side }, symbols, cell, at) {
   paint.strokeRect(1 + (at % columns) * side, 1 + Math.floor(at / columns) * side, side - 0.5, side - 0.5);
 }
 
-/** Curves of values 0–1 over loops, null where there is none; a line at the loop that is looked at, a triangle at `mark`. */
+/** Draw curves of values 0–1 over loops (null: no value), a line at the selected loop, and a triangle at `mark`. */
 function drawCurves(canvas, width, { height, left, foot }, curves, { at, mark }) {
   const paint = sized(canvas, width, height), count = curves[0].values.length, low = height - foot;
   const x = (k) => left + (count > 1 ? (k / (count - 1)) * (width - left - 6) : 0), y = (value) => low - value * (low - 6);

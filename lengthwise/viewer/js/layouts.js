@@ -49,7 +49,7 @@ function digitPositions(tokens, signs, first, mirrored) {
   });
 }
 
-/** What a model says in its slots, up to its first end, in the task's own order. */
+/** The answer in a model's slots, up to the first end symbol, in the task's own order. */
 function answerOf(model, symbols) {
   if (model.layout.kind === "Pairs") {
     let digits = [...symbols];

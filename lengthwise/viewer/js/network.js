@@ -88,7 +88,7 @@ class Network {
   }
 
   /** One loop, for the positions from…to: the state before it → the state after it. Keys and values of earlier positions
-   * come from `cache`, so a causal model can read on symbol by symbol. `look`, if given, is filled with who looks where:
+   * come from `cache`, so a causal model can read on symbol by symbol. `look`, if given, is filled with attention weights:
    * look[layer][head][query] = [[key, weight], …]. */
   advance(run, state, from, to, next, cache = {}, look = null) {
     const { width, layers, injection, eps, final_norm: last } = this.spec, length = run.length;

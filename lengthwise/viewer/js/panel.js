@@ -1,7 +1,7 @@
 // One model at work: its answer, a map of loops and positions, tables of one loop, its heads, and the program beside it.
 
 const MODES = { said: "symbols and their probability", state: "norm of the state", change: "change since the previous loop" };
-// What each stopping rule waits for.
+// When each stopping rule stops.
 const RULES = {
   Oracle: "after T(n) loops: the rounds of a reference algorithm", After: "after a fixed number of loops", MaxConfidence: "at the most confident loop",
   Converged: "when the answer has not changed for some loops", Halted: "when the answer is not empty",
@@ -10,7 +10,7 @@ const RULES = {
 const MOST_CELLS = 220; // positions that tables show
 
 class Panel {
-  /** `steer({ loop, position })` is told where a reader points. */
+  /** `steer({ loop, position })` is called when the reader points at a loop and a position. */
   constructor(model, steer) {
     this.model = model;
     this.network = networkOf(model);
@@ -53,7 +53,7 @@ class Panel {
     );
   }
 
-  /** Work on a problem. Resolves to the trace; null if `stopped()`. */
+  /** Run the model on a problem. Resolves to the trace, or to null if `stopped()` returns true. */
   async think(text, told, stopped) {
     const trace = await think(this.network, this.model, text, told, stopped);
     if (trace) {

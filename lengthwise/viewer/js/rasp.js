@@ -62,7 +62,7 @@ function runPart(part, row, state) {
   return Object.fromEntries(Object.entries(part.out).map(([name, reference]) => [name, at(reference)]));
 }
 
-/** The states of a program, the prepared one first and then one per round; and what it says in the end. */
+/** Run a program: its states, the prepared one first and then one per round, and its final output. */
 function runProgram(program, row, rounds) {
   const states = [runPart(program.prepare, row, {})];
   for (let round = 0; round < rounds; round++) {
@@ -72,7 +72,7 @@ function runProgram(program, row, rounds) {
   return { row, states, said: runPart(program.finish, row, states.at(-1)).said };
 }
 
-/** A model's problem as the program of its task reads it: `prompt = $ $ …`. Null where there is no program for it. */
+/** Run the task's program on a model's problem, written as `prompt = $ $ …`; null if it has no program. */
 function runBeside(model, problem) {
   if (!model.program || (model.task.kind === "Multiplication" && problem.prompt.indexOf("*") > 2)) return null;
   const plain = { ...model, layout: { kind: "FullOutput", framed: false, pauses: 0 } };

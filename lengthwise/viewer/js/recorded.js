@@ -4,7 +4,7 @@
 const CELL = { least: 4, most: 30 }, CURVE = { height: 130, left: 34, foot: 16 }, FLOOR = -4; // log₁₀ of a movement that counts as none
 
 class RecordedPanel {
-  /** `steer({ loop, position })` is told where a reader points. */
+  /** `steer({ loop, position })` is called when the reader points at a loop and a position. */
   constructor(model, steer) {
     this.model = model;
     this.steer = steer;
@@ -81,7 +81,7 @@ class RecordedPanel {
     );
   }
 
-  /** What the model says at the position that is pointed at. */
+  /** Show the model's symbol at the selected position. */
   showThere() {
     const { shape, wanted } = this.trace, at = this.position;
     const place = shape ? `line ${Math.floor(at / shape[1]) + 1}, column ${(at % shape[1]) + 1}` : `position ${at + 1}`;

@@ -1,4 +1,4 @@
-// Tasks: a problem as a person types it → symbols in the model's order, T(n), and the right answer.
+// Tasks: a typed problem → symbols in the model's order, T(n), and the right answer.
 // A parsed problem: { prompt, answer: arrays of symbols; rounds: T(n); slots: room for any answer; columns?: digit pairs }.
 
 class Refused extends Error {} // a message of one line for the reader
@@ -15,7 +15,7 @@ function symbolsOf(task, text) {
   return symbols;
 }
 
-/** What stands on both sides of a sign, as arrays of symbols. */
+/** The symbols before and after a sign, as arrays. */
 function aroundSign(task, text, sign, what) {
   const symbols = symbolsOf(task, text);
   const at = symbols.indexOf(sign);
@@ -142,10 +142,10 @@ const TASKS = {
   },
 };
 
-/** What a person typed as a problem of a task. Throws Refused in one line. */
+/** Parse a typed problem of a task. Throws Refused, with a message of one line, if it is invalid. */
 const parseProblem = (task, text) => TASKS[task.kind].parse(task, text);
 
-/** An answer as a person reads it; what is no answer of the task is shown symbol by symbol. */
+/** An answer as text; symbols that form no answer of the task are joined unchanged. */
 function formatAnswer(task, answer) {
   const own = answer.length && answer.every((symbol) => task.symbols.includes(symbol));
   return own && TASKS[task.kind].format ? TASKS[task.kind].format(task, answer) : answer.join("");

@@ -1,4 +1,4 @@
-// Rows of numbers in typed arrays: what a forward pass needs, and nothing more.
+// Operations of a forward pass on rows of numbers in typed arrays.
 // A matrix is a Float32Array, row by row; sums are taken in doubles.
 
 /** The tensors of a model whose names begin with a prefix: the rest → Float32Array, from base64 of little-endian float32. */

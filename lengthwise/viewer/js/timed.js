@@ -1,4 +1,4 @@
-// A model with a clock: two networks, whose states lie one behind the other. What is shown of a state is the answers'.
+// A model with a clock: two networks, whose states are concatenated. The page shows the state of the answer network.
 
 const WAITS = 0, DONE = 1;
 const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
@@ -14,7 +14,7 @@ class TimedNetwork {
     this.seen = alike.map((one, i) => (one ? alike.indexOf(true) : i));
   }
 
-  /** What the clock reads of a row. */
+  /** The ids of a row as the clock network reads them. */
   timed(row) {
     return row.ids.map((id) => this.seen[id]);
   }

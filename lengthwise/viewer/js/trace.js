@@ -1,6 +1,6 @@
-// A problem through a model, loop by loop; and the loop at which each stopping rule would stop.
+// Run a model on a problem, loop by loop; find the loop at which each stopping rule would stop.
 
-const MOST_POSITIONS = 600, MOST_LOOPS = 2000, SLICE = 24; // ms of work before the page may breathe
+const MOST_POSITIONS = 600, MOST_LOOPS = 2000, SLICE = 24; // ms of work between pauses for the page's events
 
 const LOOPS = {
   Constant: (loops) => loops.count,
@@ -13,7 +13,7 @@ const USUAL = {
   Oracle: { more: 0 }, Converged: { patience: 2, extra: 20 }, MaxConfidence: { extra: 20, per: "example" },
 };
 
-/** Rules that every model is shown with, and the model's own first. Those that look at answers need a model that loops, and
+/** The model's own stopping rule, then those shown for every model. Rules that look at answers need a model that loops, and
  * whose answer is not part of its input. */
 function rulesOf(model) {
   const kinds = model.decodes || model.loops.kind === "Constant" ? ["Oracle"] : Object.keys(USUAL);
@@ -50,7 +50,7 @@ function chosenLoop(rule, trace) {
 
 const breath = () => new Promise((resume) => setTimeout(resume));
 
-/** Run a model on a typed problem. `said` is told of progress, a share; `stopped()` ends the work early (null). */
+/** Run a model on a typed problem. `told(share)` reports progress; null is returned early if `stopped()` returns true. */
 async function think(network, model, text, told = () => {}, stopped = () => false) {
   const problem = parseProblem(model.task, text), row = writeRow(model, problem);
   const planned = LOOPS[model.loops.kind](model.loops, problem.rounds), rules = rulesOf(model);
@@ -74,7 +74,7 @@ async function think(network, model, text, told = () => {}, stopped = () => fals
   return trace;
 }
 
-/** All positions, loop by loop, until every rule has stopped. */
+/** Run all positions, loop by loop, until every rule has stopped. */
 function* looping(network, trace, limits) {
   const { run, rules, states, moved } = trace, count = Math.max(...limits);
   const hasSettled = (rule) => rule.kind === "Settled" && moved.some((far) => isSettled(rule, far));
@@ -102,7 +102,7 @@ function movement(network, { states, run }, k, period) {
   return most;
 }
 
-/** Symbol by symbol: each is predicted after `loops` loops and then read. */
+/** Decode symbol by symbol: each is predicted after `loops` loops and then fed in. */
 function* decoding(network, model, trace, loops, count) {
   const { run, states, row } = trace;
   for (let k = 0; k < count; k++) states.push(new Float32Array(run.start.length));
@@ -123,7 +123,7 @@ function* decoding(network, model, trace, loops, count) {
 
 const likeliest = (logs) => logs.reduce((best, log, i) => (log > logs[best] ? i : best), 0);
 
-/** What one loop says: symbols with their log probabilities at each slot, where its answer ends, and how sure it is. */
+/** The output of one loop: symbols with their log probabilities at each slot, the answer's end, and its confidence. */
 function spoken(network, model, trace, state) {
   const logs = trace.row.slots.map((position) => network.read(state, position, trace.run));
   const ids = logs.map(likeliest), said = ids.map((id) => model.writes[id]);
@@ -134,7 +134,7 @@ function spoken(network, model, trace, state) {
   return { logs, said, sure, ends, confidence, right, text: formatAnswer(model.task, answerOf(model, said)) };
 }
 
-/** For each slot the loop, from 1, from which on its symbol stays as it is in the end. */
+/** For each slot, the first loop, counted from 1, from which on its symbol no longer changes. */
 function settled(loops) {
   const last = loops.at(-1).said;
   return last.map((symbol, slot) => {
@@ -144,7 +144,7 @@ function settled(loops) {
   });
 }
 
-/** Who looks where in loop k (from 1): look[layer][head][query] = [[key, weight], …]. Computed when asked for. */
+/** The attention weights in loop k (from 1): look[layer][head][query] = [[key, weight], …]. Computed on demand. */
 function lookedAt(network, trace, k) {
   const look = [], out = new Float32Array(trace.run.start.length);
   network.advance(trace.run, trace.states[k - 1], 0, trace.run.length, out, {}, look);

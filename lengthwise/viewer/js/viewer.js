@@ -45,7 +45,7 @@ class Viewer {
       el("p", { class: "soft keys" }, `Keys: ${KEYS}.`));
   }
 
-  // What the address holds
+  // The state in the page's address
 
   readHash() {
     const given = new URLSearchParams(location.hash.slice(1));
@@ -80,7 +80,7 @@ class Viewer {
     }
   }
 
-  // What is chosen
+  // The chosen model
 
   get chosen() {
     return this.models.find(({ name }) => name === this.model.value);
@@ -92,7 +92,7 @@ class Viewer {
     this.start();
   }
 
-  /** What can be chosen with this model: another of its task beside it, and problems. */
+  /** Offer the other models of this task for comparison, and example problems. */
   offer() {
     const { task, name, examples, searched } = this.chosen, alike = (one) => JSON.stringify([one.task.kind, one.task.base]);
     const others = this.models.filter((one) => one.name !== name && alike(one) === alike(this.chosen));
@@ -116,7 +116,7 @@ class Viewer {
 
   // Work
 
-  /** Think anew about what is typed. */
+  /** Run the chosen models on the typed problem. */
   async start(loop = null) {
     const ticket = (this.ticket = {}), names = [this.model.value, this.beside.value].filter(Boolean);
     this.stop();
