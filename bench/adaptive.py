@@ -13,7 +13,7 @@ from common import QUICK, print_result
 from torch import Tensor
 
 from lengthwise.base.types import Problems
-from lengthwise.evaluation.answers import answers, gather_slots
+from lengthwise.evaluation.answers import gather_slots, predict_by_rules
 from lengthwise.evaluation.scores import split_batches
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
@@ -28,7 +28,9 @@ Way = Callable[[Weights, Problems, Stopping], Tensor]
 def quick(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
     """The package's predictions, row by row."""
     model, recipe = weights.model, weights.recipe
-    return torch.cat([answers(model, recipe, batch, [rule])[0].symbols for _, batch in split_batches(recipe, problems)])
+    return torch.cat(
+        [predict_by_rules(model, recipe, batch, [rule])[0].symbols for _, batch in split_batches(recipe, problems)]
+    )
 
 
 @torch.no_grad()

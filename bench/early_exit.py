@@ -11,7 +11,7 @@ import torch
 from common import QUICK, print_result
 
 from lengthwise.base.types import Batch
-from lengthwise.evaluation.answers import Predictions, answers, trace
+from lengthwise.evaluation.answers import Predictions, predict_by_rules, trace_loops
 from lengthwise.evaluation.scores import split_batches
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import choose_loops, limit_of
@@ -27,7 +27,7 @@ CASES = {
 
 
 def early(weights: Weights, batch: Batch) -> Predictions:
-    return answers(weights.model, weights.recipe, batch, [weights.recipe.stopping])[0]
+    return predict_by_rules(weights.model, weights.recipe, batch, [weights.recipe.stopping])[0]
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def traced(weights: Weights, batch: Batch) -> Predictions:
     model, recipe, rule = weights.model, weights.recipe, weights.recipe.stopping
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     limit = limit_of(rule, planned)
-    found = trace(model, batch, limit, recipe.layout.end(recipe.task))
+    found = trace_loops(model, batch, limit, recipe.layout.end(recipe.task))
     chosen = choose_loops(rule, replace(found, loops=limit), planned, limit)
     return Predictions(found.predictions[chosen - 1, row], found.confidence[chosen - 1, row], chosen, ran=limit)
 

@@ -50,7 +50,7 @@ from lengthwise.training.arithmetic import autocast, computation_settings
 from lengthwise.training.choice import Bf16, RunnerChoice
 from lengthwise.training.loop import train
 from lengthwise.training.prefetch import prefetch_batches
-from lengthwise.training.stacked import RecordedSteps, advance
+from lengthwise.training.stacked import RecordedSteps, advance_together
 from lengthwise.training.trainer import Trainer
 
 PUBLISHED = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
@@ -130,7 +130,7 @@ def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
         advance_by(whole, 2 * steps)
         advance_by(first, steps)
         first.save_checkpoint(run := Run.of(recipe, Path(folder)))
-        second.restore(run)
+        second.restore_checkpoint(run)
         advance_by(second, steps)
     return apart(*([one.detach().cpu() for one in kept.model_to_evaluate().parameters()] for kept in (whole, second)))
 
@@ -168,7 +168,7 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
             start, exact = waited(device), gradient(recipe, plain, trainee.step)
             found[f"{matmul}, apart"] = apart(exact, gradient(recipe, runner, trainee.step))
             found[f"{matmul}, seconds to compile"] = waited(device) - start
-            with prefetch_batches([trainee], always=True):
+            with prefetch_batches([trainee], on_any_device=True):
                 found[f"{matmul}, ms"] = step_time(trainee.advance, device, 1 if quick else 20)
     return found
 
@@ -183,7 +183,7 @@ def recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> dict[str, 
     exact = gradient(recipe, Plain(trainer.model), last)
     for _ in range(2):  # the second is a replay
         trainer.optimizer.zero_grad()
-        loss = next(trainer.losses(*data.batch(recipe, last)))
+        loss = next(trainer.compute_losses(*data.batch(recipe, last)))
     read = [loss.value.detach(), *(one.grad for one in trainer.model.parameters())]
     for graphs in (False, True):
         own = Trainer(recipe, device, graphs=graphs)
@@ -216,10 +216,10 @@ def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float
         with computation_settings(1):
             trainer, start = Trainer(recipe, device, matmul=matmul, graphs=True), waited(device)
             trainer.step = step
-            next(trainer.losses(*trainer.batch(step)))
+            next(trainer.compute_losses(*trainer.draw_batch(step)))
             trainer.optimizer.zero_grad()
             found[f"{matmul}, seconds to record"] = waited(device) - start
-            with prefetch_batches([trainer], always=True):
+            with prefetch_batches([trainer], on_any_device=True):
                 advance_by(trainer, times)  # records all shapes of these steps
                 trainer.step = step
                 found[f"{matmul}, ms"] = step_time(lambda trainer=trainer: trainer.advance(), device, times)
@@ -307,17 +307,17 @@ def stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float | Non
     first, device, found = seeds[0], seeds[0].device, {}
     plain = Plain(first.model) if first.matmul == "fp32" else Bf16(Plain(first.model))
     exact, steps = gradient(first.recipe, plain, first.step), RecordedSteps(seeds)
-    start, descend = waited(device), steps.descend
-    steps.descend = lambda losses: ({"loss": loss.value} for loss in losses)  # the first step only computes
-    advance(seeds, steps)
+    start, descend = waited(device), steps.update_weights
+    steps.update_weights = lambda losses: ({"loss": loss.value} for loss in losses)  # the first step only computes
+    advance_together(seeds, steps)
     recorded = [first.sums["loss"].cpu(), *(one.grad.cpu() for one in first.model.parameters())]
     found["seconds to record"] = waited(device) - start
     found["apart"] = apart(exact, recorded)
-    steps.descend = descend
-    with prefetch_batches(seeds, always=True):
+    steps.update_weights = descend
+    with prefetch_batches(seeds, on_any_device=True):
         for _ in range(3):  # the first updates allocate, and then they are captured
-            advance(seeds, steps)
-        found[f"step of {len(seeds)}"] = whole = step_time(lambda: advance(seeds, steps), device, times)
+            advance_together(seeds, steps)
+        found[f"step of {len(seeds)}"] = whole = step_time(lambda: advance_together(seeds, steps), device, times)
         found["a seed"] = whole / len(seeds)
         found["compiled"] = steps.graphs.compiles
         if steps.graphs.reason:
@@ -325,7 +325,7 @@ def stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float | Non
         for recording in steps.graphs.recordings.values():
             recording.forward = recording.backward = lambda: None
         steps.replayed.captured = {key: (lambda: None, logs) for key, (_, logs) in steps.replayed.captured.items()}
-        found["host"] = step_time(lambda: advance(seeds, steps), device, times)
+        found["host"] = step_time(lambda: advance_together(seeds, steps), device, times)
     return found
 
 

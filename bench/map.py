@@ -10,14 +10,14 @@ from common import QUICK, print_result
 from torch import Tensor
 
 from lengthwise.base.types import Batch
-from lengthwise.evaluation.answers import Predictions, answer, gather_slots
+from lengthwise.evaluation.answers import Predictions, gather_slots, predict
 from lengthwise.evaluation.generate import decode, decode_without_cache
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.runs.run import Weights, load
 
 CELLS, SAMPLES = ((3,), 2) if QUICK else ((10, 20, 30, 40), 100)
-WAYS = {"forward": answer, "memory": decode, "anew": decode_without_cache}
+WAYS = {"forward": predict, "memory": decode, "anew": decode_without_cache}
 
 
 def right(how: Callable[..., Predictions], weights: Weights, batch: Batch) -> tuple[float, Tensor]:

@@ -11,7 +11,7 @@ from lengthwise.base.types import Batch, Inputs
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import Block
-from lengthwise.runners.cpu.pattern import attention_of
+from lengthwise.runners.cpu.pattern import block_attention
 
 
 def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
 
 def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
     """One pre-norm block: attention by torch's fused kernel, then the MLP."""
-    attention = attention_of(block)
+    attention = block_attention(block)
     projected = attention.project(block.norm_mixer(x)).unflatten(-1, (3, attention.heads, -1))
     query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
     # Padding is at a row's end, so a causal row without windows never sees it.

@@ -23,7 +23,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
 from lengthwise.runners.cached import CachedTransformer
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 
 WIDTH = 38
 REPEATS = {"retran": 7, "gpt": 7, "lstm": 25}  # short steps vary more
@@ -68,7 +68,9 @@ def plain_loss(advance: Callable[[Model, Inputs], Tensor], model: Model, batch: 
 
 
 def quick_loss(recipe: Recipe, model: Model, batch: Batch) -> Tensor:
-    return recipe.objective(choose(model), batch, recipe.loops.planned(batch.rounds), stream(0, "objective")).value
+    return recipe.objective(
+        choose_runner(model), batch, recipe.loops.planned(batch.rounds), stream(0, "objective")
+    ).value
 
 
 def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:

@@ -18,7 +18,7 @@ from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.runners import cpu
 from lengthwise.training.arithmetic import computation_settings
-from lengthwise.training.stacked import advance
+from lengthwise.training.stacked import advance_together
 from lengthwise.training.trainer import Trainer
 
 SIZES = {  # recipe, changes, and how often each is measured
@@ -46,7 +46,7 @@ def ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:
 
     found: dict[str, list[float]] = {"separate": [], "plainly": []}
     for _ in range(times + 1):  # all of a turn take the same step, on the same problems
-        stacked = seconds(lambda: advance(together))
+        stacked = seconds(lambda: advance_together(together))
         found["separate"].append(seconds(lambda: separately(alone)) / stacked)
         with cpu.plain():
             found["plainly"].append(seconds(lambda: separately(plainly)) / stacked)

@@ -36,7 +36,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.cpu.fused_loops import first_occurrences, index_unique_prefixes
 
 ADDITION = "paper-fop-loop-adaptive-addition"
@@ -51,7 +51,7 @@ UNWINDOWED = ("paper-fop-loop-adaptive-parity", "fop-loop-adaptive-parity")
 
 
 def quick_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
-    return Final()(choose(model), batch, loops, torch.Generator()).value
+    return Final()(choose_runner(model), batch, loops, torch.Generator()).value
 
 
 LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {"plain": final_loss, "quick": quick_loss}

@@ -10,7 +10,7 @@ from lengthwise.api import catalog
 from lengthwise.base.progress import Progress
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
-from lengthwise.training.cost import STORED, cost, stored_costs, write_stored
+from lengthwise.training.cost import STORED_COSTS, measure_cost, stored_costs, write_stored_costs
 
 SCALES = ("cpu", "half", "paper")
 BUDGET = 1.0  # seconds of a step that are spent, about: of larger batches only some rows are run
@@ -43,7 +43,7 @@ def main() -> None:
             line.update(number, recipe.name)
             seconds = estimate_training(recipe).seconds / recipe.steps
             rows = max(1, min(recipe.batch, round(recipe.batch * BUDGET / seconds)))
-            price = cost(recipe, moments=2, rows=rows)
+            price = measure_cost(recipe, n_steps=2, rows=rows)
             stored[recipe.seedless_id] = {
                 "recipe": recipe.name,
                 "parameters": price.parameters,
@@ -52,8 +52,8 @@ def main() -> None:
                 "seconds": float(f"{price.seconds:.3g}"),
                 "source": price.source.replace("measured", "stored"),
             }
-            write_stored(stored)
-    print(f"{STORED}: {len(stored)} of {len(wanted)} recipes")
+            write_stored_costs(stored)
+    print(f"{STORED_COSTS}: {len(stored)} of {len(wanted)} recipes")
 
 
 if __name__ == "__main__":

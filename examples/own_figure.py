@@ -36,5 +36,5 @@ def reach_figure(runs):
 
 
 if __name__ == "__main__":
-    folders = [Path(name) for name in sys.argv[1:] if Path(name, "config.json").exists()]  # without those of `ask`
+    folders = [Path(name) for name in sys.argv[1:] if Path(name, "config.json").exists()]  # skip folders of `ask`
     print(*save(reach_figure([RunFolder(folder) for folder in folders]), Path("reach")))

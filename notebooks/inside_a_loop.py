@@ -10,12 +10,12 @@ def _():
     from matplotlib.figure import Figure
 
     import lengthwise as lw
-    from lengthwise.evaluation.depth import depth
+    from lengthwise.evaluation.depth import measure_depth
     from lengthwise.report.depth_figure import depth_figure
 
     weights = lw.load("looped-parity").weights
     recipe, model = weights.recipe, weights.model
-    return Figure, depth, depth_figure, lw, mo, model, recipe, torch, weights
+    return Figure, depth_figure, lw, measure_depth, mo, model, recipe, torch, weights
 
 
 @app.cell
@@ -102,8 +102,8 @@ def _(mo):
 
 
 @app.cell
-def _(depth, depth_figure, samples, sizes, weights):
-    measured = [depth(weights, size, samples=samples) for size in sizes]
+def _(depth_figure, measure_depth, samples, sizes, weights):
+    measured = [measure_depth(weights, size, samples=samples) for size in sizes]
     depth_figure(measured, "looped-parity: after each loop")
     return (measured,)
 

@@ -190,7 +190,7 @@ def run(request):
     with chosen_quickly(), pytest.MonkeyPatch.context() as patch:
         if request.param == "fast":
             eager(patch)
-        yield Plain if request.param == "plain" else cpu.choose
+        yield Plain if request.param == "plain" else cpu.choose_runner
 
 
 class Crash(BaseException):
@@ -226,10 +226,10 @@ def eager(patch):
 
     for module in (sparse_keys, small):
         patch.setattr(module, "is_worthwhile", lambda *_: True)
-    patch.setattr(elementwise, "LEAST", 1)
+    patch.setattr(elementwise, "MIN_NUMBERS", 1)
     patch.setattr(fused_loops, "MOST_DISTINCT", 1.0)
     patch.setattr(transformer, "MOST_NEEDED", 1.0)
     for module in (recurrent, transformer):
         patch.setattr(module, "GROUP_POSITIONS", 24)
-    patch.setattr(pattern, "ROWS", 1)
-    patch.setattr(pattern, "HEADS", 1)
+    patch.setattr(pattern, "MIN_ROWS", 1)
+    patch.setattr(pattern, "MIN_HEADS", 1)

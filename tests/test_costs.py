@@ -20,7 +20,7 @@ def no_steps(monkeypatch):
     """Fails a test in which a step runs, or operations are counted."""
     ran = []
     monkeypatch.setattr(Trainer, "advance", lambda *_: ran.append("a step"))
-    monkeypatch.setattr(cost, "operations", lambda *_, **__: ran.append("a count"))
+    monkeypatch.setattr(cost, "count_operations", lambda *_, **__: ran.append("a count"))
     yield
     assert not ran
 
@@ -47,12 +47,12 @@ def test_a_changed_recipe_is_estimated():
 
 def test_stored_costs_are_those_of_the_recipes():
     recipes = [recipe for name in ("pairs", "parity", "notebook") for recipe in catalog.study(name).recipes]
-    stored = [recipe for recipe in recipes if cost.known_cost(recipe).source == "stored"]
+    stored = [recipe for recipe in recipes if cost.look_up_cost(recipe).source == "stored"]
     assert stored, "make costs"
     for recipe in stored[:3]:
-        price = cost.known_cost(recipe)
+        price = cost.look_up_cost(recipe)
         assert (price.parameters, price.steps) == (parameters(recipe), recipe.steps)
-        assert price.operations == pytest.approx(cost.operations(recipe, recipe.batch, moments=2), rel=0.02)
+        assert price.operations == pytest.approx(cost.count_operations(recipe, recipe.batch, n_steps=2), rel=0.02)
 
 
 def test_to_measure_without_a_dry_run_is_refused():

@@ -25,7 +25,7 @@ from fillers.rows import (
 from lengthwise.api import catalog
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.score_rows import Row, scaled_accuracy_text, share_text, size_text
-from lengthwise.recipes.looped import METHODS, Scale, variation
+from lengthwise.recipes.looped import METHODS, Scale, build_variation
 from lengthwise.studies.looped import TESTED, test_length
 
 UNFITTED = " † not fitted: below .99 at its training length."
@@ -134,10 +134,10 @@ def grid(*folders: str) -> str:
     count = 0
     for task, together in zip(TESTED, folders, strict=True):
         known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
-        sizes = size_text(variation(task, "fop", scale).sizes(test_length(task, scale)))
+        sizes = size_text(build_variation(task, "fop", scale).sizes(test_length(task, scale)))
         unfit = {name for folder in known for name in unfitted(folder)}
         columns.append([f"{task} at {sizes.replace('x', ' × ')}", "---:"])
-        for name in (variation(task, method, scale).name for method in METHODS):
+        for name in (build_variation(task, method, scale).name for method in METHODS):
             shares = [share for folder in known for share in exact_by_seed(folder, name, sizes)]
             seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
             columns[-1].append(

@@ -40,9 +40,9 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Purpose, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
-from lengthwise.evaluation.curves import follow_scores
-from lengthwise.evaluation.families import rules_of_families, samples_of_family
-from lengthwise.evaluation.scores import MOST, SAMPLES
+from lengthwise.evaluation.curves import scores_with_progress
+from lengthwise.evaluation.families import family_rules, family_samples
+from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.experiment.data import check_problems, default_sizes
 from lengthwise.experiment.layout import FullOutput, Grid, Labelled, Layout, NextToken, Pairs, Tagged
@@ -272,7 +272,7 @@ def evaluate(
     found = resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
     sizes = resolve_sizes(lengths, found.recipe.task) if lengths is not None else list(default_sizes(found.recipe))
     rules = resolve_stopping(stopping)
-    most = (MOST if precision else SAMPLES) if samples is None else samples
+    most = (MAX_SAMPLES if precision else SAMPLES) if samples is None else samples
     fields.validate(Count, most, "samples")
     fields.validate(Seed, seed, "seed")
     estimate_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
@@ -281,11 +281,11 @@ def evaluate(
     options: dict[str, Any] = {"seed": seed, "rows": rows}
     with preserve_modes(found.model), computation_settings(1), Progress(quiet=quiet) as progress:
         uniform = options | {"samples": most, "kind": kind, "precision": precision}
-        scores = [*follow_scores(found, sizes, rules, progress, label=f"{found.name}: exact match", **uniform)]
+        scores = [*scores_with_progress(found, sizes, rules, progress, label=f"{found.name}: exact match", **uniform)]
         if families:
-            rules, options["samples"] = rules_of_families(rules), samples_of_family(samples or SAMPLES)
+            rules, options["samples"] = family_rules(rules), family_samples(samples or SAMPLES)
             what = f"{found.name}: families"
-            scores += follow_scores(found, sizes, rules, progress, label=what, families=True, **options)
+            scores += scores_with_progress(found, sizes, rules, progress, label=what, families=True, **options)
     if own:
         own.append_new("scores", *(score.row() | {"seed": seed} for score in scores))
     facts = replace(outline(found.recipe), name=found.name)

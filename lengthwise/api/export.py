@@ -18,7 +18,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.loops import Constant
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import ReTranModel
-from lengthwise.runners.exported import NAMES, export_program
+from lengthwise.runners.exported import INPUT_NAMES, export_program
 from lengthwise.runs.run import Weights
 
 DType = Literal["float32", "float64"]
@@ -41,7 +41,7 @@ def export(
             write(Path(program), buffer.getvalue())
         if onnx:
             exported = torch.onnx.export(
-                traced, dynamo=True, verbose=False, input_names=list(NAMES), output_names=["logits"]
+                traced, dynamo=True, verbose=False, input_names=list(INPUT_NAMES), output_names=["logits"]
             )
             assert exported is not None
             reads, writes = (json.dumps(one.symbols) for one in weights.recipe.layout.vocabs(weights.recipe.task))

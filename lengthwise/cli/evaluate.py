@@ -21,10 +21,10 @@ from lengthwise.cli.console import has_code_changed, print_result
 from lengthwise.cli.forecast import announce_evaluation
 from lengthwise.cli.options import choose_rules, parse_grid, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
-from lengthwise.evaluation.anatomy import anatomy
-from lengthwise.evaluation.curves import follow_scores, follow_sizes, sizes_without_scores
-from lengthwise.evaluation.families import rules_of_families, samples_of_family, short_sizes
-from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision
+from lengthwise.evaluation.anatomy import measure_anatomy
+from lengthwise.evaluation.curves import scores_with_progress, sizes_with_progress, sizes_without_scores
+from lengthwise.evaluation.families import family_rules, family_samples, short_sizes
+from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES, check_precision
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.stopping import Restarts, Stopping
 from lengthwise.report.families import family_table, worst_table
@@ -61,7 +61,7 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
 
 def run(args: Options) -> int:
     """Measure weights on fresh problems."""
-    most = args.samples or (MOST if args.precision else SAMPLES)
+    most = args.samples or (MAX_SAMPLES if args.precision else SAMPLES)
     weights = load(args.weights, choose_device(args.device))
     if args.lengths and args.grid:
         raise UsageError("give --lengths or --grid, not both")
@@ -119,17 +119,17 @@ def _measure_and_print(
     uniform = options | {"samples": max_samples, "precision": args.precision, "kind": kind}
     for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
         what = f"{weights.name}: exact match"
-        for score in follow_scores(weights, lacks, missing, progress, label=what, **uniform):
+        for score in scores_with_progress(weights, lacks, missing, progress, label=what, **uniform):
             rows += save_scores([score])
     by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
     maps = [map_table(found, tops) for found in by_rule if len(found) > BLOCKS**2]  # of blocks, if the map is large
     tables: list[Any] = maps or [detail_table(rows, tops)]
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     if args.families or (recipe.task.families and not other):
-        options["samples"] = samples_of_family(samples)
+        options["samples"] = family_samples(samples)
         everywhere = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, options["samples"]), *sizes]))]
-        chosen, what = rules_of_families(rules), f"{weights.name}: families"
-        found = follow_scores(weights, everywhere, chosen, progress, label=what, families=True, **options)
+        chosen, what = family_rules(rules), f"{weights.name}: families"
+        found = scores_with_progress(weights, everywhere, chosen, progress, label=what, families=True, **options)
         # Saved per complete size, since the worst family needs all families.
         structured = [row for _, of_size in groupby(found, lambda score: score.sizes) for row in save_scores(of_size)]
         tables += _family_tables(rows, structured, tops, all_families=args.families)
@@ -139,8 +139,8 @@ def _measure_and_print(
     if not args.anatomy:
         return print_result(args, rows, *tables)
     parts = []
-    for size in follow_sizes(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
-        parts.append(anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
+    for size in sizes_with_progress(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
+        parts.append(measure_anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
         if run_folder:
             run_folder.append_new("anatomy", parts[-1])
     return print_result(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))

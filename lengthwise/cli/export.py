@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lengthwise.api import catalog
-from lengthwise.api.export import NAMES, DType, export
+from lengthwise.api.export import INPUT_NAMES, DType, export
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Size
 from lengthwise.base.types import UsageError
@@ -49,7 +49,7 @@ def run(args: Options) -> int:
     weights = load(args.weights)
     with show_elapsed(f"{weights.name}: exported", quiet=args.quiet):
         export(weights, onnx=args.onnx, program=args.program, dtype=args.dtype)
-    return print_result(args, {"files": files, "inputs": NAMES, "outputs": ["logits"]}, *files)
+    return print_result(args, {"files": files, "inputs": INPUT_NAMES, "outputs": ["logits"]}, *files)
 
 
 def _write_task(args: Options) -> int:

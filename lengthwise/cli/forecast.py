@@ -25,7 +25,7 @@ from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import Run
-from lengthwise.training.cost import cost, gpu_step_seconds, known_cost
+from lengthwise.training.cost import gpu_step_seconds, look_up_cost, measure_cost
 
 NO_GPU = "none here, so times are unknown; `make gpu` measures one"
 SOURCES = {  # what the sources of estimates mean
@@ -61,7 +61,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
         for number, seeds in enumerate(plan):
             recipe = seeds[0]
             line.update(number, recipe.name)
-            price = cost(recipe, moments=2, rows=rows) if args.measure else known_cost(recipe)
+            price = measure_cost(recipe, n_steps=2, rows=rows) if args.measure else look_up_cost(recipe)
             faster = gpu_step_seconds(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
             row: Row = {
                 "recipe": recipe.name,

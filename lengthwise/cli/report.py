@@ -232,7 +232,7 @@ def _redraw_figures(args: Options, folders: Sequence[Path]) -> int:
 
 def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
     from lengthwise.cli.options import parse_sizes
-    from lengthwise.evaluation.depth import depths
+    from lengthwise.evaluation.depth import measure_depths
     from lengthwise.experiment.resources import estimate_evaluation
     from lengthwise.experiment.stopping import MaxConfidence
     from lengthwise.runs.run import choose_device
@@ -252,7 +252,7 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
         has_code_changed(one)
         lock = one.lock(wait=True) if one.is_run else nullcontext()
         with lock, computation_settings(1), Progress(quiet=args.quiet) as progress:
-            rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
+            rows = measure_depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
         files += publish_depth(rows, path, **_figure_options(args))
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]

@@ -28,9 +28,9 @@ from lengthwise.cli.options import (
     training_options,
 )
 from lengthwise.cli.shared import Argument, TrainingOptions
-from lengthwise.evaluation.depth import depths
-from lengthwise.evaluation.families import samples_of_family
-from lengthwise.evaluation.sealed import seal
+from lengthwise.evaluation.depth import measure_depths
+from lengthwise.evaluation.families import family_samples
+from lengthwise.evaluation.sealed import measure_sealed
 from lengthwise.experiment.data import fixed_set
 from lengthwise.experiment.source import Finite
 from lengthwise.experiment.study import Panel, Study
@@ -130,8 +130,10 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
         for run in (run for run in runs[panel.title] if run.done):
             what = f"{run.recipe.name}: sealed problems"
             with computation_settings(1), show_elapsed(what, quiet=args.quiet), run.lock(wait=True):
-                few, rules = samples_of_family(samples), panel.rules(run.recipe)
-                seal(run, panel.sizes, samples=samples, structured=few, rules=rules, kinds=kinds, device=device)
+                few, rules = family_samples(samples), panel.rules(run.recipe)
+                measure_sealed(
+                    run, panel.sizes, samples=samples, family_samples=few, rules=rules, kinds=kinds, device=device
+                )
 
 
 def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
@@ -215,7 +217,7 @@ def _publish_panel(
         if isinstance(one, Run) and one.recipe.loops.adapts and one.done:
             with computation_settings(1), Progress(quiet=args.quiet) as shown, one.lock(wait=True):
                 sizes = [one.recipe.lengths.top, *panel.sizes]
-                found = depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
+                found = measure_depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
         rows[one.outline.name] += [{"train_seed": one.outline.seed} | row for row in found]
     for name in {run.outline.name for run in runs if isinstance(run, Run)}:
         files += publish_depth(rows[name], folder / f"stopping-{name}") if rows[name] else []

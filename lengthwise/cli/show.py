@@ -81,11 +81,11 @@ def _write_page(args: Options, html: str) -> int:
 def _show_recipe(args: Options) -> int:
     from lengthwise.cli.forecast import SOURCES  # late: these import torch, which parts do not need
     from lengthwise.cli.options import find_recipe
-    from lengthwise.training.cost import cost, describe_runner, evaluation_seconds, known_cost
+    from lengthwise.training.cost import describe_runner, evaluation_seconds, look_up_cost, measure_cost
 
     recipe, minutes = find_recipe(args.recipe, args.changes), None
     with show_elapsed(f"{recipe.name}: measuring the cost of a step", quiet=not args.measure):
-        price = cost(recipe) if args.measure else known_cost(recipe)
+        price = measure_cost(recipe) if args.measure else look_up_cost(recipe)
         if args.measure and price.source == "measured":
             minutes = evaluation_seconds(recipe) / 60
         runner = describe_runner(recipe, price)

@@ -34,8 +34,8 @@ from lengthwise.cli.options import (
     requested_extra_kinds,
 )
 from lengthwise.cli.shared import MeasurementOptions, RecipeOptions, Texts, TrainingOptions
-from lengthwise.evaluation.curves import follow_scores, sizes_without_scores
-from lengthwise.evaluation.families import rules_of_families, samples_of_family, short_sizes
+from lengthwise.evaluation.curves import scores_with_progress, sizes_without_scores
+from lengthwise.evaluation.families import family_rules, family_samples, short_sizes
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
@@ -265,7 +265,7 @@ def _run_measurements(args: Options, run: Run, plan: Sequence[Measurement], prog
             }
             for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
                 what, options = f"{recipe.name}: exact match, {asked.kind}", {"samples": count, "kind": asked.kind}
-                for score in follow_scores(weights, lacks, missing, progress, label=what, **options):
+                for score in scores_with_progress(weights, lacks, missing, progress, label=what, **options):
                     run.append("scores", score.row() | {"seed": 0})
 
 
@@ -276,8 +276,8 @@ def _measure_families(
     twice the training length on each axis (with ``--far-families``, at all of them), except those of a map; with the
     recipe's stopping rule and ``extra_rules``. A size is measured again if more problems are requested than before.
     """
-    weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
-    rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *extra_rules])))
+    weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, family_samples(args.samples)
+    rules = family_rules(list(dict.fromkeys([recipe.stopping, *extra_rules])))
     alone = [size for size in sizes if isinstance(size, int)]
     shown = sizes if len(sizes) - len(alone) <= LISTED else alone
     reach = [BEYOND * top for top in recipe.tops]
@@ -290,7 +290,7 @@ def _measure_families(
     }
     for missing, lacks in sizes_without_scores(recipe, wanted, rules, known).items():
         what = f"{recipe.name}: families"
-        found = follow_scores(weights, lacks, missing, progress, label=what, families=True, samples=count)
+        found = scores_with_progress(weights, lacks, missing, progress, label=what, families=True, samples=count)
         # Saved per complete size, so that a repeated command resumes where it was interrupted.
         for _, of_size in groupby(found, lambda score: score.sizes):
             run.append("scores", *(score.row() | {"seed": 0} for score in of_size))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
-from lengthwise.evaluation.answers import answer_mask, answers, gather_slots
+from lengthwise.evaluation.answers import answer_mask, gather_slots, predict_by_rules
 from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.scores import SAMPLES, resolve_rules, split_batches
 from lengthwise.experiment.data import evaluation_problems
@@ -20,7 +20,7 @@ from lengthwise.runs.run import Weights
 GROUPS = 6  # largest number of groups of problems per feature
 
 
-def anatomy(
+def measure_anatomy(
     weights: Weights,
     size: AnySize,
     *,
@@ -42,8 +42,8 @@ def anatomy(
     sizes, end = recipe.sizes(size), recipe.layout.end(recipe.task)
     problems = evaluation_problems(recipe, sizes, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
-    for _, batch in split_batches(recipe, problems, together=rule.together):
-        (predicted,) = answers(weights.model, recipe, batch, [rule])
+    for _, batch in split_batches(recipe, problems, batch_rows=rule.together):
+        (predicted,) = predict_by_rules(weights.model, recipe, batch, [rule])
         wanted = gather_slots(batch.targets, batch.answer_slots)
         answer = answer_mask(wanted, batch.answer_slots, end)
         wrong.append((predicted.symbols != wanted) & answer)
@@ -75,9 +75,8 @@ def anatomy(
     }
 
 
-def _group_values(values: Int[Tensor, " n"], right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
-    """Return the fraction correct in groups of about equally many problems; problems with equal values share a
-    group."""
+def _group_values(values: Int[Tensor, " n"], is_right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
+    """Return the fraction correct in groups of about equal size; problems with equal values share a group."""
     kinds, counts = values.unique(return_counts=True)
     # A value belongs to the group of its middle problem, in sorted order.
     middle = counts.cumsum(0) - counts / 2
@@ -86,7 +85,7 @@ def _group_values(values: Int[Tensor, " n"], right: Bool[Tensor, " n"]) -> list[
     for number in numbers.unique():
         low, high = kinds[numbers == number][[0, -1]].tolist()
         inside = (values >= low) & (values <= high)
-        groups.append({"low": low, "high": high, "count": int(inside.sum()), "exact": _fraction_true(right[inside])})
+        groups.append({"low": low, "high": high, "count": int(inside.sum()), "exact": _fraction_true(is_right[inside])})
     return groups
 
 

@@ -1,4 +1,4 @@
-"""The answers of a model to rows of problems, by one stopping rule or several."""
+"""A model's answers to problems, by one or several stopping rules."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Restarts, Stopping, choose_loops, done_rows, first_done, limit_of
 from lengthwise.models import Model, State
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.movement import PERIODS
 
-LEAVE_TOGETHER = 8  # rows that stop early leave the batch once they are this fraction (1/8) of it
+LEAVE_TOGETHER = 8  # rows that stop early leave the batch once they are 1/8 of its rows
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Predictions:
     start: Int[Tensor, " b"] | None = None  # number of the answer's first state (see ``with_first_state``); None: 0
 
     def replace_rows(self, rows: Bool[Tensor, " b"], other: Predictions) -> Predictions:
-        """Return a copy with these rows taken from ``other``, which was predicted for the same batch."""
+        """Return a copy with ``rows`` replaced by the same rows of ``other``, predictions for the same batch."""
         mixed: dict[str, Any] = {}
         for name in (field.name for field in fields(self)):
             own, new = getattr(self, name), getattr(other, name)
@@ -43,32 +43,31 @@ class Predictions:
         return Predictions(**mixed)
 
 
-def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """Return the model's answer to each row. In a layout that feeds the answer in, an answer is right if and only if
-    greedy decoding gives it: every symbol is the likeliest after the right ones before it."""
-    return answers(model, recipe, batch, [stopping])[0]
+def predict(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
+    """Return the model's answer to each row. In a layout whose inputs contain the right answer, a predicted answer is
+    right if and only if greedy decoding gives it: each symbol is the likeliest after the right symbols before it."""
+    return predict_by_rules(model, recipe, batch, [stopping])[0]
 
 
 @torch.no_grad()
-def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
-    """Return the model's answers under several stopping rules, from one run up to the largest of their limits;
-    ``Restarts`` adds runs of its own."""
+def predict_by_rules(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
+    """Return the model's answers by each stopping rule, from one run up to the largest limit (one per restart)."""
     model.eval()
     starts = [with_first_state(model, number) for number in range(max(rule.starts for rule in rules))]
     inner = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
     movement = any(rule.needs_movement for rule in rules)
     found = _answers_from_one_start(model, recipe, batch, inner, movement)
-    for place, rule in enumerate(rules):
+    for number, rule in enumerate(rules):
         if isinstance(rule, Restarts):
-            found[place] = _answer_after_restarts(starts[: rule.count], recipe, batch, rule, found[place])
+            found[number] = _answer_after_restarts(starts[: rule.count], recipe, batch, rule, found[number])
     return found
 
 
 def _answer_after_restarts(
     starts: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restarts, best: Predictions
 ) -> Predictions:
-    """Answer from the rule's further first states, too, and return the picked answer of each row. ``best`` are the
-    answers from the first one."""
+    """Predict from the rule's other initial states too, and return the best answer of each row, by ``rule.pick``.
+    ``best`` holds the answers from the first initial state."""
     total = best.loops if best.ran is None else best.ran
     best = replace(best, start=torch.zeros_like(best.loops))
     for number, model in enumerate(starts[1:], 1):
@@ -84,21 +83,21 @@ def _answer_after_restarts(
 def _answers_from_one_start(
     model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping], movement: bool
 ) -> list[Predictions]:
-    """Return ``answers`` without restarts; with ``movement``, they have residuals."""
+    """Return predictions without restarts; with ``movement``, they have residuals."""
     planned = recipe.loops.planned(batch.rounds)
-    limits, end = [limit_of(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
+    limits, end_id = [limit_of(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not movement:
-        logits = choose(model).last(batch.inputs, limits[0], batch.answer_slots)
+        logits = choose_runner(model).last(batch.inputs, limits[0], batch.answer_slots)
         (best,) = _copy_to_host([_most_likely(logits)])
-        symbols, _, confidence = _read_slots(*best, batch.answer_slots, end)
+        symbols, _, confidence = _read_slots(*best, batch.answer_slots, end_id)
         return [Predictions(symbols, confidence, limits[0])]
     if all(rule.stops or not rule.reads_output for rule in rules):
-        followed = [
+        progress = [
             _RuleProgress(rule, limit, planned, batch, movement) for rule, limit in zip(rules, limits, strict=True)
         ]
-        _run_until_done(model, batch, followed, end, movement)
-        return [rule.predictions() for rule in followed]
-    traced = trace(model, batch, torch.stack(limits).amax(0), end, movement=movement)
+        _run_until_done(model, batch, progress, end_id, movement)
+        return [rule.predictions() for rule in progress]
+    traced = trace_loops(model, batch, torch.stack(limits).amax(0), end_id, movement=movement)
     row = torch.arange(len(planned))
     predictions = []
     for rule, limit in zip(rules, limits, strict=True):
@@ -116,7 +115,7 @@ def _answers_from_one_start(
 
 
 class _RuleProgress:
-    """One stopping rule, applied loop by loop, and its choices in a batch so far."""
+    """One stopping rule, applied loop by loop, and the answers that it has chosen in a batch so far."""
 
     def __init__(
         self, rule: Stopping, limit: Int[Tensor, " b"], planned: Int[Tensor, " b"], batch: Batch, movement: bool
@@ -128,24 +127,24 @@ class _RuleProgress:
         self.confidence, self.loops = torch.zeros(len(batch)), limit.clone()
         self.residual = torch.zeros(len(batch)) if movement else None
 
-    def choose(self, latest: Trace, loop: int) -> None:
+    def choose(self, trace: Trace, loop: int) -> None:
         """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
         if self.rule.stops:
-            done = done_rows(self.rule, latest, loop, self.planned) & self.open
-            self._take_answers(done, latest, self.rule.back, loop)
+            done = done_rows(self.rule, trace, loop, self.planned) & self.open
+            self._take_answers(done, trace, self.rule.back, loop)
             self.stopped |= done
-        self._take_answers(self.open & (self.limit == loop), latest, 0, loop)
+        self._take_answers(self.open & (self.limit == loop), trace, 0, loop)
 
-    def _take_answers(self, chosen: Bool[Tensor, " b"], latest: Trace, back: int, loop: int) -> None:
-        if not chosen.any():
+    def _take_answers(self, stopping: Bool[Tensor, " b"], trace: Trace, back: int, loop: int) -> None:
+        if not stopping.any():
             return
-        rows = chosen.nonzero()[:, 0]
-        self.symbols[rows] = latest.predictions[-1 - back, rows]
-        self.confidence[rows] = latest.confidence[-1 - back, rows]
+        rows = stopping.nonzero()[:, 0]
+        self.symbols[rows] = trace.predictions[-1 - back, rows]
+        self.confidence[rows] = trace.confidence[-1 - back, rows]
         self.loops[rows] = loop - back
-        if self.residual is not None and latest.movement is not None:
-            self.residual[rows] = latest.movement[-1 - back, rows, 0]
-        self.open &= ~chosen
+        if self.residual is not None and trace.movement is not None:
+            self.residual[rows] = trace.movement[-1 - back, rows, 0]
+        self.open &= ~stopping
 
     def predictions(self) -> Predictions:
         found = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
@@ -155,13 +154,14 @@ class _RuleProgress:
 
 
 def _run_until_done(
-    model: Model, batch: Batch, followed: Sequence[_RuleProgress], end: int | None, movement: bool
+    model: Model, batch: Batch, progress: Sequence[_RuleProgress], end_id: int | None, movement: bool
 ) -> None:
-    """Run each row until every rule has chosen a loop for it. Only the loops that rules look at are kept, so that
-    memory does not grow with the number of loops."""
-    limit = torch.stack([rule.limit for rule in followed]).amax(0)
-    window = max(rule.rule.window for rule in followed)
-    steps, stay, latest = choose(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement), None, None
+    """Run each row until every rule has chosen a loop for it. Only the loops in the rules' windows are kept, so memory
+    does not grow with the number of loops."""
+    limit = torch.stack([rule.limit for rule in progress]).amax(0)
+    window = max(rule.rule.window for rule in progress)
+    steps = choose_runner(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement)
+    stay = latest = None
     while True:
         try:
             loop, rows, logits, far = steps.send(stay)
@@ -169,31 +169,31 @@ def _run_until_done(
             return
         ((best, logs),) = _copy_to_host([_most_likely(logits)])
         current = _empty_trace(1, batch, movement)
-        _store_answers(current, 0, rows, _read_slots(best, logs, batch.answer_slots[rows], end), far)
+        _store_answers(current, 0, rows, _read_slots(best, logs, batch.answer_slots[rows], end_id), far)
         latest = current if latest is None else _append_loop(latest, current, window)
-        for rule in followed:
+        for rule in progress:
             rule.choose(latest, loop)
-        goes_on = torch.stack([rule.open[rows] for rule in followed]).any(0)
-        # When rows leave, the other rows' states are copied, so rows leave together. At their limit they leave anyway.
+        goes_on = torch.stack([rule.open[rows] for rule in progress]).any(0)
+        # When rows leave, all other states are copied, so rows leave together. At its limit a row leaves anyway.
         early = int((~goes_on & (limit[rows] > loop)).sum())
         stay = goes_on if early * LEAVE_TOGETHER >= len(rows) else None
 
 
-def _append_loop(latest: Trace, current: Trace, window: int) -> Trace:
-    """Append a loop to a trace and keep the last ``window`` loops."""
+def _append_loop(past: Trace, new_loop: Trace, window: int) -> Trace:
+    """Append a loop to a trace, and drop all but the last ``window`` loops."""
 
-    def join(old: Tensor, new: Tensor) -> Tensor:
+    def append(old: Tensor, new: Tensor) -> Tensor:
         return torch.cat([old[-(window - 1) :], new]) if window > 1 else new
 
-    moved = None
-    if latest.movement is not None and current.movement is not None:
-        moved = join(latest.movement, current.movement)
-    predictions, ends = join(latest.predictions, current.predictions), join(latest.ends, current.ends)
-    return Trace(predictions, ends, join(latest.confidence, current.confidence), current.loops, moved)
+    movement = None
+    if past.movement is not None and new_loop.movement is not None:
+        movement = append(past.movement, new_loop.movement)
+    predictions, ends = append(past.predictions, new_loop.predictions), append(past.ends, new_loop.ends)
+    return Trace(predictions, ends, append(past.confidence, new_loop.confidence), new_loop.loops, movement)
 
 
 def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
-    """Return a trace of ``loops`` loops with no values yet."""
+    """Return a trace of ``loops`` loops with placeholder values."""
     rows, width = filled_slots(batch.answer_slots).shape
     return Trace(
         torch.zeros(loops, rows, width, dtype=torch.long),
@@ -205,10 +205,10 @@ def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
 
 
 def _store_answers(
-    trace: Trace, index: int, rows: Int[Tensor, " r"], answers: tuple[Tensor, Tensor, Tensor], movement: Tensor | None
+    trace: Trace, index: int, rows: Int[Tensor, " r"], slots: tuple[Tensor, Tensor, Tensor], movement: Tensor | None
 ) -> None:
     """Write the answers of these rows, and the movement of their states, to loop ``index`` + 1 of a trace."""
-    symbols, length, confidence = answers
+    symbols, length, confidence = slots
     trace.predictions[index, rows, : symbols.shape[1]] = symbols
     trace.ends[index, rows], trace.confidence[index, rows] = length, confidence
     if trace.movement is not None and movement is not None:
@@ -216,16 +216,18 @@ def _store_answers(
 
 
 @torch.no_grad()
-def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None, *, movement: bool = False) -> Trace:
-    """Return the answers after each loop up to each row's ``limit`` and, with ``movement``, the movement of the state;
-    all on the CPU."""
+def trace_loops(
+    model: Model, batch: Batch, limit: Int[Tensor, " b"], end_id: int | None, *, movement: bool = False
+) -> Trace:
+    """Return, on the CPU, the answers after each loop up to ``limit`` and, with ``movement``, the state's movement."""
     traced = replace(_empty_trace(int(limit.max()), batch, movement), loops=limit)
     steps, best = [], []
-    for loop, rows, logits, far in choose(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement):
+    runner = choose_runner(model)
+    for loop, rows, logits, far in runner.steps(batch.inputs, limit, batch.answer_slots, movement=movement):
         steps.append((loop, rows, None if far is None else far.amax(1, keepdim=True)))
         best.append(_most_likely(logits))
     for (loop, rows, far), likeliest in zip(steps, _copy_to_host(best), strict=True):
-        _store_answers(traced, loop - 1, rows, _read_slots(*likeliest, batch.answer_slots[rows], end), far)
+        _store_answers(traced, loop - 1, rows, _read_slots(*likeliest, batch.answer_slots[rows], end_id), far)
     return traced
 
 
@@ -238,7 +240,7 @@ def _most_likely(logits: Float[Tensor, "n v"]) -> Best:
 
 
 def _copy_to_host(best: Sequence[Best]) -> Iterator[Best]:
-    """Copy tensors to the CPU in one copy, as each copy waits for the device."""
+    """Copy all tensors to the CPU at once, because each copy waits for the device."""
     if best[0][0].device.type == "cpu":
         yield from best
         return
@@ -248,38 +250,43 @@ def _copy_to_host(best: Sequence[Best]) -> Iterator[Best]:
 
 
 def _read_slots(
-    best: Float[Tensor, " n"], logs: Float[Tensor, " n"], answer_slots: Bool[Tensor, "r t"], end: int | None
+    ids: Float[Tensor, " n"],
+    log_p: Float[Tensor, " n"],
+    answer_slots: Bool[Tensor, "r t"],
+    end_id: int | None,
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
-    """Return the symbols predicted in each row's slots, the length of its answer, and the confidence in it."""
+    """Return each row's predicted symbols, slot by slot, the length of its answer, and the confidence in the answer."""
     filled = filled_slots(answer_slots)
     symbols = torch.zeros(filled.shape, dtype=torch.long)
-    symbols[filled] = best.long()
+    symbols[filled] = ids.long()
     log_probability = torch.zeros(filled.shape)
-    log_probability[filled] = logs
-    counted = answer_mask(symbols, answer_slots, end)
+    log_probability[filled] = log_p
+    counted = answer_mask(symbols, answer_slots, end_id)
     length = counted.sum(1)
     return symbols, length, (log_probability * counted).sum(1) / length
 
 
-def gather_slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
-    """Move the answer slots of each row to its front: "b t" → "b a", with zeros after them."""
+def gather_slots(values: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
+    """Move the values in each row's answer slots to its front: "b t" → "b a", with zeros after them."""
     filled = filled_slots(answer_slots)
-    moved = torch.zeros(filled.shape, dtype=row.dtype)
-    moved[filled] = row[answer_slots]
+    moved = torch.zeros(filled.shape, dtype=values.dtype)
+    moved[filled] = values[answer_slots]
     return moved
 
 
 def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
-    """Return the text of the answer in a row's slots, or the plain symbols if they are not an answer of the task."""
+    """Return the text of a row's answer, or its symbols as text if they are no valid answer of the task."""
     answer = recipe.layout.answer(symbols, recipe.task)
     if len(answer) and int(answer.max()) < len(recipe.task.symbols):
         return recipe.task.format(answer)
     return recipe.layout.vocabs(recipe.task)[1].decode(answer)
 
 
-def answer_mask(symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end: int | None) -> Bool[Tensor, "b a"]:
-    """Return True at the slots of each row's answer, including its end symbol; ``symbols`` are those in its slots."""
-    return filled_slots(answer_slots) & up_to_end(symbols, end)
+def answer_mask(
+    symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end_id: int | None
+) -> Bool[Tensor, "b a"]:
+    """Return True at the slots of each row's answer, end symbol included; ``symbols`` are the symbols in all slots."""
+    return filled_slots(answer_slots) & up_to_end(symbols, end_id)
 
 
 def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
@@ -288,15 +295,15 @@ def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
     return torch.arange(int(count.max())) < count[:, None]
 
 
-def with_first_state(model: Model, number: int) -> Model:
-    """Return the model with another first state: its own for ``number`` 0, else a random one (see ``RandomStart``).
-    Raises UsageError if its first state is never random."""
-    return RandomStart(model, number) if number else model
+def with_first_state(model: Model, start: int) -> Model:
+    """Return the model with initial state number ``start``: 0 is its own, others are random (see ``RandomStart``).
+    Raises UsageError if its initial state is never random."""
+    return RandomStart(model, start) if start else model
 
 
 class RandomStart(Model):
-    """A model whose first state is h_0 + σ ε, with σ its ``start_noise`` and ε standard normal. A row's ε follows from
-    its own symbols and ``number``: neither other rows nor padding change it."""
+    """A model whose initial state is h_0 + σ ε, where σ is its ``start_noise`` and ε is standard normal. A row's ε
+    depends only on its symbols and ``number``, not on other rows or padding."""
 
     def __init__(self, model: Model, number: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Checks of user-defined models before training or evaluation: symbols, randomness, causality, independence of rows.
 
 A model that sees the symbol it should predict scores 1.000 at every length, and the answers of a model that reads
-padding depend on the other rows of the batch. Scores show neither error, so both raise UsageError, as an unknown symbol
-does.
+padding depend on the other rows of the batch. Scores show neither error, so both raise UsageError; so does an unknown
+symbol.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from lengthwise.runners.plain import Plain
 CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # rows and loops of the checked batch
 SPREAD = 6  # range of the rows' lengths
-MOVED_IN_DOUBLE = 2e-5  # smallest relevant change of a logit, relative to the largest logit, in 64 bits
-MOST_COPIED = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
-MOVED = 1e-3  # smallest relevant change of a logit, relative to the largest logit, in 32 bits
+SMALLEST_CHANGE_IN_DOUBLE = 2e-5  # smallest relevant change of a logit, relative to the largest logit, in 64 bits
+MAX_COPIED = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
+SMALLEST_CHANGE = 1e-3  # smallest relevant change of a logit, relative to the largest logit, in 32 bits
 ROUNDINGS = 8  # allowed error of a logit in coarser types, in relative rounding errors
 
 
 @torch.no_grad()
-def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
+def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     """Raise UsageError if a model lacks symbols, is not deterministic in evaluation, reads padding, other rows or (in a
     causal layout) later positions, or has too few positions for one of ``sizes``; or if a layout shows the answer. Of
     the package's own models, only the positions are checked."""
@@ -59,12 +59,12 @@ def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
         _check_symbols(model, batch.inputs, recipe)
         _check_positions(model, recipe, sizes)
         model = _in_double_precision(model, batch.inputs)
-        least = _tolerance(model, batch.inputs)
-        _check_repeatable(model, batch.inputs, least)
+        tolerance = _choose_tolerance(model, batch.inputs)
+        _check_repeatable(model, batch.inputs, tolerance)
         if recipe.layout.causal:
-            _check_causality(model, batch, recipe.layout, least)
+            _check_causality(model, batch, recipe.layout, tolerance)
         _check_norms(model)
-        _check_padding(model, batch.inputs, least)
+        _check_padding(model, batch.inputs, tolerance)
 
 
 def _is_foreign_model(model: Model) -> bool:
@@ -97,11 +97,11 @@ def _draw_problems(recipe: Recipe) -> Problems:
 
 
 def _in_double_precision(model: Model, inputs: Inputs) -> Model:
-    """Return a copy with weights in 64 bits, or in 32 if the model does not run in 64: in coarser types, small changes
-    look like rounding. Returns the model itself if no such copy runs."""
+    """Return a copy with weights in 64 bits, or in 32 if the model does not run in 64, because coarser types round
+    small changes away. Returns the model itself if no such copy runs."""
     weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     narrow = any(torch.finfo(weight.dtype).bits < 32 for weight in weights)
-    small = sum(weight.numel() for weight in weights) <= MOST_COPIED
+    small = sum(weight.numel() for weight in weights) <= MAX_COPIED
     for kind in [torch.float64] * small + [torch.float32] * narrow:
         try:
             copied = deepcopy(model).to(kind)
@@ -131,23 +131,23 @@ class Tolerance(NamedTuple):
     scale: float
 
 
-def _tolerance(model: Model, inputs: Inputs) -> Tolerance:
-    """Return a tolerance above the rounding errors inside the model, e.g. in ``torch.autocast``: small in 64 bits,
-    larger if some operation, such as a norm, computes in 32 bits."""
+def _choose_tolerance(model: Model, inputs: Inputs) -> Tolerance:
+    """Return a tolerance above the model's rounding errors: small if all operations run in 64 bits, larger if some,
+    such as a norm or ``torch.autocast``, run in fewer."""
     weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     double = all(weight.dtype == torch.float64 for weight in weights)
     try:
         with _CoarsestType() as seen:
             _compute_logits(model, inputs)
     except Exception:  # compiled code may not support dispatch modes
-        return Tolerance(MOVED, 1)
+        return Tolerance(SMALLEST_CHANGE, 1)
     if double and seen.eps <= torch.finfo(torch.float32).eps:
-        return Tolerance(MOVED_IN_DOUBLE, 0)
-    return Tolerance(max(MOVED, ROUNDINGS * seen.eps), 1)
+        return Tolerance(SMALLEST_CHANGE_IN_DOUBLE, 0)
+    return Tolerance(max(SMALLEST_CHANGE, ROUNDINGS * seen.eps), 1)
 
 
 def _compute_logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
-    """Return the logits of all positions. Raises TooFewPositions if the model lacks positions, or a symbol."""
+    """Return the logits of all positions. Raises TooFewPositions if the model has too few positions or symbols."""
     loops = torch.full((len(inputs),), LOOPS if not isinstance(model, SinglePass) else 1)
     try:
         logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
@@ -155,19 +155,19 @@ def _compute_logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
         raise
     except IndexError as error:
         message = describe_too_few_positions(inputs.tokens.shape[1], error)
-        raise TooFewPositions(f"{_name(model)} {message}") from None
+        raise TooFewPositions(f"{_model_name(model)} {message}") from None
     return logits.view(*inputs.tokens.shape, -1).cpu()
 
 
 def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
-    """Raise UsageError unless the model knows every symbol that it reads, and has a logit for every one it writes."""
-    (reads, writes), name = recipe.layout.vocabs(recipe.task), _name(model)
+    """Raise UsageError unless the model embeds every input symbol and has a logit for every output symbol."""
+    (reads, writes), name = recipe.layout.vocabs(recipe.task), _model_name(model)
     try:
         if device_of(model).type != "cpu":
             _try_on_cpu(model, inputs)
         logits = _compute_logits(model, inputs)
     except TooFewPositions:
-        # Rows of one symbol fail too if it lacks positions. On a GPU, a second error would stop the process.
+        # If positions are missing, rows of a single symbol fail too. On a GPU, a second error would stop the process.
         _compute_logits(deepcopy(model).cpu(), replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
         raise UsageError(
             f"{name} has too few embeddings for the {len(reads)} symbols of {recipe.task.name} in "
@@ -175,8 +175,8 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         ) from None
     if logits.shape[-1] < len(writes):
         raise UsageError(
-            f"{name} gives {logits.shape[-1]} logits a position, but {recipe.task.name} in "
-            f"{type(recipe.layout).__name__} writes {len(writes)} symbols: {' '.join(writes.symbols)}"
+            f"{name} gives {logits.shape[-1]} logits a position, fewer than the symbols that {recipe.task.name} in "
+            f"{type(recipe.layout).__name__} writes, {len(writes)}: {' '.join(writes.symbols)}"
         )
 
 
@@ -213,8 +213,8 @@ def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageEr
 
 
 def _try_on_cpu(model: Model, inputs: Inputs) -> None:
-    """Raise TooFewPositions for an unknown symbol on the CPU; on a CUDA device it would stop all further
-    computation."""
+    """Raise TooFewPositions if the model, run on the CPU, lacks a symbol: the same error on a CUDA device would stop
+    all further computation."""
     try:
         _compute_logits(deepcopy(model).cpu(), inputs)
     except TooFewPositions:
@@ -223,10 +223,9 @@ def _try_on_cpu(model: Model, inputs: Inputs) -> None:
         return
 
 
-def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
-    """Raise UsageError if the same rows get different logits a second time: later comparisons would differ for this
-    reason."""
-    if not _differ(_compute_logits(model, inputs), _compute_logits(model, inputs), inputs.padding_mask, least):
+def _check_repeatable(model: Model, inputs: Inputs, tolerance: Tolerance) -> None:
+    """Raise UsageError if the same rows get different logits in a second call, since later checks compare calls."""
+    if not _differ(_compute_logits(model, inputs), _compute_logits(model, inputs), inputs.padding_mask, tolerance):
         return
 
     def compute_seeded() -> Float[Tensor, "b t v"]:
@@ -234,24 +233,24 @@ def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
             seed(0)
         return _compute_logits(model, inputs)
 
-    before = numpy.random.get_state()  # ``check`` restores the other generators
+    before = numpy.random.get_state()  # ``check_model`` restores the other generators
     first, again = compute_seeded(), compute_seeded()
     numpy.random.set_state(before)
-    if _differ(first, again, inputs.padding_mask, least):
+    if _differ(first, again, inputs.padding_mask, tolerance):
         raise UsageError(
-            f"{_name(model)} keeps something from one call to the next, such as a hidden state, a cache or a count: "
-            "the same rows got different logits in a second call with the same random numbers; start each call of "
-            "forward from the same state"
+            f"{_model_name(model)} keeps something from one call to the next, such as a hidden state, a cache or a "
+            "count: the same rows got different logits in a second call with the same random numbers; start each call "
+            "of forward from the same state"
         )
     raise UsageError(
-        f"{_name(model)} is random at test: the same rows got different logits in a second call; use random numbers in "
-        "training only, as nn.Dropout or dropout(…, training=self.training) do"
+        f"{_model_name(model)} is random at test: the same rows got different logits in a second call; use random "
+        "numbers in training only, as nn.Dropout or dropout(…, training=self.training) do"
     )
 
 
-def _check_causality(model: Model, batch: Batch, layout: Layout, least: Tolerance) -> None:
-    """Raise UsageError if the tokens after a position change the logits up to it. It checks one position within the
-    prompt and several from the one that predicts the first symbol of the answer, where looking ahead would help."""
+def _check_causality(model: Model, batch: Batch, layout: Layout, tolerance: Tolerance) -> None:
+    """Raise UsageError if the tokens after a position change the logits up to this position. It checks one position in
+    the prompt, and several from the first answer slot on, where looking ahead would help."""
     inputs = batch.inputs
     before, symbols = _compute_logits(model, inputs), int(inputs.tokens.max()) + 1
     first, count = batch.answer_slots.long().argmax(1), batch.answer_slots.sum(1)
@@ -259,49 +258,51 @@ def _check_causality(model: Model, batch: Batch, layout: Layout, least: Toleranc
         later = torch.arange(inputs.tokens.shape[1]) > cut[:, None]
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
         after = _compute_logits(model, replace(inputs, tokens=changed))
-        if _differ(before, after, inputs.padding_mask & ~later, least):
+        if _differ(before, after, inputs.padding_mask & ~later, tolerance):
             name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
             raise UsageError(
-                f"{_name(model)} looks ahead: other tokens after a position changed its logits at or before it, where "
-                "a causal layout may see earlier tokens only; mask its attention, or let it see the whole row with "
-                f"layout={name}(causal=false)"
+                f"{_model_name(model)} looks ahead: other tokens after a position changed its logits at or before it, "
+                "where a causal layout may see earlier tokens only; mask its attention, or let it see the whole row "
+                f"with layout={name}(causal=false)"
             )
 
 
 def _check_norms(model: Model) -> None:
-    """Raise UsageError for batch normalisation, which reads other rows in training only, where no other check would
-    show it."""
+    """Raise UsageError for batch normalisation: it reads other rows in training only, so no other check finds it."""
     for part in model.modules():
         if isinstance(part, _BatchNorm):
             raise UsageError(
-                f"{_name(model)} reads other rows in training: {type(part).__name__} normalises over the batch, "
+                f"{_model_name(model)} reads other rows in training: {type(part).__name__} normalises over the batch, "
                 "padding included; use LayerNorm"
             )
 
 
-def _check_padding(model: Model, inputs: Inputs, least: Tolerance) -> None:
+def _check_padding(model: Model, inputs: Inputs, tolerance: Tolerance) -> None:
     """Raise UsageError unless a row gets the same logits alone and in a batch with longer rows."""
     together = _compute_logits(model, inputs)
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).cut_padding()
         width = alone.tokens.shape[1]
-        if _differ(_compute_logits(model, alone), together[row : row + 1, :width], alone.padding_mask, least):
+        if _differ(_compute_logits(model, alone), together[row : row + 1, :width], alone.padding_mask, tolerance):
             raise UsageError(
-                f"{_name(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
+                f"{_model_name(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
                 "batch; give its forward a parameter padding_mask (rows × positions, True for a real token), hide "
                 "positions where it is False, and compute no statistics over a batch"
             )
 
 
 def _differ(
-    logits: Float[Tensor, "b t v"], others: Float[Tensor, "b t v"], mask: Bool[Tensor, "b t"], least: Tolerance
+    logits: Float[Tensor, "b t v"],
+    others: Float[Tensor, "b t v"],
+    mask: Bool[Tensor, "b t"],
+    tolerance: Tolerance,
 ) -> bool:
     """Return whether logits at the positions in ``mask`` differ by more than rounding; False for NaN."""
     logits, others = logits[mask].double(), others[mask].double()
-    return bool(((logits - others).abs() > least.relative * (least.scale + logits.abs().max())).any())
+    return bool(((logits - others).abs() > tolerance.relative * (tolerance.scale + logits.abs().max())).any())
 
 
-def _name(model: Model) -> str:
+def _model_name(model: Model) -> str:
     """Return the model's name, or the name of a user-defined part, e.g. a mixer, in one of the package's models."""
     whole = model.module if isinstance(model, SinglePass) else model
     own = next((part for part in model.modules() if is_foreign(type(part))), whole)

@@ -19,23 +19,23 @@ from lengthwise.runs.run import Weights
 
 
 def sizes_without_scores(
-    recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known: Container[tuple[Sizes, str]]
+    recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known_scores: Container[tuple[Sizes, str]]
 ) -> dict[tuple[Stopping, ...], list[AnySize]]:
-    """Group sizes by the rules whose scores are not ``known``, so that the model runs once for all rules of a size."""
-    lacks = group_by(sizes, lambda size: tuple(r for r in rules if (recipe.sizes(size), r.name) not in known))
-    lacks.pop((), None)
-    return lacks
+    """Group sizes by the rules without a known score, so that the model runs once for all rules of a size."""
+    missing = group_by(sizes, lambda size: tuple(r for r in rules if (recipe.sizes(size), r.name) not in known_scores))
+    missing.pop((), None)
+    return missing
 
 
-def work(recipe: Recipe, size: AnySize) -> float:
-    """Return the relative cost of a problem of this size: the positions of its row, times its loops."""
+def relative_cost(recipe: Recipe, size: AnySize) -> float:
+    """Return the relative cost of a problem of this size: positions in its row × loops."""
     sizes = recipe.sizes(size)
     positions = sum(sizes) + int(recipe.task.answer_slots(torch.tensor([sizes])))
     # T(n) follows from problems, which are not drawn here; in all tasks it grows about as the sizes do.
     return float(positions * int(recipe.loops.planned(torch.tensor([max(sizes)]))))
 
 
-def follow_scores(
+def scores_with_progress(
     weights: Weights,
     sizes: Sequence[AnySize],
     rules: Sequence[Stopping],
@@ -45,16 +45,16 @@ def follow_scores(
     families: bool = False,
     **options: Any,
 ) -> Iterator[Score]:
-    """Yield the scores of ``evaluate`` or, with ``families``, of ``evaluate_families``, which takes ``options``, and
-    show progress within and between sizes."""
+    """Yield scores from ``evaluate`` (with ``families``, from ``evaluate_families``), to which ``options`` are passed,
+    and show progress within and between sizes."""
     recipe = weights.recipe
-    cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
+    cost = {recipe.sizes(size): relative_cost(recipe, size) for size in sizes}
     measure, per_rule = (evaluate_families, len(recipe.task.families)) if families else (evaluate, 1)
     line, done = progress.add_line(label, per_rule * len(rules) * sum(cost.values())), 0.0
 
-    def watch(current: Sequence[Sizes], share: float) -> None:
-        inside = share * per_rule * len(rules) * sum(cost[size] for size in current)
-        line.update(max(line.done, done + inside), f"at {size_text(current[-1])}")
+    def watch(current_sizes: Sequence[Sizes], fraction: float) -> None:
+        inside = fraction * per_rule * len(rules) * sum(cost[size] for size in current_sizes)
+        line.update(max(line.done, done + inside), f"at {size_text(current_sizes[-1])}")
 
     for score in measure(weights, sizes, stopping=rules, watch=watch, **options):
         done += cost[score.sizes] * (per_rule if score.problems == "every" else 1)  # one score for all families
@@ -62,12 +62,12 @@ def follow_scores(
         yield score
 
 
-def follow_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, label: str) -> Iterator[Any]:
+def sizes_with_progress(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, label: str) -> Iterator[Any]:
     """Yield sizes and show progress; a size counts as done when the next one is requested."""
-    total = sum(work(recipe, size) for size in sizes)
+    total = sum(relative_cost(recipe, size) for size in sizes)
     line, done = progress.add_line(label, total), 0.0
     for size in sizes:
         line.update(done, f"at {size_text(recipe.sizes(size))}")
         yield size
-        done += work(recipe, size)
+        done += relative_cost(recipe, size)
     line.update(total)

@@ -10,7 +10,7 @@ import torch
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import (
-    Report,
+    OnProgress,
     RowResults,
     Watch,
     build_score,
@@ -25,7 +25,7 @@ from lengthwise.experiment.stopping import Stopping
 from lengthwise.runs.run import Weights
 from lengthwise.tasks.family import choose_families
 
-EVERY = 2048  # a size with at most this number of problems, per 100 of a family, is measured on all of them
+MAX_ENUMERATED = 2048  # a size with at most this number of problems, per 100 of a family, is measured on all of them
 FAR = 5  # sizes beyond this multiple of the training length are measured only on request
 
 
@@ -40,47 +40,45 @@ def evaluate_families(
     watch: Watch | None = None,
     rows: bool = False,
 ) -> Iterator[Score]:
-    """Yield one Score per size, family and stopping rule: exact match on fresh problems of each of the task's families
-    (or of ``names``) for which the size is large enough. A size with few problems is measured on all of them, as the
-    family ``every``. ``watch`` is called after each batch; with ``rows``, scores have ``answers``. Raises UsageError
-    for an unknown family."""
+    """Yield one Score per size, family and stopping rule: exact match on fresh problems of each family (all, or
+    ``names``) that has this size. A size with few problems is measured on all of them, as the family ``every``.
+    ``watch`` is called after batches; with ``rows``, scores have ``answers``. Raises UsageError for an unknown name."""
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     families = choose_families(recipe.task.families, names, recipe.task.name)
-    for size in sizes:
-        at = recipe.sizes(size)
-        chosen = [family.name for family in families if at[0] >= family.smallest]
-        report = partial(watch, [at]) if watch else None
-        groups = _problems_by_family(recipe, at, samples, chosen, seed, bool(names))
+    for size in map(recipe.sizes, sizes):
+        chosen = [family.name for family in families if size[0] >= family.smallest]
+        on_progress = partial(watch, [size]) if watch else None
+        groups = _problems_by_family(recipe, size, samples, chosen, seed, bool(names))
         if not groups:
             continue
         problems = list(groups.values())
         if all(rule.together == 1 for rule in rules):
-            results = _results_of_distinct(weights, problems, rules, report)
+            results = _results_of_distinct(weights, problems, rules, on_progress)
         else:
-            results = results_of_groups(weights.model, recipe, problems, rules, report)
+            results = results_of_groups(weights.model, recipe, problems, rules, on_progress)
         for rule, found in zip(rules, results, strict=True):
             start = 0
             for name, group in groups.items():
                 part = found.take(slice(start, start + len(group)))
-                yield build_score(weights, rule, name, at, group, part, rows=rows)
+                yield build_score(weights, rule, name, size, group, part, rows=rows)
                 start += len(group)
 
 
-def rules_of_families(rules: Sequence[Stopping]) -> Sequence[Stopping]:
-    """Return the stopping rules by which families are measured: those for single rows, as a family has too few problems
-    for batch-wise rules; if there are none, the first rule."""
+def family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
+    """Return the stopping rules for families: the rules for single rows, as a family has too few problems for
+    batch-wise rules; if there are none, the first rule."""
     return [rule for rule in rules if rule.together == 1] or rules[:1]
 
 
-def samples_of_family(samples: int) -> int:
-    """Return the number of problems of each family for ``samples`` uniform ones: a tenth, so that all families take
-    about as long as the uniform problems."""
+def family_samples(samples: int) -> int:
+    """Return the number of problems per family for ``samples`` uniform problems: a tenth, so that all families together
+    take about as long."""
     return max(1, samples // 10)
 
 
 def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
-    """Return the shortest sizes, up to the last with few enough problems to measure all of them."""
+    """Return the shortest sizes, up to the last size that has few enough problems to measure all."""
     sizes: list[int] = []
     smallest = max(recipe.task.smallest, recipe.lengths.bottom)
     for size in recipe.task.listed_sizes or range(smallest, max(smallest, FAR * recipe.lengths.top) + 1):
@@ -92,26 +90,26 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
 
 
 def _problems_by_family(
-    recipe: Recipe, at: tuple[int, ...], samples: int, names: Sequence[str], seed: int, named: bool
+    recipe: Recipe, size: tuple[int, ...], samples: int, names: Sequence[str], seed: int, by_name: bool
 ) -> dict[str, Problems]:
-    """Return the problems of one size by family. Unless ``named``, families without test problems in a fixed set are
-    left out."""
-    every = None if named else all_problems(recipe, at, samples)
+    """Return the problems of one size by family. Families without test problems in a fixed set are left out, or raise
+    NoProblemsLeft if requested ``by_name``."""
+    every = None if by_name else all_problems(recipe, size, samples)
     if every is not None:
         return {"every": every}
     groups = {}
     for name in names:
         try:
-            groups[name] = evaluation_problems(recipe, at, samples, seed=seed, kind=name)
+            groups[name] = evaluation_problems(recipe, size, samples, seed=seed, kind=name)
         except NoProblemsLeft:
-            if named:
+            if by_name:
                 raise
     return groups
 
 
-def all_problems(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Problems | None:
-    """Return all test problems of a size; None if there are too many compared with ``samples`` of a family."""
-    problems = recipe.task.part("test").enumerate(at, EVERY * samples // 100)
+def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
+    """Return all test problems of a size; None if there are more than about 20 for each of a family's ``samples``."""
+    problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
         return None
     problems = problems.take(source_of(recipe.task, recipe.source).of("test", problems))
@@ -119,12 +117,12 @@ def all_problems(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Pro
 
 
 def _results_of_distinct(
-    weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping], report: Report
+    weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress
 ) -> list[RowResults]:
-    """Return ``results_by_row`` for each rule; repeated problems, as in families of few problems, are answered once."""
+    """Return ``results_by_row`` for each rule. Repeated problems, as small families have, are answered once."""
     problems = Problems.join(groups)
     _, inverse = hash_prompts(problems).unique(return_inverse=True)
     first = torch.full((int(inverse.max()) + 1,), len(problems))
     first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
-    results = results_by_row(weights.model, weights.recipe, problems.take(first), rules, report)
+    results = results_by_row(weights.model, weights.recipe, problems.take(first), rules, on_progress)
     return [rows.take(inverse) for rows in results]

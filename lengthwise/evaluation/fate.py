@@ -15,34 +15,33 @@ from lengthwise.base.types import Batch, UsageError, to_device
 from lengthwise.evaluation.answers import answer_mask, gather_slots
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.models import Model
-from lengthwise.runners.movement import PERIODS, flat_state
+from lengthwise.runners.movement import PERIODS, flatten_state
 from lengthwise.runners.plain import Movements, Plain, unroll
 from lengthwise.runs.run import Weights
 
 
 @torch.no_grad()
 def measure_fate(weights: Weights, size: AnySize | None, *, more: int, samples: int, seed: int) -> Fate:
-    """Measure one set of weights, loop by loop, as a ``Fate``. The model runs twice, as states are compared with the
-    last."""
+    """Return the ``Fate`` of one set of weights. The model runs twice, to compare each state with the last one."""
     model, recipe = weights.model.eval(), weights.recipe
     if recipe.layout.decodes:
         raise UsageError(
-            f"{weights.name}: its layout feeds in the right answer, so further loops do not change its answer"
+            f"{weights.name}: its inputs hold the right answer, which loops do not change; use another layout"
         )
     if int(recipe.loops.planned(torch.tensor([9]))) < 2:
-        raise UsageError(f"{weights.name}: it runs a single loop; depth is for looped weights")
+        raise UsageError(f"{weights.name}: it runs a single loop; `depth` needs looped weights")
     sizes = recipe.tops if size is None else recipe.sizes(size)
     batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
     _, last_state = Plain(model).carry(batch.inputs, planned + more, batch.answer_slots)
-    last = flat_state(model.answer_state(last_state), batch.inputs.padding_mask.shape[1])
+    last = flatten_state(model.answer_state(last_state), batch.inputs.padding_mask.shape[1])
     before, shape = int(planned.min()), (int(planned.max()) + more, len(batch))
     exact = torch.zeros(shape, dtype=torch.bool)
     moved_one, moved_two, cosine = (torch.full(shape, torch.nan) for _ in range(3))
     first_row, first_map, movements = [], [], Movements(model, batch.inputs)
     for loop, rows, state in unroll(model, batch.inputs, planned + more):
         moved = movements.after_loop(rows, state).cpu()
-        current = flat_state(model.answer_state(state), batch.inputs.padding_mask.shape[1])
+        current = flatten_state(model.answer_state(state), batch.inputs.padding_mask.shape[1])
         real = batch.inputs.padding_mask[rows]
         count = real.sum(1)
         exact[loop - 1, rows] = _find_right_rows(model, recipe.layout.end(recipe.task), batch, rows, state)
@@ -72,20 +71,20 @@ def measure_fate(weights: Weights, size: AnySize | None, *, more: int, samples: 
 
 
 def _find_right_rows(
-    model: Model, end: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any
+    model: Model, end_id: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any
 ) -> Bool[Tensor, " r"]:
     """Return which rows' answers are right."""
     part = batch.take(rows)
     answer = gather_slots(model.read(state).argmax(-1).cpu(), part.answer_slots)
     wanted = gather_slots(part.targets, part.answer_slots)
-    return ((answer == wanted) | ~answer_mask(wanted, part.answer_slots, end)).all(1)
+    return ((answer == wanted) | ~answer_mask(wanted, part.answer_slots, end_id)).all(1)
 
 
 def _average_by_distance(
-    values: Float[Tensor, "k b"], planned: Int[Tensor, " b"], before: int, more: int
+    values: Float[Tensor, "k b"], planned: Int[Tensor, " b"], loops_before: int, more: int
 ) -> list[float | None]:
-    """Return means over rows at equal distances in loops from each row's T(n)."""
-    index = planned[:, None] + torch.arange(1 - before, more + 1) - 1
+    """Return means over rows, aligned by the number of loops before or after each row's T(n)."""
+    index = planned[:, None] + torch.arange(1 - loops_before, more + 1) - 1
     means = values.T.gather(1, index).double().mean(0)
     return _round_finite(means.tolist())
 

@@ -1,4 +1,4 @@
-"""Decoding, to show answers. Scores do not need it, see ``answers.answer``."""
+"""Decoding, to show answers. Scores do not need it, see ``answers.predict``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems
-from lengthwise.evaluation.answers import Predictions, answer, answer_mask, gather_slots
+from lengthwise.evaluation.answers import Predictions, answer_mask, gather_slots, predict
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import Stopping, limit_of
 from lengthwise.models import Model
@@ -17,54 +17,54 @@ from lengthwise.runners.cpu import Reader, choose_reader
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Predictions:
-    """Predict answers without access to the correct ones. Raises UsageError if the rule does not fit the layout."""
+    """Predict answers without access to the right answers. Raises UsageError if the rule does not fit the layout."""
     check_stopping(recipe.layout, stopping)
     batch = recipe.layout.write(problems, recipe.task)
-    return decode(model, recipe, batch, stopping) if recipe.layout.decodes else answer(model, recipe, batch, stopping)
+    return decode(model, recipe, batch, stopping) if recipe.layout.decodes else predict(model, recipe, batch, stopping)
 
 
 @torch.no_grad()
 def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
     """Decode greedily: each predicted symbol is the input at the next position.
 
-    With a key–value cache, each position is computed once; for models without one, the row is computed again for every
+    With a key–value cache, each position is computed once; a model without a cache computes the row again for every
     symbol. ``confidence`` is the mean log probability of the predicted answer.
     """
     model.eval()
     limit = limit_of(stopping, recipe.loops.planned(batch.rounds))
-    end = recipe.layout.end(recipe.task)
+    end_id = recipe.layout.end(recipe.task)
     predicted = torch.zeros_like(batch.targets)
     log_probability = torch.zeros(predicted.shape)
     for loops in limit.unique():  # a cache serves only rows with equal numbers of loops
         rows = (limit == loops).nonzero()[:, 0]
         part = batch.take(rows)
-        reads = choose_reader(model, part.inputs)
-        if reads is None:
+        reader = choose_reader(model, part.inputs)
+        if reader is None:
             return decode_without_cache(model, recipe, batch, stopping)
-        predicted[rows], log_probability[rows] = _decode_cached(reads, part, int(loops), end or 0)
+        predicted[rows], log_probability[rows] = _decode_cached(reader, part, int(loops), end_id or 0)
     symbols, log_probability = (
         gather_slots(predicted, batch.answer_slots),
         gather_slots(log_probability, batch.answer_slots),
     )
-    counted = answer_mask(symbols, batch.answer_slots, end)
+    counted = answer_mask(symbols, batch.answer_slots, end_id)
     return Predictions(symbols, (log_probability * counted).sum(1) / counted.sum(1), limit)
 
 
 def _decode_cached(
-    reads: Reader, batch: Batch, loops: int, end: int
+    reader: Reader, batch: Batch, loops: int, end_id: int
 ) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
-    """Return the prediction and its log probability at each answer slot. The first positions, up to the shortest
-    prompt's end, are read at once, later ones one by one."""
+    """Return the predicted symbol and its log probability at each answer slot. Positions up to the shortest prompt's
+    end are read at once, later positions one by one."""
     answer_slots = batch.answer_slots
     first = answer_slots.long().argmax(1)
-    tokens = _hide_answer(batch, end)
+    tokens = _hide_answer(batch, end_id)
     predicted = torch.zeros_like(tokens)
     log_probability = torch.zeros(tokens.shape)
     width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
     while start < width:
         piece = replace(batch.inputs, tokens=tokens).columns(start, stop)
         slot = answer_slots[:, start:stop]
-        best = reads.read(piece, loops)[slot].log_softmax(-1).max(-1)
+        best = reader.read(piece, loops)[slot].log_softmax(-1).max(-1)
         predicted[:, start:stop][slot], log_probability[:, start:stop][slot] = best.indices, best.values.float()
         if stop < width:
             # Rows whose prompt continues keep their own token; the others get the symbol just predicted.
@@ -74,11 +74,11 @@ def _decode_cached(
     return predicted, log_probability
 
 
-def _hide_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
-    """Return the tokens of each row, with the answer replaced by the end symbol."""
+def _hide_answer(batch: Batch, end_id: int) -> Int[Tensor, "b t"]:
+    """Return each row's tokens, with the answer replaced by end symbols."""
     first = batch.answer_slots.long().argmax(1, keepdim=True)
     after = torch.arange(batch.answer_slots.shape[1]) > first
-    return batch.inputs.tokens.masked_fill(batch.answer_slots & after, end)
+    return batch.inputs.tokens.masked_fill(batch.answer_slots & after, end_id)
 
 
 def decode_without_cache(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
@@ -86,16 +86,16 @@ def decode_without_cache(model: Model, recipe: Recipe, batch: Batch, stopping: S
     first = batch.answer_slots.long().argmax(1)
     count = batch.answer_slots.sum(1)
     row, known = torch.arange(len(batch)), len(recipe.layout.vocabs(recipe.task)[0])
-    end = recipe.layout.end(recipe.task) or 0
-    tokens = _hide_answer(batch, end)
+    end_id = recipe.layout.end(recipe.task) or 0
+    tokens = _hide_answer(batch, end_id)
 
-    def predict() -> Predictions:
+    def predict_all() -> Predictions:
         fed = replace(batch.inputs, tokens=tokens)
-        return answer(model, recipe, replace(batch, inputs=fed), stopping)
+        return predict(model, recipe, replace(batch, inputs=fed), stopping)
 
     for slot in range(int(count.max()) - 1):
         more = slot + 1 < count
-        symbols = predict().symbols
-        symbols = symbols.where(symbols < known, end)  # a model may have more logits than there are symbols
+        symbols = predict_all().symbols
+        symbols = symbols.where(symbols < known, end_id)  # a model may have more logits than there are symbols
         tokens[row[more], first[more] + slot + 1] = symbols[more, slot]
-    return predict()
+    return predict_all()

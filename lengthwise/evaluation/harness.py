@@ -19,20 +19,20 @@ def write_harness_task(
     """Write a task of the harness and a file of problems for each size, and a group of all these tasks; return the
     paths.
 
-    The problems of a size are those of ``evaluate`` with this ``seed``, as people write them. A score is the harness's
+    The problems are those of ``evaluate`` with this ``seed``, in the usual notation. A score is the harness's
     ``exact_match`` of the text up to the first line's end; it equals ours for equal answers. Raises UsageError if the
     task lacks a size.
     """
     name, question, files = f"lengthwise_{task.name.replace('-', '_')}", task.question, []
     for size in sizes:
-        problems, own = fresh_problems(task, size, samples, seed=seed), f"{name}_{size_text(size)}"
+        problems, test_name = fresh_problems(task, size, samples, seed=seed), f"{name}_{size_text(size)}"
         texts = ({"prompt": prompt, "answer": answer} for prompt, answer in texts_of(task, problems))
         lines = [json.dumps(text, ensure_ascii=False) + "\n" for text in texts]
-        rows = folder / f"{own}.jsonl"
+        rows = folder / f"{test_name}.jsonl"
         write(rows, "".join(lines).encode())
-        room = max(len(task.vocab.decode(row)) for row in problems.answer) + 8
+        max_tokens = max(len(task.vocab.decode(row)) for row in problems.answer) + 8
         config = {
-            "task": own,
+            "task": test_name,
             "dataset_path": "json",
             "dataset_kwargs": {"data_files": {"test": str(rows.resolve())}},
             "test_split": "test",
@@ -42,14 +42,14 @@ def write_harness_task(
             "doc_to_target": "{{answer}}",
             "target_delimiter": "",
             "num_fewshot": 0,
-            "generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": room},
+            "generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": max_tokens},
             "filter_list": [
                 {"name": "strip", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}
             ],
             "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
             "metadata": {"version": 1, "size": list(size), "seed": seed},
         }
-        files += [rows, folder / f"{own}.yaml"]
+        files += [rows, folder / f"{test_name}.yaml"]
         write(files[-1], (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode())  # JSON is YAML
     if not files:
         raise UsageError("a task folder needs one or more sizes")

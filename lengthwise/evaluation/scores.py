@@ -21,12 +21,12 @@ from lengthwise.evaluation.answers import (
     Predictions,
     answer_mask,
     answer_text,
-    answers,
     filled_slots,
     gather_slots,
-    trace,
+    predict_by_rules,
+    trace_loops,
 )
-from lengthwise.evaluation.causality import check
+from lengthwise.evaluation.causality import check_model
 from lengthwise.evaluation.generate import decode
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.layout import until_end
@@ -38,12 +38,12 @@ from lengthwise.runs.run import Weights
 from lengthwise.tasks import texts_of
 
 TOKENS = 32_768  # positions per forward pass, so that memory does not grow with length
-WIDER = 16  # times as many on a GPU, where launching operations takes longer than computing them
+GPU_FACTOR = 16  # times as many positions on a GPU, where launching operations takes longer than computing them
 SAMPLES = 1000  # problems per length, by default
-MOST = 10_000  # problems per length with a precision: enough for ±0.01
+MAX_SAMPLES = 10_000  # problems per length with a precision: enough for ±0.01
 Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, the fraction done
-Report = Callable[[float], None] | None  # takes the fraction that is done
-CACHED = 8_192  # positions per forward pass that fit the processor's cache, if rules do not look at rows together
+OnProgress = Callable[[float], None] | None  # takes the fraction that is done
+CACHE_POSITIONS = 8_192  # positions per forward pass that fit the processor's cache, for rules of single rows
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ def _evaluate_to_precision(
     watch: Watch | None,
     rows: bool,
 ) -> Iterator[Score]:
-    """Yield scores on the number of problems that the interval needs; a score on fewer than ``samples`` records the
+    """Yield scores on as many problems as the interval needs; a score on fewer than ``samples`` records the
     precision."""
     check_precision(precision)
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
         problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
         found: list[list[RowResults]] = [[] for _ in rules]
-        done, until = 0, first_count(precision)
+        done, until = 0, smallest_sample(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
             inside = partial(_watch_part, watch, recipe.sizes(size), part, samples) if watch else None
@@ -122,7 +122,7 @@ def _evaluate_to_precision(
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
             counted = counted_problems({"count": done} | repeats)
             rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in found]
-            needed = [next_count(n, counted, precision, rule.together) for n, rule in zip(rights, rules, strict=True)]
+            needed = [needed_sample(n, counted, precision, r.together) for n, r in zip(rights, rules, strict=True)]
             until = done - counted + max(needed)
         seen, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, found, strict=True):
@@ -132,31 +132,30 @@ def _evaluate_to_precision(
 
 
 def check_precision(precision: float | None) -> None:
-    """Raise UsageError if ``precision`` cannot be half the width of an interval."""
+    """Raise UsageError unless ``precision``, half the width of an interval, is between 0 and 0.5."""
     if precision is not None and not 0 < precision < 0.5:
         raise UsageError(f"precision is half the width of an interval, between 0 and 0.5, not {precision}")
 
 
-def first_count(precision: float) -> int:
-    """Return the smallest number of problems for which the interval can be this narrow, with all answers right or none
-    right."""
+def smallest_sample(precision: float) -> int:
+    """Return the smallest number of problems whose interval can be this narrow, if all answers are right or wrong."""
     return math.ceil(NORMAL**2 * (0.5 / precision - 1))
 
 
-def next_count(right: float, count: int, precision: float, together: int = 1) -> int:
-    """Return the total number of problems to measure, with ``right`` of the first ``count`` right: ``count`` if the
-    interval is narrow enough, and at most twice that, as the fraction is only an estimate. ``together`` is the rule's
-    batch size."""
-    low, high = wilson(right / count, independent_trials(count, together))
+def needed_sample(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
+    """Return the total number of problems to measure, with ``right_count`` of the first ``count`` right: ``count`` if
+    the interval is narrow enough, and at most twice that, as the fraction is only an estimate. ``batch_rows`` is the
+    rule's batch size."""
+    low, high = wilson(right_count / count, independent_trials(count, batch_rows))
     if high - low <= 2 * precision:
         return count
     middle = (low + high) / 2
-    return min(2 * count, max(count + 1, math.ceil(together * NORMAL**2 * middle * (1 - middle) / precision**2)))
+    return min(2 * count, max(count + 1, math.ceil(batch_rows * NORMAL**2 * middle * (1 - middle) / precision**2)))
 
 
-def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, share: float) -> None:
-    """Report progress on a size's ``part`` of problems, of which the fraction ``share`` is done."""
-    watch([sizes], (part.start + share * (part.stop - part.start)) / samples)
+def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, fraction: float) -> None:
+    """Report progress on a size's ``part`` of problems, of which the fraction ``fraction`` is done."""
+    watch([sizes], (part.start + fraction * (part.stop - part.start)) / samples)
 
 
 def build_score(
@@ -222,19 +221,19 @@ def _mark_alone(kind: Kind) -> str | None:
 def resolve_rules(
     weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None, sizes: Sequence[AnySize] = ()
 ) -> list[Stopping]:
-    """Return the stopping rules, by default the recipe's. Raises UsageError if they do not fit the layout, if
-    ``samples`` is below 1, if the model sees more than it should, or has too few positions for one of ``sizes``."""
+    """Return the stopping rules, by default the recipe's rule. Raises UsageError if a rule does not fit the layout, if
+    ``samples`` is below 1, or if ``check_model`` refuses the model, e.g. for too few positions for ``sizes``."""
     rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [weights.recipe.stopping])
     for rule in rules:
         check_stopping(weights.recipe.layout, rule)
     if samples < 1:
         raise UsageError(f"samples must be 1 or more, not {samples}")
-    check(weights.model, weights.recipe, sizes)
+    check_model(weights.model, weights.recipe, sizes)
     return rules
 
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
-    """Return the exact match of a model in training, on fresh problems for each ``step``."""
+    """Return the exact match of a model in training, on problems that are new at each ``step``."""
     problems = evaluation_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
     (results,) = results_by_row(model, recipe, problems, [recipe.stopping])
     return int(results.counts[:, 0].sum()) / count
@@ -243,7 +242,7 @@ def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int
 def _group_sizes(
     recipe: Recipe, sizes: Iterable[AnySize], samples: int, *, kind: Kind, seed: int
 ) -> Iterator[list[tuple[tuple[int, ...], Problems]]]:
-    """Yield fresh problems of each size, in order; in groups of sizes that fit one forward pass."""
+    """Yield groups of sizes, in order, with fresh problems of each size; a group fits one forward pass."""
     group: list[tuple[tuple[int, ...], Problems]] = []
     widest = 0
     for size in sizes:
@@ -258,17 +257,17 @@ def _group_sizes(
 
 
 def results_of_groups(
-    model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping], report: Report = None
+    model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress = None
 ) -> list[RowResults]:
-    """Return for each rule the results of all groups' rows. Rules that choose for many rows see one group at a time.
-    ``report`` gets the fraction of a group's rows that is done."""
+    """Return for each rule the results of all groups' rows. Batch-wise rules see one group at a time. ``on_progress``
+    is called with the fraction of a group's rows that is done."""
     joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
-    results = [results_by_row(model, recipe, problems, rules, report) for problems in joined]
+    results = [results_by_row(model, recipe, problems, rules, on_progress) for problems in joined]
     return [RowResults.join(parts) for parts in zip(*results, strict=True)]
 
 
 def results_by_row(
-    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], report: Report = None
+    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], on_progress: OnProgress = None
 ) -> list[RowResults]:
     """Return for each rule the results of one group. Batch-wise rules get batches of ``together`` rows, independent of
     the other rules."""
@@ -276,55 +275,55 @@ def results_by_row(
     results: dict[Stopping, RowResults] = {}
     for together in ({1, first}, *({size} for size in more)):
         chosen = [rule for rule in rules if rule.together in together]
-        results |= zip(chosen, _results_of_batches(model, recipe, problems, chosen, report), strict=True)
+        results |= zip(chosen, _results_of_batches(model, recipe, problems, chosen, on_progress), strict=True)
     return [results[rule] for rule in rules]
 
 
 def _results_of_batches(
-    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], report: Report
+    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], on_progress: OnProgress
 ) -> list[RowResults]:
     """Return ``results_by_row`` for rules that can share batches."""
     results: list[list[RowResults]] = [[] for _ in rules]
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
-    positions = min(CACHED, TOKENS) if cached else positions_at_once(model)
+    positions = min(CACHE_POSITIONS, TOKENS) if cached else positions_at_once(model)
     together = max(rule.together for rule in rules)
-    for rows, batch in split_batches(recipe, problems, positions, together=together):
-        for rule, parts, predicted in zip(rules, results, answers(model, recipe, batch, rules), strict=True):
+    for rows, batch in split_batches(recipe, problems, positions, batch_rows=together):
+        for rule, parts, predicted in zip(rules, results, predict_by_rules(model, recipe, batch, rules), strict=True):
             columns = row_counts(recipe, batch, predicted)
             if recipe.task.final_after:
                 columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
             count = batch.answer_slots.sum(1)
             parts.append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
-        if report:
-            report(min(1.0, rows.stop / len(problems)))
+        if on_progress:
+            on_progress(min(1.0, rows.stop / len(problems)))
     return [RowResults.join(parts) for parts in results]
 
 
-def row_counts(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 8"]:
-    """Return the columns of each row: 1 if the answer is right, 1 if all slots are right, right tokens, tokens, the
-    chosen loop, 1 if the rule's limit ended it, loops that were run, and 1 if the answer's final part is right, which
-    is here the whole answer."""
+def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
+    """Return for each row: 1 if the answer is right, 1 if all slots are right, number of right tokens, number of
+    tokens, the chosen loop, 1 if the rule's limit ended the row, number of loops run, and 1 if the answer's final part
+    is right, which is here the whole answer."""
     wanted, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
-    same = (predicted.symbols == wanted) & filled
+    same = (predictions.symbols == wanted) & filled
     columns = [
         (same | ~answer).all(1),
         (same | ~filled).all(1),
         (same & answer).sum(1),
         answer.sum(1),
-        predicted.loops,
-        torch.zeros_like(predicted.loops) if predicted.stopped is None else ~predicted.stopped,
-        predicted.loops if predicted.ran is None else predicted.ran,
+        predictions.loops,
+        torch.zeros_like(predictions.loops) if predictions.stopped is None else ~predictions.stopped,
+        predictions.loops if predictions.ran is None else predictions.ran,
     ]
     return torch.stack([column.long() for column in (*columns, columns[0])], 1)
 
 
 def _is_final_part_right(
-    model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predicted: Predictions, right: Bool[Tensor, " b"]
+    model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predictions: Predictions, right: Bool[Tensor, " b"]
 ) -> Bool[Tensor, " b"]:
     """Return the rows in which the answer's final part, after the last ``Task.final_after``, is right. Where answer
-    tokens are inputs, wrong rows are decoded, because ``predicted`` was given the right scratchpad."""
-    symbols, wrong = predicted.symbols, (~right).nonzero()[:, 0]
+    tokens are inputs, wrong rows are decoded, because ``predictions`` was given the right scratchpad."""
+    symbols, wrong = predictions.symbols, (~right).nonzero()[:, 0]
     if recipe.layout.decodes and len(wrong):
         symbols = symbols.clone()
         part = batch.take(wrong)
@@ -340,28 +339,28 @@ def _is_final_part_right(
     return same if end is None else same & ((symbols == end) & filled_slots(batch.answer_slots)).any(1)
 
 
-def right(recipe: Recipe, batch: Batch, predicted: Predictions) -> Bool[Tensor, " b"]:
+def right_rows(recipe: Recipe, batch: Batch, predictions: Predictions) -> Bool[Tensor, " b"]:
     """Return which rows' answers are right."""
-    return row_counts(recipe, batch, predicted)[:, 0] > 0
+    return row_counts(recipe, batch, predictions)[:, 0] > 0
 
 
 def split_batches(
-    recipe: Recipe, problems: Problems, positions: int = TOKENS, together: int = 1
+    recipe: Recipe, problems: Problems, positions: int = TOKENS, batch_rows: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
-    """Yield problems as batches of at most ``positions`` positions, or of ``together`` rows if that is above 1, each
+    """Yield problems as batches of at most ``positions`` positions, or of ``batch_rows`` rows if that is above 1, each
     with its slice of rows."""
     width = _row_width(recipe, problems)
-    for part in _split_rows(len(problems), width, together * width if together > 1 else positions):
+    for part in _split_rows(len(problems), width, batch_rows * width if batch_rows > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 
 def positions_at_once(model: Model) -> int:
     """Return the number of positions per forward pass on the model's device."""
-    return TOKENS if device_of(model).type == "cpu" else WIDER * TOKENS
+    return TOKENS if device_of(model).type == "cpu" else GPU_FACTOR * TOKENS
 
 
 def _row_width(recipe: Recipe, problems: Problems) -> int:
-    """Return about how many positions a row has: the longest prompt and answer slots."""
+    """Return about how many positions the longest row has: its prompt and answer slots."""
     return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
 
@@ -374,11 +373,11 @@ def _split_rows(count: int, width: int, positions: int = TOKENS) -> list[slice]:
 def trace_answers(
     model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"]
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
-    """Return a trace, computed in parts that fit in memory, and whether each loop's answer is right. ``limit`` is on
-    the CPU."""
+    """Return a trace up to ``limit`` (on the CPU), and whether each loop's answer is right. Rows are split into batches
+    that fit into memory."""
     model.eval()
     end = recipe.layout.end(recipe.task)
-    traces = [trace(model, batch.take(part), limit[part], end) for part in _split_rows(*batch.targets.shape)]
+    traces = [trace_loops(model, batch.take(part), limit[part], end) for part in _split_rows(*batch.targets.shape)]
     traced = Trace(
         torch.cat([part.predictions for part in traces], 1),
         torch.cat([part.ends for part in traces], 1),

@@ -1,4 +1,4 @@
-"""Final scores: on problems never used before, once for each set of weights."""
+"""Final scores, measured once for each set of weights, on problems never used before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lengthwise.models.external import tensor_bytes
 from lengthwise.runs.run import Run, Weights
 
 
-def digest(tensors: dict[str, Tensor]) -> str:
+def weights_digest(tensors: dict[str, Tensor]) -> str:
     """Return ten hexadecimal digits that identify weights."""
     state = hashlib.blake2b(digest_size=5)
     for name in sorted(tensors):
@@ -30,24 +30,24 @@ def digest(tensors: dict[str, Tensor]) -> str:
 
 def sealed_seed(weights: Weights) -> int:
     """Return the seed of problems for the final measurement of these weights only."""
-    return derive_seed(0, "sealed", weights.recipe.id, digest(weights.model.state_dict()))
+    return derive_seed(0, "sealed", weights.recipe.id, weights_digest(weights.model.state_dict()))
 
 
-def seal(
+def measure_sealed(
     run: Run,
     sizes: Sequence[int],
     *,
     samples: int,
-    structured: int,
+    family_samples: int,
     rules: Sequence[Stopping] = (),
     kinds: Sequence[str] = ("uniform",),
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
-    """Measure a run at the sizes that were not measured yet, on ``samples`` problems of each kind and ``structured``
-    problems of each family. Its scores gain rows whose field ``sealed`` names the weights. Measurements are final:
-    another call adds sizes and kinds, and never repeats one."""
+    """Measure a run at new sizes, on ``samples`` problems of each kind and ``family_samples`` problems of each family.
+    Its scores gain rows whose field ``sealed`` is a digest of the weights. Measurements are final: another call adds
+    sizes and kinds, and never repeats a measurement."""
     weights, recipe = run.weights(device), run.recipe
-    name, seed = digest(weights.model.state_dict()), sealed_seed(weights)
+    name, seed = weights_digest(weights.model.state_dict()), sealed_seed(weights)
     old = [row for row in run.rows("scores") if row.get("sealed") == name]
     known = {(tuple(row["sizes"]), row["problems"], row["stopping"]) for row in old}
     named = {"every", *(family.name for family in recipe.task.families)} - {*kinds}
@@ -60,11 +60,11 @@ def seal(
 
     for kind in kinds:
         measured = {(size, rule) for size, problems, rule in known if problems == kind}
-        for missing, lacks in sizes_without_scores(recipe, wanted, chosen, measured).items():
-            for score in evaluate(weights, lacks, samples=samples, stopping=missing, kind=kind, seed=seed):
+        for missing, unmeasured in sizes_without_scores(recipe, wanted, chosen, measured).items():
+            for score in evaluate(weights, unmeasured, samples=samples, stopping=missing, kind=kind, seed=seed):
                 store(score)
-    short = [recipe.sizes(size) for size in short_sizes(recipe, structured)]
+    short = [recipe.sizes(size) for size in short_sizes(recipe, family_samples)]
     for size in dict.fromkeys([*short, *wanted]):
         if size not in families:  # all families of a size are stored together
-            store(*evaluate_families(weights, [size], samples=structured, stopping=chosen[0], seed=seed))
+            store(*evaluate_families(weights, [size], samples=family_samples, stopping=chosen[0], seed=seed))
     return [row for row in run.rows("scores") if row.get("sealed") == name]

@@ -20,7 +20,7 @@ from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.resources import ResourceEstimate, estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Run, Weights
 from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import NoReference, Task
@@ -107,13 +107,12 @@ def parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
 @torch.no_grad()
 def _slot_confidence(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[float, ...]:
     """Return the probability of the likeliest symbol in each answer slot, row by row, after each row's own loops."""
-    logits = choose(model).last(batch.inputs, loops, batch.answer_slots)
+    logits = choose_runner(model).last(batch.inputs, loops, batch.answer_slots)
     return tuple(logits.softmax(-1).amax(-1).tolist())
 
 
 def load(weights: str | Path | Run, device: str = "cpu") -> Solver:
-    """Load a solver from shipped weights, a run, or a folder with config.json and model.safetensors.
-
-    Raises UsageError if they are missing or damaged.
+    """Load a solver from shipped weights, a run, or a folder with config.json and model.safetensors. Raises UsageError
+    if files are missing or damaged.
     """
     return Solver(load_weights(weights, device))

@@ -125,7 +125,7 @@ def abacus_addition() -> Recipe:
     columns, runs, doubles, or rich in one digit. Half of the numbers have at most three digits. About 25 minutes of one
     CPU thread; weights are shipped: see docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
-    # A head that finds the next column among its neighbours also mixes in part of their content.
+    # A head that has to find the next column among its neighbours also mixes in some of their content.
     windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)
     return replace(
         abacus_addition_full(),
@@ -163,7 +163,7 @@ def abacus_addition_full() -> Recipe:
 
 
 # Digit positions for 5 digits plus offsets up to 30, so that training reaches positions of numbers of 30 digits.
-_PLACES = Abacus(size=64, offset=30, std=0.3, start="sines", each_row=True)
+_DIGIT_POSITIONS = Abacus(size=64, offset=30, std=0.3, start="sines", each_row=True)
 
 POSITIONS: dict[str, tuple[Position, ...]] = {
     "nope": (NoPE(),),
@@ -172,16 +172,16 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
     "alibi": (ALiBi(),),
     "fire": (FIRE(),),
     "randomized": (Randomized(of=Learned(size=64), most=64),),
-    "abacus": (_PLACES,),
-    "abacus-fire": (_PLACES, FIRE()),
-    "abacus-rope": (_PLACES, RoPE()),
+    "abacus": (_DIGIT_POSITIONS,),
+    "abacus-fire": (_DIGIT_POSITIONS, FIRE()),
+    "abacus-rope": (_DIGIT_POSITIONS, RoPE()),
     "coupling": (Coupling(size=64, offset=30, std=0.3, start="sines"),),
 }
 
 
 def positions() -> dict[str, Recipe]:
-    """A positional encoding on sums of up to 5 digits, all at one budget, which also suffices for encodings without
-    digit positions (McLeish et al. 2024). See results/abacus."""
+    """Sums of up to 5 digits with one positional encoding, at a budget that also suffices for encodings without digit
+    positions (McLeish et al. 2024). See results/abacus."""
     recipes = [
         _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
         for name, chosen in POSITIONS.items()
@@ -195,7 +195,7 @@ def splits() -> dict[str, Recipe]:
     recipes = []
     for name, (layers, injection) in SPLITS.items():
         loops = DEPTH // layers
-        model = replace(SMALL, width=64, layers=layers, injection=injection, positions=(_PLACES,))
+        model = replace(SMALL, width=64, layers=layers, injection=injection, positions=(_DIGIT_POSITIONS,))
         build = partial(_comparison_recipe, top=6, steps=3000, loops=Constant(loops))
         recipes.append(build(f"abacus-split-{name}", model=model))
         if loops > 1:
@@ -219,14 +219,14 @@ def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
 
 
 # Digit positions of short numbers. Sorting also has to distinguish numbers, not only the digits within them.
-_FEW = Abacus(size=64, offset=8, std=0.3, start="sines", each_row=True)
+_SHORT_DIGIT_POSITIONS = Abacus(size=64, offset=8, std=0.3, start="sines", each_row=True)
 
 
 def tasks() -> dict[str, Recipe]:
-    """A further task of McLeish et al. 2024, on small sizes. See results/abacus."""
+    """Another task of McLeish et al. 2024, on small sizes. See results/abacus."""
     base = replace(abacus_addition_full(), steps=4000, ema=0.99)
-    few = replace(base, model=replace(SMALL, positions=(_FEW,)), steps=12_000)
-    rotary = replace(base, model=replace(SMALL, positions=(_FEW, RoPE())))
+    few = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS,)), steps=12_000)
+    rotary = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS, RoPE())))
     multiplication = Multiplication(base=10, order="least", product="least", leading_zeros=False)
     recipes = (
         _build_for_task(few, "multiplication", multiplication, Uniform(2)),
@@ -237,18 +237,18 @@ def tasks() -> dict[str, Recipe]:
 
 
 def local_sorting() -> Recipe:
-    """Our form of sorting: half of the heads see only the left neighbour, and gather a number at its end; the others
-    see all positions, and digit positions but not positions in the row. Trained on up to four numbers of four digits,
-    with four loops; 60 % of the rows are from seven families, most of similar numbers. Expect .99 or more of every
-    family of three numbers of three digits, .9 with four numbers of four digits, and little with five. An hour of
-    one CPU thread; weights are shipped."""
+    """Our form of sorting: half of the heads see only the left neighbour, and collect a number's digits at its end; the
+    others see all positions. Tokens have digit positions, but no positions in the row. Trained on up to four numbers of
+    four digits, with four loops; 60 % of the rows are from seven families, most of similar numbers. Expect .99 or more
+    of every family of three numbers of three digits, .9 with four numbers of four digits, and little with five. An hour
+    of one CPU thread; weights are shipped."""
     similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")
     return replace(
         tasks()["abacus-sorting"],
         name="local-sorting",
         lengths=Uniform(4),
         loops=Constant(4),
-        model=replace(SMALL, positions=(_FEW, LocalHeads(count=2))),
+        model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS, LocalHeads(count=2))),
         steps=22_000,
         ema=0.999,
         families=0.6,

@@ -18,7 +18,7 @@ from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads, LocalHeads
 from lengthwise.recipes.abacus import abacus_addition
-from lengthwise.recipes.looped import SETTINGS, variation
+from lengthwise.recipes.looped import SETTINGS, build_variation
 from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.bits import FlippedCopy
 
@@ -37,25 +37,25 @@ def ablations() -> dict[str, Recipe]:
         steps=1200,
         watch=Watch(),
     )
-    of_addition = [recipe for recipe in _variations("addition", addition) if not recipe.name.endswith(PARITY_ONLY)]
+    of_addition = [recipe for recipe in _variants("addition", addition) if not recipe.name.endswith(PARITY_ONLY)]
     # The published recipes on half the range, without filling rows up to their batch's longest.
-    halves = {task: variation(task, "fop-loop-adaptive", "half") for task in SETTINGS["half"]}
+    halves = {task: build_variation(task, "fop-loop-adaptive", "half") for task in SETTINGS["half"]}
     own_rows = [
         replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in halves.items()
     ]
     return by_name(
         [
-            *_variations("parity", parity),
+            *_variants("parity", parity),
             *of_addition,
             *_flipped_copy_recipes(),
-            *_abacus(),
+            *_abacus_recipes(),
             *_published_recipes(),
             *own_rows,
         ]
     )
 
 
-def _variations(task: str, ours: Recipe) -> list[Recipe]:
+def _variants(task: str, base: Recipe) -> list[Recipe]:
     """Return one recipe per changed part."""
     others: dict[str, tuple[Position, ...]] = {
         "nope": (NoPE(),),
@@ -67,32 +67,32 @@ def _variations(task: str, ours: Recipe) -> list[Recipe]:
     }
     changes: dict[str, dict[str, Any]] = {
         "ours": {},
-        "once": {"model": _model(ours, injection="once")},
-        "concat": {"model": _model(ours, injection="concat")},
-        "gate": {"model": _model(ours, injection="gate")},
-        "no-curriculum": {"lengths": Uniform(ours.lengths.top)},
+        "once": {"model": _change_model(base, injection="once")},
+        "concat": {"model": _change_model(base, injection="concat")},
+        "gate": {"model": _change_model(base, injection="gate")},
+        "no-curriculum": {"lengths": Uniform(base.lengths.top)},
         "rounds-less": {"loops": PerRound(more=-1)},
         "rounds-more": {"loops": PerRound(more=1)},
         "rounds-twice": {"loops": PerRound(times=2)},
         "extra-loops": {"loops": ExtraLoops(extra=5)},
         "no-ema": {"ema": 0.0},
-        **{name: {"model": _model(ours, positions=positions)} for name, positions in others.items()},
+        **{name: {"model": _change_model(base, positions=positions)} for name, positions in others.items()},
     }
-    return [replace(ours, name=f"ablation-{task}-{what}", **change) for what, change in changes.items()]
+    return [replace(base, name=f"ablation-{task}-{what}", **change) for what, change in changes.items()]
 
 
 def _flipped_copy_recipes() -> list[Recipe]:
-    """Return recipes for a task that needs two loops in sequence, while the method repeats one step."""
+    """Return recipes for a task that needs two loops in sequence, while the method has a single loop."""
     ours = replace(WINDOWED, task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
-    deep = replace(ours, name="ablation-flipped-copy-ours", model=_model(ours, layers=2))
-    half_local = _model(deep, positions=(LocalHeads(2),))
+    deep = replace(ours, name="ablation-flipped-copy-ours", model=_change_model(ours, layers=2))
+    half_local = _change_model(deep, positions=(LocalHeads(2),))
     return [deep, replace(deep, name="ablation-flipped-copy-half-local", model=half_local)]
 
 
-def _abacus() -> list[Recipe]:
+def _abacus_recipes() -> list[Recipe]:
     """Return our form of Abacus on up to 10 digits, and without each of its five changes in turn."""
     ours = replace(abacus_addition(), name="ablation-abacus-ours", lengths=LogUniform(10), steps=3000, watch=Watch())
-    coupling, neighbours, ahead, blank = _model(ours).positions
+    coupling, neighbours, ahead, blank = _change_model(ours).positions
     assert isinstance(coupling, Coupling)
     plain = Abacus(size=coupling.size, offset=coupling.offset, std=coupling.std, start=coupling.start)
     changes: dict[str, tuple[Position, ...]] = {
@@ -103,7 +103,7 @@ def _abacus() -> list[Recipe]:
         "no-blank": (coupling, neighbours, ahead),
     }
     others = [
-        replace(ours, name=f"ablation-abacus-{what}", model=_model(ours, positions=positions))
+        replace(ours, name=f"ablation-abacus-{what}", model=_change_model(ours, positions=positions))
         for what, positions in changes.items()
     ]
     return [ours, *others]
@@ -111,7 +111,7 @@ def _abacus() -> list[Recipe]:
 
 def _published_recipes() -> list[Recipe]:
     """Return the published recipes with one loop fewer, and with one more, than T(n)."""
-    forms = {task: variation(task, "fop-loop-adaptive") for task in PUBLISHED}
+    forms = {task: build_variation(task, "fop-loop-adaptive") for task in PUBLISHED}
     rounds = {"less": -1, "more": 1}
     return [
         replace(form, name=f"ablation-published-{task}-rounds-{what}", loops=PerRound(more=more))
@@ -120,6 +120,6 @@ def _published_recipes() -> list[Recipe]:
     ]
 
 
-def _model(recipe: Recipe, **changes: Any) -> Transformer:
+def _change_model(recipe: Recipe, **changes: Any) -> Transformer:
     assert isinstance(recipe.model, Transformer)
     return replace(recipe.model, **changes)

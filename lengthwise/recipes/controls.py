@@ -27,7 +27,7 @@ LAYERS = 20  # applied once instead of in a loop
 
 def controls() -> dict[str, Recipe]:
     """Return our recipes without the loop, without the window, or without both. See docs/controls.md."""
-    looped, standard = looped_pairs(), standard_pairs()  # which has neither loop nor window
+    looped, standard = looped_pairs(), standard_pairs()  # the standard one has neither loop nor window
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)
     # Pairs have learned positions of columns or, with a window, a mark at the first column.

@@ -38,24 +38,24 @@ from lengthwise.tasks.parity import Parity
 T = TypeVar("T")
 Scale = Literal["cpu", "paper", "long"]
 STEPS: dict[Scale, int] = {"cpu": 500, "paper": 10_000, "long": 30_000}
-RATE = 2e-3
+DEFAULT_RATE = 2e-3
 RATES = {("modular-arithmetic", "lstm"): 5e-3}  # where RATE fails; the best of 1e-3, 2e-3, 5e-3 on seed 0
 SYMBOLS, START = 40, 4  # longest words in training, and in its first steps
 
 
-def blocks(mixer: MixerSpec, width: int = 64) -> Transformer:
+def two_blocks(mixer: MixerSpec, width: int = 64) -> Transformer:
     """Return a model of two blocks, each a mixer and an MLP, without positional encodings."""
     return Transformer(width=width, layers=2, heads=4, mlp=2, mixer=mixer, init_std=0.1, embedding_std=0.3)
 
 
 ARCHITECTURES: dict[str, ModelSpec] = {
-    "attention": blocks(Attention()),
+    "attention": two_blocks(Attention()),
     "rope": Transformer(width=64, layers=2, heads=4, mlp=2, positions=(RoPE(),), init_std=0.1, embedding_std=0.3),
-    "deltanet-01": blocks(DeltaNet()),
-    "deltanet": blocks(DeltaNet(negative=True)),
-    "gated-deltanet": blocks(GatedDeltaNet(negative=True), 60),
-    "mamba2": blocks(Mamba2(negative=True), 56),
-    "slstm": blocks(SLSTM(), 56),
+    "deltanet-01": two_blocks(DeltaNet()),
+    "deltanet": two_blocks(DeltaNet(negative=True)),
+    "gated-deltanet": two_blocks(GatedDeltaNet(negative=True), 60),
+    "mamba2": two_blocks(Mamba2(negative=True), 56),
+    "slstm": two_blocks(SLSTM(), 56),
     "lstm": TorchLSTM(),
 }
 # Each task with its layout and the number of symbols of a word per unit of size.
@@ -79,7 +79,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         problems, layout, symbols = TASKS[task]
         top, start = SYMBOLS // symbols, max(problems.smallest, START // symbols)
     else:
-        problems = _own_part(Task, task)
+        problems = _build_own_part(Task, task)
         layout = next(one for one in (Tagged(), Labelled(), FullOutput()) if one.accepts(problems))
         top, start = (_largest_size(problems, symbols) for symbols in (SYMBOLS, START))
     return Recipe(
@@ -90,17 +90,17 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         loops=Constant(1),
         model=ARCHITECTURES[architecture]
         if architecture in ARCHITECTURES
-        else blocks(_own_part(MixerSpec, architecture)),
+        else two_blocks(_build_own_part(MixerSpec, architecture)),
         objective=Final(),
         steps=STEPS[scale],
-        optimizer=AdamW(rate=RATES.get((task, architecture), RATE)),
+        optimizer=AdamW(rate=RATES.get((task, architecture), DEFAULT_RATE)),
         schedule=Schedule("cosine", warmup=0.05, floor=0.02),
         families=families,
         chosen_on=ChosenOn((top,)),
     )
 
 
-def _own_part(base: type[T], name: str) -> T:
+def _build_own_part(base: type[T], name: str) -> T:
     """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
     import_parts()
     if name not in (known := fields.part_classes(base)):
@@ -126,5 +126,5 @@ KNOWN = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "l
 
 
 def formal() -> dict[str, Recipe]:
-    """Cells of the matrix whose outcome is known from papers."""
+    """An architecture on a formal language, with an outcome that is known from papers."""
     return by_name(formal_recipe(task, name) for task, names in KNOWN.items() for name in names)

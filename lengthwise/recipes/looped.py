@@ -54,7 +54,7 @@ METHODS = {
 }
 
 
-CALM: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-4}
+LARGE_EPS: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-4}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Setting:
     ema_start: int = 0
     top: int = 20
     most: tuple[int, ...] = ()
-    calm: bool = False  # a large eps: steps vanish with the gradients, so that nothing is forgotten (docs/lab)
+    large_eps: bool = False  # a large eps: steps vanish with the gradients, so that nothing is forgotten (docs/lab)
     families: tuple[str, ...] = ()  # half of the problems are from these families
     measured: int = 10  # measurements near the training lengths, on 200 problems each
     keep_best: bool = False  # keep the best measured weights, on 500 problems each; else the last
@@ -95,9 +95,9 @@ class Setting:
 # Smaller than published, with larger initial weights, fewer heads, a faster curriculum and a higher rate. The unique
 # set has two heads of the published width: with heads of width eight it learns later and confuses symbols (docs/lab).
 _small = partial(Setting, batch=32, width=64, level=False, init_std=0.1, embedding_std=0.3, ema=0.99)
-_calm = partial(_small, batch=64, calm=True)
-_long = partial(_calm, layers=3, every=0, least=0.8, rate=1e-3, ema=0.998, level=True, looked_at=(30,))
-_half = partial(_calm, every=0, ema=0.995, top=10, fixed=10, level=True)
+_steady = partial(_small, batch=64, large_eps=True)
+_long = partial(_steady, layers=3, every=0, least=0.8, rate=1e-3, ema=0.998, level=True, looked_at=(30,))
+_half = partial(_steady, every=0, ema=0.995, top=10, fixed=10, level=True)
 
 SETTINGS: dict[Scale, dict[str, Setting]] = {
     "paper": {
@@ -110,13 +110,13 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
     },
     "cpu": {
         "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
-        "copy": _calm(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, looked_at=(30, 40)),
+        "copy": _steady(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, looked_at=(30, 40)),
         # The rate falls from the first step: at a high rate, a model that solves long sums forgets them (docs/lab).
         "addition": _long(
             Addition(2, "most", True, True), heads=8, constant=0, steps=14_000, longest=0.3, measured=28, keep_best=True
         ),
         "binary-sum": _small(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
-        "multiplication": _calm(
+        "multiplication": _steady(
             Multiplication(),
             layers=4,
             heads=8,
@@ -145,7 +145,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
 }
 
 
-def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
+def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
     """Return the recipe of one method on one task. Raises UsageError for a wrong name, or a task that has no recipe at
     this scale."""
     for option, name, known in (("scale", scale, get_args(Scale)), ("method", method, METHODS)):
@@ -162,7 +162,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
         layout=chosen.layout(setting.fixed if chosen.pauses else 0, **whole),
-        lengths=_lengths(setting),
+        lengths=_build_lengths(setting),
         loops=PerRound() if chosen.loops == "adaptive" else Constant(setting.fixed if looped else 1),
         model=Transformer(
             width=setting.width,
@@ -175,9 +175,9 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         objective=Final(),
         steps=setting.steps,
         batch=setting.batch,
-        optimizer=AdamW(rate=setting.rate, weight_decay=0.01, **(CALM if setting.calm else {})),
+        optimizer=AdamW(rate=setting.rate, weight_decay=0.01, **(LARGE_EPS if setting.large_eps else {})),
         schedule=Schedule("cosine", cooldown=1 - setting.constant / setting.steps),
-        clip=0.5 if setting.calm else 1.0,
+        clip=0.5 if setting.large_eps else 1.0,
         ema=setting.ema,
         ema_start=setting.ema_start,
         families=0.5 if setting.families else 0.0,
@@ -188,7 +188,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
     )
 
 
-def _lengths(setting: Setting) -> Lengths:
+def _build_lengths(setting: Setting) -> Lengths:
     if setting.every:
         return Curriculum(top=setting.top, every=setting.every, most=setting.most)
     return Mastery(top=setting.top, most=setting.most, least=setting.least, longest=setting.longest)
@@ -210,4 +210,4 @@ def paper() -> dict[str, Recipe]:
 
 
 def _all_methods(scale: Scale) -> dict[str, Recipe]:
-    return by_name(variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)
+    return by_name(build_variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)

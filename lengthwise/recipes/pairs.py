@@ -23,8 +23,8 @@ CHOSEN_ON = ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families"))
 def looped_pairs() -> Recipe:
     """One small block that sees a digit's nearest neighbours, applied once per digit and a few times more.
 
-    The first position is marked: in a run of equal columns it would look like the next. Half of the sums have long
-    chains of carries, or runs, or are rich in one digit. It answers once four more loops give the same answer.
+    The first position is marked: otherwise, in a run of equal columns, it would look like the next. Half of the sums
+    have long chains of carries, or runs, or are rich in one digit. It stops after four loops without a change.
     """
     return Recipe(
         name="looped-pairs",
@@ -49,7 +49,7 @@ def looped_pairs() -> Recipe:
 
 def standard_pairs() -> Recipe:
     """Four layers that see the whole row, with learned positions, applied once, on the same data. It takes more
-    steps than ``looped-pairs``: in as few, it does not learn all sums of 8 digits."""
+    steps than ``looped-pairs``: with as few, it does not learn all sums of 8 digits."""
     return replace(
         looped_pairs(),
         name="standard-pairs",

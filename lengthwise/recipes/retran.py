@@ -1,4 +1,4 @@
-"""ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): three models of about equal size, three times.
+"""ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): three models of about equal size, in three sizes.
 
 ``paper-<model>-<size>`` is the published recipe: ten epochs of 2.6 million expressions. ``<model>-<size>`` is the same
 model on a CPU budget.
@@ -26,7 +26,7 @@ ROWS, BATCH, EPOCHS = 2_621_440, 2048, 10
 SIZES = {"small": (16, 64, 3), "medium": (32, 128, 4), "large": (64, 256, 6)}  # width, hidden width, layers
 
 
-def models(size: str) -> dict[str, tuple[ModelSpec, float]]:
+def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
     """Return the three models of a size with their peak learning rates. GPT is twice as wide, for an equal number of
     parameters."""
     width, hidden, layers = SIZES[size]
@@ -52,11 +52,11 @@ def models(size: str) -> dict[str, tuple[ModelSpec, float]]:
 
 def paper() -> dict[str, Recipe]:
     """A model of the ReTran paper as published: ten epochs of 2.6 million expressions of up to 30 characters."""
-    return by_name(_published_recipe(name, size) for size in SIZES for name in models(size))
+    return by_name(_published_recipe(name, size) for size in SIZES for name in build_models(size))
 
 
 def _published_recipe(name: str, size: str) -> Recipe:
-    model, rate = models(size)[name]
+    model, rate = build_models(size)[name]
     epoch = ROWS // BATCH
     return Recipe(
         name=f"paper-{name}-{size}",

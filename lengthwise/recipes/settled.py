@@ -30,8 +30,8 @@ _convolution = partial(Transformer, mlp=2, activation="relu", init_std=0.1, embe
 
 
 def settled_parity() -> Recipe:
-    """``looped-parity`` whose answer stays right after any number of further loops: the first bit is marked, and in
-    training rows take up to ten loops more. A seed takes two minutes of one CPU thread."""
+    """``looped-parity`` with an answer that stays right after any number of further loops: the first bit is marked, and
+    in training rows take up to ten loops more. A seed takes two minutes of one CPU thread."""
     return replace(
         looped_parity(),
         name="settled-parity",
@@ -43,8 +43,8 @@ def settled_parity() -> Recipe:
 
 
 def settled_copy() -> Recipe:
-    """``looped-copy`` whose answer stays right after any number of further loops. One head sees the whole row, so that
-    every position can tell when the copy is complete. A seed takes four minutes of one CPU thread."""
+    """``looped-copy`` with an answer that stays right after any number of further loops. One head sees the whole row,
+    so that every position can tell when the copy is complete. A seed takes four minutes of one CPU thread."""
     return replace(
         looped_copy(),
         name="settled-copy",

@@ -95,7 +95,7 @@ def halting_parity() -> Recipe:
 
 
 def looped_copy() -> Recipe:
-    """Our form of copy: each loop sees a position's left neighbour, and the row moves on by one.
+    """Our form of copy: each loop sees a position's left neighbour, and moves the row on by one.
 
     The published method is ``fop-loop-adaptive-copy``. It stops by itself, as ``halting_parity`` does: the mark of the
     first symbol reaches the ``=`` when the row has arrived. Expect every family right at 1.5 times the training length,
@@ -119,7 +119,7 @@ def looped_copy() -> Recipe:
 
 def looped_addition() -> Recipe:
     """Our form of binary addition: n loops. Half of the heads see the left neighbour, half the same digit position of
-    each number, so that digits are paired without counting; they move on by one position per loop, past the carries.
+    each number, so that digits are paired without counting; paired digits move past the carries, one position per loop.
     The first position is marked. Half of the sums are structured: long carries and similar sums without one, few
     different columns, or rich in one digit. It stops by itself: until the mark reaches the ``=``, its answer is empty.
     A seed takes 25 minutes of one CPU thread; expect .99 or more of uniform sums at twice the training length, and, in
@@ -235,9 +235,9 @@ def looped_multiplication() -> Recipe:
 
 
 def looped_unique_set() -> Recipe:
-    """Our form of the unique set: n loops; one head sees the left neighbour, one all earlier positions, in which equal
-    symbols find each other, or nothing. Three fifths of the problems have few symbols, runs, symbols in order,
-    palindromes, or odd symbols: a symbol has to find itself among many copies of another. It stops by itself, as
+    """Our form of the unique set: n loops; one head sees the left neighbour, the other all earlier positions, to find
+    equal symbols, or nothing. Three fifths of the problems have few symbols, runs, symbols in order, palindromes, or
+    odd symbols: a symbol has to find its own copies among many copies of another. It stops by itself, as
     ``looped_addition`` does. A seed takes 45 minutes of one CPU thread; expect .99 or more of every family at 1.5 times
     the training length, without T(n)."""
     positions = (LocalHeads(1), EarlierHeads(1), Mark())
@@ -263,10 +263,10 @@ def looped_unique_set() -> Recipe:
 
 
 def looped_bitwise_or() -> Recipe:
-    """Bitwise or of vectors of any length: always two loops, since bits meet at once. Half of the heads see the left
-    neighbour, half the digit position of the next symbol, in both vectors. Half of the problems are structured, with
-    any number of ones, while the task draws vectors with at most one. Expect exact match 1.00 at five times the
-    training length; a seed takes half a minute of one CPU thread."""
+    """Bitwise or of vectors of any length: always two loops, since no information travels along the row. Half of the
+    heads see the left neighbour, half the digit position of the next symbol, in both vectors. Half of the problems are
+    structured, with any number of ones, while the task draws vectors with at most one. Expect exact match 1.00 at five
+    times the training length; a seed takes half a minute of one CPU thread."""
     return replace(
         WINDOWED,
         name="looped-bitwise-or",
@@ -283,12 +283,12 @@ def looped_bitwise_or() -> Recipe:
 
 
 def looped_flipped_copy() -> Recipe:
-    """Each bit exclusive-or the parity of all: 2n loops, in which parity moves on from bit to bit, then from answer to
-    answer; the position that predicts a bit's copy sees that bit. It stops by itself: as in ``halting_binary_sum`` a
-    clock decides when it is done, whose mark takes two loops from one position to the next. Rows take up to five loops
-    more, so that a finished answer stays; without them, accuracy at long rows is lower (docs/lab). Expect .99 of
-    uniform rows at twice the training length, and less of some families; a seed takes a quarter of an hour of one CPU
-    thread."""
+    """Copy each bit, flipped if the parity of all is odd: 2n loops, in which parity moves on from bit to bit, then from
+    answer to answer; the position that predicts a bit's copy sees this bit. It stops by itself: as in
+    ``halting_binary_sum`` a clock decides when it is done, whose mark takes two loops from one position to the next.
+    Rows take up to five loops more, so that a finished answer stays; without them, accuracy at long rows is lower
+    (docs/lab). Expect .99 of uniform rows at twice the training length, and less of some families; a seed takes a
+    quarter of an hour of one CPU thread."""
     return replace(
         LONG,
         name="looped-flipped-copy",

@@ -1,4 +1,4 @@
-"""Runners: they advance each row of a batch for its own number of loops and return logits."""
+"""Runners: classes that advance each row of a batch for its own number of loops and return logits."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ LoopLogits = Iterator[tuple[int, Int[Tensor, " r"], Logits]]  # after each loop:
 class Step(NamedTuple):
     """The result of one loop, for the rows that ran it."""
 
-    loop: int  # its number, from 1
-    rows: Int[Tensor, " r"]  # their indices in the batch, on the CPU
+    loop: int  # number of the loop, from 1
+    rows: Int[Tensor, " r"]  # the rows' indices in the batch, on the CPU
     logits: Float[Tensor, "n v"]  # at the selected positions, in the order of ``rows``
     movement: Float[Tensor, "r t p"] | None  # of each state (see ``movement``); None unless requested
 
 
-Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # rows that a step ran → those that continue; None: all
+Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # takes a mask of the rows that continue; None: all
 
 
 class Runner(ABC):
     """Advances each row of a batch for its own number of loops and returns logits at selected positions.
 
-    All arguments are on the CPU, so that nothing has to be read from the model's device. ``loops`` "b" are at least 1.
-    ``at`` "b t" is True at the n selected positions. Logits come row by row, on the model's device, and are
+    All arguments are on the CPU, so that no value has to be read from the model's device. ``loops`` "b" are at least
+    1. ``at`` "b t" is True at the n selected positions. Logits are on the model's device, row by row, and
     differentiable.
     """
 
@@ -46,14 +46,14 @@ class Runner(ABC):
         """Return the logits after each row's last loop. The first ``no_grad_loops`` loops run without gradients."""
 
     def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
-        """Return, for each of ``depths``, each row's logits after that number of loops, or after its last if it has
-        fewer."""
+        """Return, for each of ``depths``, each row's logits after this number of loops, or after the row's last loop if
+        it has fewer."""
         return [self.last(inputs, loops.clamp(max=depth), at) for depth in depths]
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
         """Return the logits and the state after each row's last loop. Loops start from ``state``, which an earlier call
-        for these rows returned; None: from the model's first state. Gradients flow through states (see ``detach``)."""
-        raise UsageError(f"{type(self).__name__} keeps no state from one call to the next")
+        for these rows returned, by default from the model's own. Gradients flow through states (see ``detach``)."""
+        raise UsageError(f"{type(self).__name__} keeps no state between calls: use last or each")
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         """Yield, after each loop k = 1, 2, …: k, the indices (on the CPU) of the rows that ran, and their logits."""
@@ -61,8 +61,8 @@ class Runner(ABC):
             yield k, rows, logits
 
     def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
-        """Yield a ``Step`` after each loop, for evaluation; with ``movement``, how far it moved each state.
+        """Yield a ``Step`` after each loop, for evaluation; with ``movement``, it has each state's movement.
 
-        After a step, ``send`` a mask "r" of its rows that continue; the others are no longer computed.
+        After a step, ``send`` a mask "r" of its rows that continue; other rows are no longer computed.
         """
-        raise UsageError(f"{type(self).__name__} is a runner for training: it has only last and each")
+        raise UsageError(f"{type(self).__name__} is a runner for training and has no steps: use last or each")

@@ -1,4 +1,4 @@
-"""Decoding with a cache: each position is computed once instead of again for every new token.
+"""Decoding with a cache: each position is computed once, not again for every new token.
 
 Causal models with a method ``step`` are supported, and causal transformers whose mixers can decode. A causal model's
 states do not depend on later positions, so results are equal. Keys and values of a transformer, and the states of
@@ -25,8 +25,8 @@ from lengthwise.runners.cpu.transformer import PackedTransformer
 
 
 class Reader(ABC):
-    """Computes the logits of a batch's next positions, given the earlier ones. All rows run the same number of
-    loops."""
+    """Computes the logits of a batch's next positions from its memory of the earlier positions. All rows run the same
+    number of loops."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -36,7 +36,7 @@ class Reader(ABC):
         """Compute loop number ``loop``, from 0, at the new positions."""
 
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
-        """Return the logits of the next positions, the columns ``inputs``, after ``loops`` loops."""
+        """Return the logits of the next positions, whose columns are ``inputs``, after ``loops`` loops."""
         state = self.start(inputs)
         for loop in range(loops):
             state = self.advance(state, loop)
@@ -48,19 +48,19 @@ class Reader(ABC):
 
 
 class Cache:
-    """The memory of a mixer's calls, one entry per layer and loop: keys and values of attention, states of other
-    mixers. Calls are identified by their order."""
+    """The memory of mixers, one entry per layer and loop: keys and values of attention, states of other mixers. Entries
+    are found by the order of calls."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
         self.turn = 0
 
     def rewind(self) -> None:
-        """Start again with the first call, before each group of new positions."""
+        """Go back to the first entry, before each group of new positions."""
         self.turn = 0
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
-        """Append new keys and values; return all keys and values of this call of attention."""
+        """Append new keys and values to this call's entry; return all its keys and values."""
         if (before := self.last()) is not None:
             key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
         self._keep((key, value))
@@ -78,7 +78,7 @@ class Cache:
         return 0 if (before := self.last()) is None else before[0].shape[2]
 
     def last(self) -> Any:
-        """Return this call's entry for earlier positions; None at the first."""
+        """Return this call's entry; None before the first positions are stored."""
         return self.kept[self.turn] if self.turn < len(self.kept) else None
 
     def _keep(self, value: Any) -> None:
@@ -87,7 +87,7 @@ class Cache:
 
 
 class CachedTransformer(Reader):
-    """A reader for causal transformers; computes positional terms and the attention bias once, for the full row."""
+    """A reader for causal transformers. Positional terms and the attention bias are computed once, for the full row."""
 
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model)
@@ -121,7 +121,7 @@ def slice_context(context: AttentionContext, start: int, stop: int) -> Attention
 
 
 class SteppingReader(Reader):
-    """A reader for causal models with a method ``step``; keeps the model's memory of each loop."""
+    """A reader for causal models with a method ``step``. It keeps the model's memory of each loop."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -133,7 +133,7 @@ class SteppingReader(Reader):
 
 
 def build_reader(model: Model, inputs: Inputs) -> Reader | None:
-    """Return the reader of a model, or None. ``inputs`` must be complete except for the answer's tokens."""
+    """Return a model's reader; None if it has none. ``inputs`` must be complete except for the answer's tokens."""
     if PackedTransformer.declines(model) is None:
         return CachedTransformer(model, inputs) if model.causal else None  # type: ignore[arg-type]
     if any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS):

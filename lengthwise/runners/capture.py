@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def side_stream() -> Iterator[None]:
-    """Run a ``with`` block on another stream, as is required before a capture; both streams wait for each other."""
+    """Run a ``with`` block on another CUDA stream, as required before a capture; both streams wait for each other."""
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     try:
@@ -22,9 +22,9 @@ def side_stream() -> Iterator[None]:
 
 
 def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None]:
-    """Capture a function's operations on the GPU, and return a function that repeats them."""
+    """Capture the GPU operations of a function, and return a function that repeats them."""
     graph = torch.cuda.CUDAGraph()
-    # Other threads, such as the one that draws batches, may continue meanwhile.
+    # Meanwhile other threads, such as the one that draws batches, may continue.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         function()
     return graph.replay

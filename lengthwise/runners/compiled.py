@@ -2,9 +2,9 @@
 
 For a small model on a GPU, launching an operation takes longer than computing it, so one loop is compiled into few
 kernels. Compiling takes 5 to 50 s per shape, so shapes must recur: rows are padded to a multiple of ``BUCKET``
-positions, and all rows run as many loops as the one that needs most; finished rows keep their state. Neither padding
+positions, and all rows run as many loops as the row that needs most; finished rows keep their state. Neither padding
 nor other rows change a logit, so values and gradients equal those of the plain runner up to rounding. Where launching
-is cheap, computing padding and finished rows costs more than it saves.
+is cheap, as on a CPU, computing padding and finished rows costs more than it saves.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from lengthwise.nn.position import LearnedEncoding
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Selected
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.transformer import PARTS
-from lengthwise.runners.plain import pick
+from lengthwise.runners.plain import take_values
 
 BACKEND = "inductor"  # torch's compiler; tests use "eager", which traces but does not compile
 BUCKET = 16  # rows are padded to a multiple of this many positions
-SHAPES = 1000  # compiled at most; torch's own limit is 8
+MAX_SHAPES = 1000  # largest number of compiled shapes; torch's default is 8
 
 
 class Compiled(claims.Claiming):
-    """The compiled runner of ``TransformerModel``. It advances all rows, at all positions, in shapes that recur."""
+    """The compiled runner of ``TransformerModel``. It advances all rows, at all positions, in few different shapes."""
 
     model: TransformerModel
     kind, parts, devices = TransformerModel, PARTS, ("cpu", "cuda")
@@ -50,13 +50,13 @@ class Compiled(claims.Claiming):
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         *_, state = self._states(inputs, loops, no_grad_loops)
-        return self.model.readout(pick(state, *at.nonzero(as_tuple=True)))
+        return self.model.readout(take_values(state, *at.nonzero(as_tuple=True)))
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         for k, state in enumerate(self._states(inputs, loops, 0), 1):
             rows = (loops >= k).nonzero()[:, 0]
             row, position = at[rows].nonzero(as_tuple=True)
-            yield k, rows, self.model.readout(pick(state, rows[row], position))
+            yield k, rows, self.model.readout(take_values(state, rows[row], position))
 
     def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int) -> Iterator[Float[Tensor, "b t d"]]:
         """Yield the state of all rows after each loop; finished rows keep their last state."""
@@ -70,7 +70,7 @@ class Compiled(claims.Claiming):
         for k, runs in enumerate(running):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= no_grad_loops):
                 if torch.is_grad_enabled() and not state.requires_grad:
-                    state = state.detach().requires_grad_()  # as in later loops, for which it is compiled too
+                    state = state.detach().requires_grad_()  # as in later loops, to share the compiled function
                 state = advance(model, state, context, runs)
             yield state
 
@@ -90,10 +90,10 @@ def pad_to_bucket(model: TransformerModel, inputs: Inputs, bucket: int) -> Input
 
 
 def advance_running(
-    model: TransformerModel, state: Float[Tensor, "b t d"], context: TransformerContext, runs: Bool[Tensor, "b 1 1"]
+    model: TransformerModel, state: Float[Tensor, "b t d"], context: TransformerContext, running: Bool[Tensor, "b 1 1"]
 ) -> Float[Tensor, "b t d"]:
-    """Advance the rows that still run by one loop."""
-    return torch.where(runs, model.advance(state, context), state)
+    """Advance the ``running`` rows by one loop; other rows keep their state."""
+    return torch.where(running, model.advance(state, context), state)
 
 
 @cache
@@ -101,5 +101,5 @@ def compile_function(function: Callable[..., Any], backend: str) -> Callable[...
     """Return a function that is compiled whenever it is called with a new shape."""
     from torch._dynamo import config  # late: importing it takes seconds
 
-    config.recompile_limit = config.accumulated_recompile_limit = SHAPES
+    config.recompile_limit = config.accumulated_recompile_limit = MAX_SHAPES
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)

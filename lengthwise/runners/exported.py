@@ -1,4 +1,4 @@
-"""A model as a graph for other programs, by torch.export and ONNX, for any batch, row length and number of loops.
+"""Export of a model as a graph, by torch.export and ONNX, for any batch, row length and number of loops.
 
 The loop over depth is an operation of the graph (``while_loop``; ONNX's Loop), and so is the loop over positions of an
 LSTM or of ReTran.
@@ -29,19 +29,19 @@ from lengthwise.models.scan import ScanModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.position import Encoding
 
-NAMES = (*(one.name for one in fields(Inputs)), "loops")  # the graph's inputs, in their order
+INPUT_NAMES = (*(one.name for one in fields(Inputs)), "loops")  # the graph's inputs, in order
 
 
 class Exported(nn.Module):
-    """Maps the fields of ``Inputs``, "b t", and ``loops`` "b" (at least 1) to logits "b t v", each row's after its own
-    loops."""
+    """A module that maps the fields of ``Inputs``, "b t", and ``loops`` "b" (at least 1) to logits "b t v" after each
+    row's own number of loops."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).cpu().eval()
         for part in self.model.modules():
             if isinstance(part, Encoding):
-                part.check = lambda inputs: None  # type: ignore[method-assign]  # it reads numbers, not known yet
+                part.check = lambda inputs: None  # type: ignore[method-assign]  # the check reads values, unknown while tracing
 
     def forward(
         self,
@@ -62,31 +62,31 @@ class Exported(nn.Module):
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         constant = sum(isinstance(leaf, Tensor) for leaf in tree_flatten(context)[0])
 
-        def rebuild_tree(given: Any) -> Any:
-            rest = iter(given)
+        def rebuild_tree(values: Any) -> Any:
+            rest = iter(values)
             return tree_unflatten([next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
 
-        def has_more(k: Tensor, loops: Tensor, *given: Tensor) -> Tensor:
+        def has_more(k: Tensor, loops: Tensor, *values: Tensor) -> Tensor:
             return k < loops.max()
 
-        def loop(k: Tensor, loops: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-            context, state = rebuild_tree(given)
+        def loop(k: Tensor, loops: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+            context, state = rebuild_tree(values)
             scan = isinstance(model, ScanModel)
             changed = tree_flatten(_advance_scan(model, state, k) if scan else model.advance(state, context))[0]
-            both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], given[constant:], strict=True)
+            both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], values[constant:], strict=True)
             # A row whose loops are over keeps its state.
-            kept = [_where((k < loops).view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in both]
-            return k + 1, loops.clone(), *(one.clone() for one in given[:constant]), *kept
+            kept = [_select_rows((k < loops).view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in both]
+            return k + 1, loops.clone(), *(one.clone() for one in values[:constant]), *kept
 
         first = torch.zeros((), dtype=torch.long), loops.clone(), *(tensor.clone() for tensor in tensors)
         return model.read(rebuild_tree(while_loop(has_more, loop, first)[2:])[1])
 
 
 def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> torch.export.ExportedProgram:
-    """Export a model as a program of torch.export (see ``Exported``), for any inputs. It is traced on these rows: at
-    least two, of at least three positions. Raises UsageError for a model that torch cannot trace."""
+    """Export a model as a program of torch.export (see ``Exported``), for any inputs. It is traced on ``inputs``: at
+    least two rows of at least three positions. Raises UsageError for a model that torch cannot trace."""
     rows, positions = torch.export.Dim("rows"), torch.export.Dim("positions")
-    shapes = (*({0: rows, 1: positions} for _ in NAMES[:-1]), {0: rows})
+    shapes = (*({0: rows, 1: positions} for _ in INPUT_NAMES[:-1]), {0: rows})
     try:
         with torch.no_grad(), _explicit_attention():
             return torch.export.export(
@@ -100,23 +100,19 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
 
 
 def graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]:
-    """Return the graph's inputs for these rows, in the order of ``NAMES``."""
+    """Return the graph's input tensors for a batch, in the order of ``INPUT_NAMES``."""
     return *(getattr(inputs, one.name).contiguous() for one in fields(Inputs)), loops
 
 
-def _where(condition: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
+def _select_rows(condition: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """Select like ``torch.where``, which onnxruntime lacks for Booleans."""
-    return (
-        (condition & chosen) | (~condition & other)
-        if chosen.dtype == torch.bool
-        else torch.where(condition, chosen, other)
-    )
+    return (condition & new) | (~condition & old) if new.dtype == torch.bool else torch.where(condition, new, old)
 
 
 @contextmanager
 def _explicit_attention() -> Iterator[None]:
-    """Compute attention as two products and a softmax in a ``with`` block: within a loop, torch's own operation has no
-    ONNX form."""
+    """Compute attention as two products and a softmax in a ``with`` block, because torch's own operation has no ONNX
+    form within a loop."""
 
     def attention(
         query: Tensor,
@@ -139,8 +135,8 @@ def _explicit_attention() -> Iterator[None]:
 def _scan_positions(
     step: Callable[..., tuple[Tensor, ...]], x: Float[Tensor, "b t d"], width: int, *states: Tensor
 ) -> Float[Tensor, "b t width"]:
-    """Return the outputs of a recurrence: ``step(t, *states)`` returns the output "b width" at position t, then the
-    states."""
+    """Return the outputs of a recurrence over positions: ``step(t, *states)`` returns the output "b width" at position
+    t and the new states."""
     index = torch.arange(x.shape[1])
 
     def has_more(t: Tensor, outputs: Tensor, *states: Tensor) -> Tensor:
@@ -196,25 +192,25 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "b t d"]) -> Float[Tens
     angles = torch.arange(1, x.shape[1] + 1)[:, None] * model.rates
     turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
     for layer in model.layers:
-        x = _retran_layer(layer, x, *turn)
+        x = _advance_retran_layer(layer, x, *turn)
     return x
 
 
-def _retran_layer(
-    layer: Layer, x: Float[Tensor, "b t d"], own: Float[Tensor, "t e"], other: Float[Tensor, "t e"]
+def _advance_retran_layer(
+    layer: Layer, x: Float[Tensor, "b t d"], cos: Float[Tensor, "t e"], signed_sin: Float[Tensor, "t e"]
 ) -> Float[Tensor, "b t d"]:
-    """Compute one layer, with space for the keys and values of all positions from the start."""
+    """Compute one layer of ReTran, with keys and values of all positions in tensors of fixed size."""
     rows, width = x.shape[0], x.shape[2]
     by_head = (layer.heads, -1)
     first = layer.first + x.new_zeros(rows, 1)
     index = torch.arange(x.shape[1] + 1)
-    room = (index == 0)[:, None]  # the learned vector's place; the others are filled one by one
+    room = (index == 0)[:, None]  # slot 0 holds the learned vector; later slots are filled one by one
     keys, values = (room * part(first).unflatten(-1, by_head)[:, :, None] for part in (layer.key, layer.value))
     queries = layer.query(x)
 
-    def rotate(one: Tensor, t: Tensor) -> Tensor:
-        swapped = one.roll(one.shape[-1] // 2, -1)
-        return one * own.index_select(0, t.view(1)) + swapped * other.index_select(0, t.view(1))
+    def rotate(x: Tensor, t: Tensor) -> Tensor:
+        swapped = x.roll(x.shape[-1] // 2, -1)
+        return x * cos.index_select(0, t.view(1)) + swapped * signed_sin.index_select(0, t.view(1))
 
     def step(t: Tensor, short: Tensor, long: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
         query = rotate(_select_position(queries, t).unflatten(-1, by_head), t) / math.sqrt(keys.shape[-1])

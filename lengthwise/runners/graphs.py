@@ -1,19 +1,18 @@
-"""Training steps at fixed shapes: recorded once per shape, on a GPU as CUDA graphs, and replayed.
+"""Training steps that are recorded once per shape, on a GPU as CUDA graphs, and replayed.
 
-On a GPU the host takes longer to launch the operations of a small model than the GPU to do them. A CUDA graph launches
-all of them at once. It repeats the same operations on the same memory, so Python's decisions must be the same each
-time:
+For a small model, the host takes longer to launch operations than the GPU to compute them. A CUDA graph launches all
+operations at once. It repeats the same operations on the same memory, so Python's decisions must be the same each time:
 
 - Transformers' rows are padded to a multiple of ``BUCKET`` positions; other models keep the width of their batch.
-- All rows run as many loops as the one that needs most; a row whose loops are over keeps its state (``torch.where``).
+- All rows run as many loops as the row that needs most; finished rows keep their state (``torch.where``).
 - Inputs are copied into fixed buffers; gradients are added up in fixed buffers, which become ``parameter.grad``.
-- Everything else that decides what is computed is part of a recording's ``Shape`` and read from CPU tensors.
+- All else that decides what is computed is part of a recording's ``Shape``, and is read from CPU tensors.
 
-The forward and the backward pass are one graph each. The objective, which may be any, runs between them on the logits:
-a few operations, launched while the GPU computes. Random numbers come from torch's generators, which are seeded before
-each step; at other shapes than the plain runner's, dropout and noise draw other numbers.
+The forward and the backward pass are one graph each. Between them runs the objective, any function of the logits: a few
+operations, launched while the GPU computes. Random numbers come from torch's generators, which are seeded before each
+step; with padding, dropout and noise draw other numbers than the plain runner's.
 
-On a CPU the same steps run without a capture, on the same buffers, and tests compare them with the plain runner.
+On a CPU the same steps run uncaptured on the same buffers, and tests compare them with the plain runner.
 """
 
 from __future__ import annotations
@@ -40,40 +39,40 @@ from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, has_dropout, pad_to_bucket
-from lengthwise.runners.plain import choose_rows, detach, pick
+from lengthwise.runners.plain import choose_rows, detach, take_values
 from lengthwise.runners.short_attention import choose_attention, head_width
 
 BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
-MOST = 200  # recordings that are kept: those used last
-AHEAD = 3  # steps that the host may be ahead of the GPU; each holds its batch in pinned memory
+MAX_RECORDINGS = 200  # the most recently used recordings are kept
+MAX_STEPS_AHEAD = 3  # steps that the host may be ahead of the GPU; each holds its batch in pinned memory
 WARM_UP = 3  # runs before a capture: they allocate, choose kernels and compile
 
 
 class Shape(NamedTuple):
-    """The decisions that Python makes about a pass: passes with equal ones share a recording."""
+    """The decisions that Python makes about a pass. Passes with equal decisions share a recording."""
 
     call: int  # the number of the pass within its step: passes of one step must not share memory
     loops: int
     no_grad_loops: int
     each: bool  # whether logits are read after every loop
-    mixed: bool  # whether rows differ in their loops without gradients: ``running`` is followed by ``tracked``
+    mixed: bool  # whether rows differ in their loops without gradients: ``running`` is followed by ``grad_mask``
     all_run: bool  # whether all rows run all loops
     same_positions: bool  # whether all rows have the same positions, as biases by distance then have one row
     tensors: tuple[tuple[torch.Size, torch.dtype], ...]  # sizes and types of the inputs
 
 
 class Graphs(Runner):
-    """Runs training passes from recordings. ``plain`` takes over permanently if a recording fails: ``reason`` says why.
+    """Runs training passes from recordings. If a recording fails, ``plain`` runs all later passes; ``reason`` says why.
 
-    Call ``begin`` before each step. A step's gradients are in ``parameter.grad`` after ``backward``, in buffers that
-    are the same in every step.
+    Call ``begin_step`` before each step. After ``backward``, ``parameter.grad`` are buffers that stay the
+    same in every step.
     """
 
     def __init__(self, plain: Runner, *, bf16: bool = False) -> None:
         super().__init__(plain.model)
         self.plain, self.bf16, self.device = plain, bf16, device_of(plain.model)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self.gradients: dict[int, Tensor] = {}  # gradients by the number of the weight
+        self.gradients: dict[int, Tensor] = {}  # by the number of the weight
         self.recordings: dict[Shape, Recording] = {}  # in the order of use, the latest last
         self.pools: list[Any] = []  # memory pools, by the number of the call
         self.calls = 0
@@ -83,18 +82,18 @@ class Graphs(Runner):
         self.compiles = self.device.type == "cuda" and (known or self.by_waves)
         kinds = {type(part).__module__ for part in self.model.modules()}
         self.own_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
-        # Whether all passes over equal inputs have equal states after each loop.
-        self.repeats = Compiled.is_for(self.model) and Compiled.declines(self.model) is None
+        # True if all passes over equal inputs have equal states after each loop.
+        self.repeats = Compiled.handles_type(self.model) and Compiled.declines(self.model) is None
         self.begun: deque[torch.cuda.Event] = deque()
         self.reason: str | None = None
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         """Start a step: set all gradients to 0."""
         self.calls = 0
         if self.device.type == "cuda":
             self.begun.append(torch.cuda.Event())
             self.begun[-1].record()
-            if len(self.begun) > AHEAD:
+            if len(self.begun) > MAX_STEPS_AHEAD:
                 self.begun.popleft().synchronize()
         if self.gradients:
             torch._foreach_zero_([*self.gradients.values()])
@@ -104,7 +103,7 @@ class Graphs(Runner):
         self.recordings, self.pools = {}, []
 
     def declines(self) -> str | None:
-        """Return why the model runs without CUDA graphs in its present state; None if recordings are replayed."""
+        """Return the reason why the model now runs without CUDA graphs; None if recordings are replayed."""
         if any(getattr(part, hook, None) for part in self.model.modules() for hook in cpu.claims.HOOKS):
             return "it has hooks"
         return self.reason
@@ -113,14 +112,14 @@ class Graphs(Runner):
         logits = self._logits(inputs, loops, no_grad_loops, each=False)
         if logits is None:
             return self.plain.last(inputs, loops, at, no_grad_loops=no_grad_loops)
-        return pick(logits, *at.nonzero(as_tuple=True))
+        return take_values(logits, *at.nonzero(as_tuple=True))
 
     def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
         logits = self._logits(inputs, loops.clamp(max=max(depths)), 0, each=True) if self.repeats else None
         if logits is None:
             return super().at_depths(inputs, loops, depths, at)
         row, position = at.nonzero(as_tuple=True)
-        return [pick(logits, loops.clamp(max=depth)[row] - 1, row, position) for depth in depths]
+        return [take_values(logits, loops.clamp(max=depth)[row] - 1, row, position) for depth in depths]
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
         return self.plain.carry(inputs, loops, at, state)
@@ -133,11 +132,11 @@ class Graphs(Runner):
         for k in range(1, int(loops.max()) + 1):
             rows = (loops >= k).nonzero()[:, 0]
             row, position = at[rows].nonzero(as_tuple=True)
-            yield k, rows, pick(logits[k - 1], rows[row], position)
+            yield k, rows, take_values(logits[k - 1], rows[row], position)
 
     def _logits(self, inputs: Inputs, loops: RowLoops, no_grad_loops: int, *, each: bool) -> Tensor | None:
-        """Return the logits of all positions, "b t v" after the last loop or "k b t v" after each; None where the plain
-        runner takes over."""
+        """Return the logits of all positions, "b t v" after the last loop or "k b t v" after each; None if the plain
+        runner must compute them."""
         if self.reason or not (torch.is_grad_enabled() and self.model.training):
             return None
         return self.run(inputs, loops > torch.arange(int(loops.max()))[:, None], no_grad_loops, each=each)
@@ -149,27 +148,27 @@ class Graphs(Runner):
         no_grad_loops: int,
         *,
         each: bool,
-        tracked: Bool[Tensor, "k b"] | None = None,
+        grad_mask: Bool[Tensor, "k b"] | None = None,
     ) -> Tensor | None:
-        """Return the output of a pass; None if it cannot be recorded. ``tracked``: the rows whose loops have gradients,
-        among those after the first ``no_grad_loops``; None: all."""
+        """Return the output of a pass; None if it cannot be recorded. ``grad_mask`` marks the rows whose loops have
+        gradients, among the loops after the first ``no_grad_loops``; None: all."""
         for encoding in limited_encodings(self.model):  # a replay does not check whether rows fit
             encoding.check(inputs)
         if isinstance(self.model, TransformerModel):
             inputs = pad_to_bucket(self.model, inputs, BUCKET)
         inputs = inputs._map(Tensor.contiguous)
-        tensors = tuple((value.shape, value.dtype) for value in tensors_of(inputs).values())
-        alike, mixed = bool((inputs.position == inputs.position[:1]).all()), tracked is not None
+        tensors = tuple((value.shape, value.dtype) for value in input_tensors(inputs).values())
+        alike, mixed = bool((inputs.position == inputs.position[:1]).all()), grad_mask is not None
         shape = Shape(self.calls, len(running), no_grad_loops, each, mixed, bool(running.all()), alike, tensors)
-        running = running if tracked is None else torch.cat([running, tracked])
+        running = running if grad_mask is None else torch.cat([running, grad_mask])
         self.calls += 1
         recording = self.recordings.pop(shape, None) or self._record(shape, inputs, running)
         if recording is None:
             return None
         self.recordings[shape] = recording
-        if len(self.recordings) > MOST:
+        if len(self.recordings) > MAX_RECORDINGS:
             del self.recordings[next(iter(self.recordings))]
-        recording.fill(inputs, running)
+        recording.copy_batch(inputs, running)
         return _Replay.apply(torch.zeros((), requires_grad=True), recording)  # type: ignore[no-any-return]
 
     def _record(self, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Recording | None:
@@ -189,22 +188,22 @@ class Graphs(Runner):
                 self.release()
                 return None
 
-    def add_gradients(self, found: dict[int, Tensor]) -> None:
-        """Add gradients, by the numbers of their weights, to the buffers."""
-        for number in found.keys() - self.gradients.keys():
+    def add_gradients(self, gradients_by_weight: dict[int, Tensor]) -> None:
+        """Add gradients, given by their weights' numbers, to the buffers."""
+        for number in gradients_by_weight.keys() - self.gradients.keys():
             self.gradients[number] = torch.zeros_like(self.weights[number])
-        torch._foreach_add_([self.gradients[number] for number in found], [*found.values()])
+        torch._foreach_add_([self.gradients[number] for number in gradients_by_weight], [*gradients_by_weight.values()])
 
-    def publish(self, numbers: list[int]) -> None:
-        """Make the buffers of these weights their gradients. An objective may have added gradients of its own."""
-        for number in numbers:
+    def publish_gradients(self, weight_numbers: list[int]) -> None:
+        """Set these weights' gradients to the buffers. Gradients that the objective itself has added are kept."""
+        for number in weight_numbers:
             weight, gradient = self.weights[number], self.gradients[number]
             if weight.grad is not None and weight.grad is not gradient:
                 gradient.add_(weight.grad)
             weight.grad = gradient
 
     def compute(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
-        """Return a function that computes the output of a pass from its inputs and the rows that run in each loop."""
+        """Return a function that computes a pass's output from its inputs and the rows that run in each loop."""
         unrolled = Unrolled(self.model, shape, compiles=self.compiles, by_waves=self.by_waves)
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
@@ -215,8 +214,8 @@ class Graphs(Runner):
 
         return compute
 
-    def pool(self, call: int) -> Any:
-        """Return the memory of passes with this number in their steps, which never run at the same time."""
+    def memory_pool(self, call: int) -> Any:
+        """Return the memory pool of call number ``call`` in each step: such passes never run at the same time."""
         while len(self.pools) <= call:
             self.pools.append(torch.cuda.graph_pool_handle())
         return self.pools[call]
@@ -224,7 +223,7 @@ class Graphs(Runner):
 
 class Recording:
     """A forward and a backward pass of one shape. ``forward`` reads the buffers of inputs and writes ``output``;
-    ``backward`` reads ``gradient``, of the output, and adds to the gradients of the weights."""
+    ``backward`` reads the output's ``gradient`` and adds to the weights' gradients."""
 
     output: Tensor
     gradient: Tensor | None = None
@@ -232,25 +231,25 @@ class Recording:
 
     def __init__(self, owner: Graphs, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         self.owner, self.shape = owner, shape
-        buffers = {name: torch.empty_like(value, device=owner.device) for name, value in tensors_of(inputs).items()}
+        buffers = {name: torch.empty_like(value, device=owner.device) for name, value in input_tensors(inputs).items()}
         self.inputs = (_GuardedInputs if owner.own_code else CopiedInputs)(**buffers, original=inputs)
         self.running = torch.empty_like(running, device=owner.device)
-        self.fill(inputs, running)
+        self.copy_batch(inputs, running)
         self.compute = owner.compute(shape)
         self.forward, self.backward = self._forward, self._backward
-        # A replay draws random numbers from its own step's seed, not from that of the recorded step.
+        # Recording must not advance the generators: each replay draws from the seed of its own step.
         on_gpu = owner.device.type == "cuda"
         with torch.random.fork_rng([owner.device] if on_gpu else []):
             self._run_passes(WARM_UP if on_gpu else 1)
             if on_gpu:
-                pool = owner.pool(shape.call)
+                pool = owner.memory_pool(shape.call)
                 self.forward, self.backward = capture(self._forward, pool), capture(self._backward, pool)
         torch._foreach_zero_([owner.gradients[number] for number in self.used])
 
-    def fill(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
+    def copy_batch(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         """Copy a batch into the buffers, without waiting."""
-        buffers = [*tensors_of(self.inputs).values(), self.running]
-        for buffer, value in zip(buffers, [*tensors_of(inputs).values(), running], strict=True):
+        buffers = [*input_tensors(self.inputs).values(), self.running]
+        for buffer, value in zip(buffers, [*input_tensors(inputs).values(), running], strict=True):
             buffer.copy_(value.pin_memory() if buffer.is_cuda else value, non_blocking=True)
 
     def _run_passes(self, times: int) -> None:
@@ -284,7 +283,7 @@ class Recording:
 
 
 class _Replay(torch.autograd.Function):
-    """A recording as an operation. Its first argument only makes torch compute gradients."""
+    """A recording as an autograd operation. Its first argument only makes torch compute gradients."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, recording: Recording) -> Tensor:
@@ -298,7 +297,7 @@ class _Replay(torch.autograd.Function):
         recording = ctx.recording
         recording.gradient.copy_(gradient)
         recording.backward()
-        recording.owner.publish(recording.used)
+        recording.owner.publish_gradients(recording.used)
         return None, None
 
 
@@ -312,28 +311,28 @@ class Unrolled(nn.Module):
     def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
         """Return the logits, after the last loop or after each."""
         model, shape, read = self.model, self.shape, []
-        running, tracked = running.chunk(2) if shape.mixed else (running, None)
+        running, grad_mask = running.chunk(2) if shape.mixed else (running, None)
         context = model.embed(inputs)
         state = model.start(context)
         for k, runs in enumerate(running.unbind()):
             with torch.set_grad_enabled(k >= shape.no_grad_loops):
                 if self.compiles and not self.by_waves:
                     if torch.is_grad_enabled() and not state.requires_grad:
-                        state = state.detach().requires_grad_()  # as in later loops, for which it is compiled too
+                        state = state.detach().requires_grad_()  # as in later loops, to share the compiled function
                     state = self.advance_compiled(state, context, runs[:, None, None])
                 else:
                     new = self._advance(state, context)
                     state = new if shape.all_run else choose_rows(runs, new, state)
-            if tracked is not None and k >= shape.no_grad_loops:
-                state = choose_rows(tracked[k], state, detach(state))
+            if grad_mask is not None and k >= shape.no_grad_loops:
+                state = choose_rows(grad_mask[k], state, detach(state))
             if shape.each:
                 read.append(model.read(state))
         logits = torch.stack(read) if shape.each else model.read(state)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))  # losses are computed in 32 bits at least
 
-    def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
-        """Advance the rows that run by one compiled loop."""
-        return compile_function(advance_running, BACKEND)(self.model, state, context, runs)  # type: ignore[no-any-return]
+    def advance_compiled(self, state: Tensor, context: Any, running: Bool[Tensor, "b 1 1"]) -> Tensor:
+        """Advance the running rows by one compiled loop."""
+        return compile_function(advance_running, BACKEND)(self.model, state, context, running)  # type: ignore[no-any-return]
 
     def _advance(self, state: Any, context: Any) -> Any:
         if not self.by_waves:
@@ -345,7 +344,7 @@ class Unrolled(nn.Module):
 
 @dataclass(frozen=True)
 class _GuardedInputs(CopiedInputs):
-    """Inputs of a user's model, which must not choose operations by these numbers: those of the next batch differ."""
+    """Inputs of a user's model, which must not choose operations by their values: the next batch has other values."""
 
     @property
     def host(self) -> Inputs:
@@ -353,19 +352,18 @@ class _GuardedInputs(CopiedInputs):
 
 
 def round_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of the model's linear layers in bfloat16: rounded once per pass, where autocast would do so in
-    every loop."""
+    """Return the weights of the model's linear layers in bfloat16, rounded once per pass (autocast rounds them in every
+    loop)."""
     linear = {f"{name}.{own}" for name, part in model.named_modules() if isinstance(part, nn.Linear)
               for own, _ in part.named_parameters(recurse=False)}  # fmt: skip
     return {name: weight.to(torch.bfloat16) for name, weight in weights.items() if name in linear}
 
 
 def is_worthwhile(device: torch.device) -> bool:
-    """Return whether steps are recorded on this device: only where it computes beside a host that launches
-    operations."""
+    """Return whether recording saves time on this device: only on CUDA, where a host launches the operations."""
     return device.type == "cuda"
 
 
-def tensors_of(inputs: Inputs) -> dict[str, Tensor]:
-    """Return the fields of inputs, by name."""
+def input_tensors(inputs: Inputs) -> dict[str, Tensor]:
+    """Return the tensors of inputs, by field name."""
     return {field.name: getattr(inputs, field.name) for field in fields(Inputs)}

@@ -22,10 +22,10 @@ def unroll(
     """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running
     (indices into ``inputs``), and their state.
 
-    ``inputs`` and ``loops`` are on the CPU, loops at least 1. Rows are sorted by loops, most first, so that the running
-    rows are always the first r; finished rows are no longer computed. After a loop, ``send`` a mask "r" of the rows
-    that continue. The first ``no_grad_loops`` loops run without gradients. ``state``: the state of all rows before the
-    first loop, by default the model's first.
+    ``inputs`` and ``loops`` (at least 1) are on the CPU. Rows are sorted by loops, most first, so that the running rows
+    are always the first r; finished rows are no longer computed. After a loop, ``send`` a mask "r" of the rows
+    that continue. The first ``no_grad_loops`` loops run without gradients. ``state`` is the state of all rows before
+    the first loop, by default the model's initial state.
     """
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
@@ -34,7 +34,7 @@ def unroll(
     for k, count in enumerate(running, 1):
         if not count:
             return
-        if count < len(order):  # rows with fewer loops are last, so cutting them off is a slice, without a copy
+        if count < len(order):  # rows with fewer loops are last, so a slice removes them without a copy
             order, (state, context) = order[:count], select_rows((state, context), slice(count))
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
             state = model.advance(state, context)
@@ -45,30 +45,30 @@ def unroll(
 
 
 def select_rows(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
-    """Return these rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
+    """Return these rows of all tensors in nested tuples. One-row tensors and other values stay unchanged."""
     return tree_map_only(Tensor, lambda part: part if len(part) == 1 else part[rows], tree)
 
 
-def choose_rows(chosen: Bool[Tensor, " b"] | Bool[Tensor, ""], new: State, old: State) -> State:
-    """Return a state that is ``new`` in the chosen rows (or all, by a scalar) and ``old`` in the others. Values without
-    a row axis are ``new``."""
+def choose_rows(mask: Bool[Tensor, " b"] | Bool[Tensor, ""], new: State, old: State) -> State:
+    """Return a state that is ``new`` in the rows of the mask (a scalar: in all or none) and ``old`` in the others.
+    Values without a row axis are ``new``."""
 
     def choose(new: Any, old: Any) -> Any:
-        if not isinstance(new, Tensor) or not new.dim() or (chosen.dim() and len(chosen) != len(new)):
+        if not isinstance(new, Tensor) or not new.dim() or (mask.dim() and len(mask) != len(new)):
             return new
-        return torch.where(chosen.reshape(chosen.shape + (1,) * (new.dim() - chosen.dim())), new, old)
+        return torch.where(mask.reshape(mask.shape + (1,) * (new.dim() - mask.dim())), new, old)
 
     return tree_map(choose, new, old)
 
 
 def detach(state: State) -> State:
-    """Return a state without its gradients."""
+    """Return a state through which no gradient flows."""
     return tree_map_only(Tensor, Tensor.detach, state)
 
 
 def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
     """Join the states of groups of rows, given with the rows' indices, into the state of all rows, in order. Raises
-    UsageError if a value without a row axis differs between the parts."""
+    UsageError if a value without a row axis differs between the groups."""
     rows, trees = zip(*parts, strict=True)
 
     def join(*values: Any) -> Any:
@@ -94,18 +94,18 @@ class Plain(Runner):
             logits.append(self.model.read(state)[-left:])
         # Rows were collected in the order of halting; restore the batch's order.
         row, position = at.nonzero(as_tuple=True)
-        return pick(torch.cat(logits), torch.cat(ids).argsort()[row], position)
+        return take_values(torch.cat(logits), torch.cat(ids).argsort()[row], position)
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
         halted = self._until_last(inputs, loops, state=state)
         state = join_rows([(rows[-left:], select_rows(own, slice(-left, None))) for rows, own, left in halted])
-        return pick(self.model.read(state), *at.nonzero(as_tuple=True)), state
+        return take_values(self.model.read(state), *at.nonzero(as_tuple=True)), state
 
     def _until_last(
         self, inputs: Inputs, loops: RowLoops, **options: Any
     ) -> Iterator[tuple[Int[Tensor, " r"], State, int]]:
-        """After each loop in which some rows halt, yield the rows that ran, their state, and the number that halt;
-        those come last."""
+        """After each loop in which rows halt, yield the rows that ran (halting rows last), their state, and the number
+        of halting rows."""
         leave = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
         for k, rows, state in unroll(self.model, inputs, loops, **options):
             if leave[k]:
@@ -121,18 +121,18 @@ class Plain(Runner):
                 return
             if movements:
                 moved = movements.after_loop(rows, state)
-            stay = yield Step(k, rows, pick(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
+            stay = yield Step(k, rows, take_values(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
 
 
 class Movements:
-    """Computes how far each loop moves the states (see ``relative_movement``), of the rows that still run."""
+    """Computes how far each loop moves the states of the running rows (see ``relative_movement``)."""
 
     def __init__(self, model: Model, inputs: Inputs) -> None:
         self.model, self.real = model, to_device(inputs.padding_mask, device_of(model))
         self.ran, self.earlier = torch.empty(0, dtype=torch.long), list[State]()
 
     def after_loop(self, rows: Int[Tensor, " r"], state: State) -> Float[Tensor, "r t p"]:
-        """Return the movement of these rows' states, given those after this loop."""
+        """Return the movement of these rows' states, given their ``state`` after this loop."""
         now, device = self.model.answer_state(state), self.real.device
         left = to_device(torch.isin(self.ran, rows).nonzero()[:, 0], device)
         self.earlier = [select_rows(one, left) for one in self.earlier]
@@ -141,6 +141,6 @@ class Movements:
         return moved
 
 
-def pick(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
-    """Return the values at indices from the CPU. A mask on a device would have to be read, to count its entries."""
-    return values[tuple(to_device(one, values.device) for one in index)]
+def take_values(values: Tensor, *indices: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+    """Return the values at indices from the CPU. (A mask on the device would have to be copied back and counted.)"""
+    return values[tuple(to_device(one, values.device) for one in indices)]

@@ -1,8 +1,8 @@
-"""Attention by two batched products where rows are short, by torch's fused kernel elsewhere.
+"""Attention by two batched matrix products if rows are short, else by torch's fused kernel.
 
-The fused kernel works on tiles of 128 positions, most of which a short row leaves empty: at 22 positions two products
-took a quarter of its time on an H200. The width up to which they are faster is measured once for each GPU, type of
-numbers and width of a head, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
+The fused kernel works on tiles of 128 positions, which short rows leave mostly empty: at 22 positions two products took
+a quarter of its time on an H200. The largest row width at which products are faster is measured once for each GPU,
+number type and head width, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from lengthwise.base.files import read_json_object, write_json
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.runners.capture import capture, side_stream
 
-ON_CPU = 16  # positions: fixed, so that results do not depend on the machine
-WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # positions that are measured
-FUSED = (torch.float32, torch.bfloat16, torch.float16)  # types of numbers that fused kernels compute
-PAIRS = 4096  # rows · heads that are measured
+CPU_WIDTH = 16  # row width on a CPU: fixed, so that results do not depend on the machine
+WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # row widths that are measured
+FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # number types of fused kernels
+PAIRS = 4096  # rows × heads in a measurement
 
 
 @contextmanager
-def choose_attention(device: torch.device, kind: torch.dtype, positions: int, head_width: int) -> Iterator[None]:
-    """Let torch compute attention over this many positions in the faster way during a ``with`` block."""
-    with attend_by_products() if positions <= max_product_width(device, kind, head_width) else nullcontext():
+def choose_attention(device: torch.device, dtype: torch.dtype, positions: int, head_width: int) -> Iterator[None]:
+    """Let torch compute attention over ``positions`` positions in the faster way during a ``with`` block."""
+    with attend_by_products() if positions <= max_product_width(device, dtype, head_width) else nullcontext():
         yield
 
 
 def head_width(model: nn.Module) -> int:
-    """Return the width of a head of the model's attention; 64 where it is not known."""
+    """Return the head width of the model's attention; 64 if it is unknown."""
     heads = (part.out.in_features // part.heads for part in model.modules() if isinstance(part, SoftmaxAttention))
     return next(heads, 64)
 
@@ -56,38 +56,38 @@ def attend_by_products() -> Iterator[None]:
 
 
 @cache
-def max_product_width(device: torch.device, kind: torch.dtype, head_width: int) -> int:
-    """Return the width up to which two products are faster."""
-    if device.type != "cuda" or kind not in FUSED:
-        return ON_CPU
-    name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {kind}, {head_width}"
+def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int) -> int:
+    """Return the largest row width at which two products are faster than the fused kernel."""
+    if device.type != "cuda" or dtype not in FUSED_DTYPES:
+        return CPU_WIDTH
+    name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {dtype}, {head_width}"
     path = Path(os.environ.get("LENGTHWISE_CACHE") or Path.home() / ".cache" / "lengthwise") / "attention.json"
     try:
         known = read_json_object(path) if path.exists() else {}
     except UsageError:
         known = {}
     if type(known.get(name)) is not int:
-        known[name] = measure(device, kind, head_width)
+        known[name] = measure_max_product_width(device, dtype, head_width)
         with suppress(UsageError):  # if the folder is not writable, the width is measured again next time
             write_json(path, known)
     return known[name]
 
 
-def measure(device: torch.device, kind: torch.dtype, head_width: int) -> int:
+def measure_max_product_width(device: torch.device, dtype: torch.dtype, head_width: int) -> int:
     """Measure the largest of ``WIDTHS`` up to which two products are faster; 0 if they never are."""
     best = 0
     for positions in WIDTHS:
-        fused, products = (_time_attention(device, kind, positions, head_width, math) for math in (False, True))
+        fused, products = (_time_attention(device, dtype, positions, head_width, math) for math in (False, True))
         if products > fused:
             break
         best = positions
     return best
 
 
-def _time_attention(device: torch.device, kind: torch.dtype, positions: int, head_width: int, products: bool) -> float:
+def _time_attention(device: torch.device, dtype: torch.dtype, positions: int, head_width: int, products: bool) -> float:
     """Return the time of 20 forward and backward passes of attention, replayed as a CUDA graph."""
     size = PAIRS // 16, 16, positions, head_width
-    query, key, value = (torch.randn(size, device=device, dtype=kind, requires_grad=True) for _ in range(3))
+    query, key, value = (torch.randn(size, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
 
     def run_passes(count: int) -> None:
         with (

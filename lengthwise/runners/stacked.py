@@ -1,6 +1,6 @@
 """Several models of one form at once: their weights are stacked, and torch.func computes what the plain runner would.
 
-Each model has its own rows. They are padded to the widest, and every model runs as many loops as the one that needs
+Each model has its own rows. Rows are padded to the widest, and every model runs as many loops as the model that needs
 most; finished rows keep their state. Neither changes a logit.
 """
 
@@ -21,9 +21,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lengthwise.base.types import CopiedInputs, Inputs, UsageError, to_device
 from lengthwise.models import Model, device_of
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
-from lengthwise.runners.plain import choose_rows, detach, pick, select_rows
+from lengthwise.runners.plain import choose_rows, detach, select_rows, take_values
 
-Answered = Any  # what ``last`` returns, or a list of what ``each`` yields
+Answer = Any  # the result of ``last`` or ``at_depths``, or a list of what ``each`` yields
 
 
 @dataclass(frozen=True)
@@ -34,40 +34,40 @@ class Query:
     loops: Int[Tensor, " b"]
     at: Bool[Tensor, "b t"]
     no_grad_loops: int = 0
-    each: bool = False  # read logits after every loop, not after the last
-    depths: tuple[int, ...] = ()  # maximum numbers of loops, with an answer for each
+    each: bool = False  # logits after every loop, not only after the last
+    depths: tuple[int, ...] = ()  # depths of ``at_depths``
 
     def equals(self, other: Query) -> bool:
-        """Return whether both calls get the same answer, for equal inputs."""
+        """Return whether both queries have the same answer, for equal inputs."""
         if (self.no_grad_loops, self.each, self.depths) != (other.no_grad_loops, other.each, other.depths):
             return False
         return torch.equal(self.loops, other.loops) and torch.equal(self.at, other.at)
 
     @property
     def kind(self) -> tuple[bool, int]:
-        """The properties in which the queries of all models must agree."""
+        """The properties that must be equal in the queries of all models: ``each``, and the number of depths."""
         return self.each, len(self.depths)
 
 
 class Recorder(Runner):
-    """Records the calls of a runner, and returns zeros for each of ``symbols`` logits. With ``supervises``, it also
-    records the targets of the logits."""
+    """Records the calls of a runner as queries, and returns logits of zero for ``symbols`` symbols. With
+    ``supervises``, it also records the targets of the logits."""
 
     def __init__(self, model: Model, symbols: int, *, supervises: bool = False) -> None:
         super().__init__(model)
-        self.symbols, self.asked, self.supervises = symbols, list[Query](), supervises
+        self.symbols, self.queries, self.supervises = symbols, list[Query](), supervises
         self.targets: list[tuple[int, int, Tensor]] = []  # number of the call, number of its depth, targets
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        self.asked.append(Query(inputs, loops, at, no_grad_loops))
+        self.queries.append(Query(inputs, loops, at, no_grad_loops))
         return self._zeros(at, 0)
 
     def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
-        self.asked.append(Query(inputs, loops, at, depths=tuple(depths)))
+        self.queries.append(Query(inputs, loops, at, depths=tuple(depths)))
         return [self._zeros(at, number) for number in range(len(depths))]
 
     def _zeros(self, at: Selected, number: int) -> Logits:
-        zeros, call = torch.zeros(int(at.sum()), self.symbols), len(self.asked) - 1
+        zeros, call = torch.zeros(int(at.sum()), self.symbols), len(self.queries) - 1
         if self.supervises:
 
             def record_call(targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,24 +78,24 @@ class Recorder(Runner):
         return zeros
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
-        self.asked.append(Query(inputs, loops, at, each=True))
+        self.queries.append(Query(inputs, loops, at, each=True))
         for k in range(1, int(loops.max()) + 1):
             rows = (loops >= k).nonzero()[:, 0]
             yield k, rows, torch.zeros(int(at[rows].sum()), self.symbols)
 
 
 class Replayer(Runner):
-    """Returns the answers to the calls that a ``Recorder`` recorded. Raises UsageError for any other call: an objective
-    whose calls depend on logits cannot be recorded before they are computed."""
+    """Returns the answers to the queries that a ``Recorder`` recorded. Raises UsageError for any other call, because an
+    objective whose calls depend on logits cannot be recorded before the logits are computed."""
 
-    def __init__(self, model: Model, asked: Sequence[Query], answers: Sequence[Answered]) -> None:
+    def __init__(self, model: Model, queries: Sequence[Query], answers: Sequence[Answer]) -> None:
         super().__init__(model)
-        self.known = iter([*zip(asked, answers, strict=True)])
+        self.known = iter([*zip(queries, answers, strict=True)])
 
-    def _answer(self, asked: Query) -> Answered:
+    def _answer(self, queries: Query) -> Answer:
         known, answer = next(self.known, (None, None))
-        if known is None or not known.equals(asked):
-            raise UsageError("the objective's requests for logits depend on earlier logits")
+        if known is None or not known.equals(queries):
+            raise UsageError("the objective's calls of its runner depend on earlier logits")
         return answer
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
@@ -108,14 +108,14 @@ class Replayer(Runner):
         yield from self._answer(Query(inputs, loops, at, each=True))
 
 
-def supervise_together(recorders: Sequence[Recorder], found: Sequence[Sequence[Answered]]) -> None:
-    """Compute what ``objectives.supervise`` will return for the logits that were found, of all models at once: one by
-    one, each model would launch a dozen operations. ``found``: the answers to each call, by model."""
+def supervise_together(recorders: Sequence[Recorder], answers: Sequence[Sequence[Answer]]) -> None:
+    """Compute the results of ``objectives.supervise`` for the logits of all models at once, since each model alone
+    would launch a dozen operations. ``answers`` has, for each query, the answers of all models."""
     calls = [[(call, number) for call, number, _ in one.targets] for one in recorders]
     if any(own != calls[0] for own in calls):
         return
     for index, (call, number) in enumerate(calls[0]):
-        logits = [own[number] if isinstance(own, list) else own for own in found[call]]
+        logits = [own[number] if isinstance(own, list) else own for own in answers[call]]
         targets = [one.targets[index][2] for one in recorders]
         if all(map(len, targets)):
             results = zip(*_supervise_segments(logits, targets), strict=True)
@@ -124,18 +124,18 @@ def supervise_together(recorders: Sequence[Recorder], found: Sequence[Sequence[A
 
 
 def _reuse_result(
-    known: Tensor, result: tuple[Tensor, Tensor], earlier: Any, targets: Tensor
+    known_targets: Tensor, result: tuple[Tensor, Tensor], earlier_supervision: Any, targets: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the result if it belongs to these targets; None if they were not known."""
-    if torch.equal(known, targets):
+    """Return the result if it belongs to these targets; else an earlier result, or None."""
+    if torch.equal(known_targets, targets):
         return result
-    return earlier(targets) if earlier else None  # type: ignore[no-any-return]
+    return earlier_supervision(targets) if earlier_supervision else None  # type: ignore[no-any-return]
 
 
 def _supervise_segments(
     logits: Sequence[Float[Tensor, "n v"]], targets: Sequence[Int[Tensor, " n"]]
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Return the mean cross-entropies and the fractions of correct tokens, of each model."""
+    """Return each model's mean cross-entropy, and each model's fraction of correct tokens."""
     counts = torch.tensor([len(own) for own in targets])[:, None]
     device, rows = logits[0].device, torch.cat([*logits])
     ends, known = to_device(counts.cumsum(0), device), to_device(torch.cat([*targets]), device)
@@ -146,32 +146,32 @@ def _supervise_segments(
     return means[0].unbind(), means[1].unbind()
 
 
-def compute_answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Answered]:
+def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[Answer]:
     """Compute each model's answer to its query, all models together, as the plain runner would. All models have one
-    form, and all queries the same kind and number of rows. Raises RuntimeError, as torch.func does, for a model that
-    draws random numbers or branches on its inputs, and UsageError for one that changes its buffers."""
-    if count := len(asked[0].depths):
+    form, and all queries the same ``kind`` and number of rows. Raises RuntimeError, as torch.func does, for a model
+    that draws random numbers or branches on its inputs, and UsageError for a model that changes its buffers."""
+    if count := len(queries[0].depths):
         found = []
         for number in range(count):
-            shorter = [Query(one.inputs, one.loops.clamp(max=one.depths[number]), one.at) for one in asked]
+            shorter = [Query(one.inputs, one.loops.clamp(max=one.depths[number]), one.at) for one in queries]
             found.append(compute_answers(models, shorter))
         return [list(own) for own in zip(*found, strict=True)]
-    plan, device = _Plan(asked), device_of(models[0])
+    plan, device = _Plan(queries), device_of(models[0])
     named = [dict([*one.named_parameters(), *one.named_buffers()]) for one in models]
     weights = {f"model.{name}": torch.stack([one[name] for one in named]) for name in named[0]}
     before = [weight._version for weight in weights.values()]
     given = {name: to_device(value, device) for name, value in plan.given.items()}
     unrolled = _Unrolled(models[0], plan)
-    # The fused kernels of attention have no stacked form: torch would call them for one model after the other.
+    # Fused attention kernels have no stacked form: torch would call them for one model after the other.
     with sdpa_kernel(SDPBackend.MATH):
         found = vmap(lambda weights, given: functional_call(unrolled, weights, (given,)))(weights, given)
     if before != [weight._version for weight in weights.values()]:
-        raise UsageError("the model changes its buffers while it computes")
-    return plan.after_each(found) if plan.each else plan.after_last(found)
+        raise UsageError("the model changes its buffers in its forward pass")
+    return plan.logits_after_each(found) if plan.each else plan.logits_after_last(found)
 
 
 class _Unrolled(nn.Module):
-    """The loop over depth of one model of the stack, as torch.func calls it."""
+    """The loop over depth of one model of the stack, as a module for torch.func."""
 
     def __init__(self, model: Model, plan: _Plan) -> None:
         super().__init__()
@@ -199,39 +199,39 @@ class _Unrolled(nn.Module):
 
 
 class _Plan:
-    """The rows that run in each loop, and the logits that are read after it. In each model rows are sorted by their
-    loops, most first. All of it is on the CPU."""
+    """The plan of a stack's loops: the rows that run in each, and the rows whose logits are read after it. Each model's
+    rows are sorted by loops, most first. All tensors are on the CPU."""
 
-    def __init__(self, asked: Sequence[Query]) -> None:
-        self.asked, self.each, self.no_grad_loops = asked, asked[0].each, [one.no_grad_loops for one in asked]
-        self.loops = torch.stack([one.loops for one in asked])
+    def __init__(self, queries: Sequence[Query]) -> None:
+        self.queries, self.each, self.no_grad_loops = queries, queries[0].each, [one.no_grad_loops for one in queries]
+        self.loops = torch.stack([one.loops for one in queries])
         self.order = self.loops.argsort(dim=1, descending=True, stable=True)
         running = self.loops.gather(1, self.order)[..., None] > torch.arange(int(self.loops.max()))  # s b k
         counts = running.sum(1)  # number of running rows, s k
         self.counts, self.most = counts.T.tolist(), counts.amax(0).tolist()
-        # Rows are read from this one on: those that end in this loop in some model, or all that run.
+        # First row whose logits are read: rows that end in this loop in some model, or all that run.
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
         self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
         tracked = torch.arange(len(self.most)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
-        self.host = join_inputs([one.inputs.take(order) for one, order in zip(asked, self.order, strict=True)])
-        inputs = {f.name: getattr(self.host, f.name).unflatten(0, (len(asked), -1)) for f in fields(Inputs)}
+        self.host = join_inputs([one.inputs.take(order) for one, order in zip(queries, self.order, strict=True)])
+        inputs = {f.name: getattr(self.host, f.name).unflatten(0, (len(queries), -1)) for f in fields(Inputs)}
         self.given = {"running": running, "tracked": tracked, **inputs}
 
-    def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
+    def logits_after_last(self, logits: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
         """Return the logits at the selected positions after each row's last loop."""
         read = torch.tensor(self.most) - torch.tensor(self.least)
-        offset = read.cumsum(0) - torch.tensor(self.most)  # from a row's number to its index among all that were read
+        offset = read.cumsum(0) - torch.tensor(self.most)  # row number + offset = index among all rows read
         order = offset[self.loops - 1] + self.order.argsort(dim=1)
-        at = [one.at.nonzero(as_tuple=True) for one in self.asked]
+        at = [one.at.nonzero(as_tuple=True) for one in self.queries]
         index = [(own[row], position) for own, (row, position) in zip(order, at, strict=True)]
-        return _select_logits(torch.cat([*found], 1), index)
+        return _select_logits(torch.cat([*logits], 1), index)
 
-    def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
+    def logits_after_each(self, logits_per_loop: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
         """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
-        answers: list[Answered] = [[] for _ in self.asked]
-        for k, logits in enumerate(found):
+        answers: list[Answer] = [[] for _ in self.queries]
+        for k, logits in enumerate(logits_per_loop):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
-            index = [one.at[rows].nonzero(as_tuple=True) for one, rows in zip(self.asked, ran, strict=True)]
+            index = [one.at[rows].nonzero(as_tuple=True) for one, rows in zip(self.queries, ran, strict=True)]
             for answer, rows, own in zip(answers, ran, _select_logits(logits, index), strict=True):
                 answer += [(k + 1, rows, own)] if len(rows) else []
         return answers
@@ -239,11 +239,11 @@ class _Plan:
 
 def join_inputs(parts: Sequence[Inputs]) -> Inputs:
     """Return the rows of all models, "(s b) t"."""
-    return Inputs(**{field.name: join_rows([getattr(one, field.name) for one in parts]) for field in fields(Inputs)})
+    return Inputs(**{field.name: pad_and_join([getattr(one, field.name) for one in parts]) for field in fields(Inputs)})
 
 
-def join_rows(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate rows, padded with zeros to the widest; faster than padding each part."""
+def pad_and_join(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate rows, padded with zeros to the widest, faster than by padding each part."""
     width = max(part.shape[1] for part in parts)
     joined = parts[0].new_zeros(len(parts), len(parts[0]), width)
     for own, part in zip(joined.unbind(), parts, strict=True):
@@ -252,9 +252,10 @@ def join_rows(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _select_logits(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
-    """Return the logits of each model at its rows and positions."""
+    """Return each model's logits at its rows and positions ``index``."""
     counts = [len(row) for row, _ in index]
     model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))
     row, position = (torch.cat(parts) for parts in zip(*index, strict=True))
     # Losses are computed in 32 bits at least, even if products were not.
-    return [*pick(logits, model, row, position).to(torch.promote_types(logits.dtype, torch.float32)).split(counts)]
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return [*take_values(logits, model, row, position).to(dtype).split(counts)]

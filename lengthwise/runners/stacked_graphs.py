@@ -1,8 +1,8 @@
-"""Training steps of several models of one form, recorded as one (see ``runners.graphs``).
+"""Training steps of several models of one form, recorded together (see ``runners.graphs``).
 
 The weights of all models are kept stacked: each parameter is a view of one tensor "s …" of all models, and so is its
-gradient. So a step copies no weights, and torch.func computes all models by batched products. Rows of all models are
-one batch "(s b)", those of the first model first.
+gradient. So a step copies no weights, and torch.func computes all models by batched products. The rows of all models
+are one batch "(s b)", the first model's rows first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext
 from lengthwise.runners.compiled import compile_function
-from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, round_weights, tensors_of
-from lengthwise.runners.plain import Plain, pick
+from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, input_tensors, round_weights
+from lengthwise.runners.plain import Plain, take_values
 from lengthwise.runners.short_attention import attend_by_products
-from lengthwise.runners.stacked import Answered, Query, join_inputs, join_rows
+from lengthwise.runners.stacked import Answer, Query, join_inputs, pad_and_join
 
 
 class StackedGraphs(Graphs):
-    """Computes the answers to queries of several models from recordings. Call ``begin`` before each step."""
+    """Computes the answers to queries of several models from recordings. Call ``begin_step`` before each step."""
 
     def __init__(self, models: Sequence[Model], *, bf16: bool = False) -> None:
         super().__init__(Plain(models[0]), bf16=bf16)
@@ -36,16 +36,16 @@ class StackedGraphs(Graphs):
         self.views: dict[int, list[Tensor]] = {}  # views of the gradients, by model
         self.weights, self.parameters = list[Tensor](), list[list[Tensor]]()
         self.compiles, self.by_waves = self.compiles and not self.by_waves, False
-        self.stacked = self._stack()
+        self.stacked = self._stack_weights()
         self.buffers = [one for one in self.stacked.values() if not one.requires_grad]
         self.own_buffers = [part for one in models for part in one.buffers()]
-        self.places = self._find_places()
+        self.memory_layout = self._read_memory_layout()
 
-    def _stack(self) -> dict[str, Tensor]:
-        """Make the models' parameters views of stacked tensors. Return these, and stacked buffers, by name."""
+    def _stack_weights(self) -> dict[str, Tensor]:
+        """Turn the models' parameters into views of stacked tensors. Return stacked parameters and buffers by name."""
         parts = [dict([*one.named_parameters(remove_duplicate=False), *one.named_buffers(remove_duplicate=False)])
                  for one in self.models]  # fmt: skip
-        known: dict[int, Tensor] = {}  # by what is stacked: a model may have one parameter under two names
+        known: dict[int, Tensor] = {}  # by the first model's tensor: a model may have one parameter under two names
         for name, first in parts[0].items():
             if id(first) in known:
                 continue
@@ -59,41 +59,41 @@ class StackedGraphs(Graphs):
                 self.parameters.append(own)
         return {f"model.{name}": known[id(first)] for name, first in parts[0].items()}
 
-    def _find_places(self) -> list[tuple[int, int]]:
-        """Return the parameters' places in memory, and the buffers' versions: they show whether stacks are valid."""
+    def _read_memory_layout(self) -> list[tuple[int, int]]:
+        """Return the parameters' addresses in memory, and the buffers' versions: they show whether stacks are valid."""
         weights = [(one.data_ptr(), 0) for own in self.parameters for one in own]
         return weights + [(one.data_ptr(), one._version) for one in self.own_buffers]
 
     @property
     def is_valid(self) -> bool:
-        """Whether the models' parameters are still views of the stacks."""
-        return self.places == self._find_places()
+        """True if the models' parameters are still views of the stacks, and their buffers unchanged."""
+        return self.memory_layout == self._read_memory_layout()
 
-    def begin(self) -> None:
-        super().begin()
+    def begin_step(self) -> None:
+        super().begin_step()
         for weight in (one for own in self.parameters for one in own):
-            weight.grad = None  # until a pass gives it one again
+            weight.grad = None  # until a pass sets it again
 
     @property
-    def fixed(self) -> list[Tensor]:
-        """The gradients whose memory stays the same."""
+    def grads(self) -> list[Tensor]:
+        """The gradients of all models, whose memory stays the same in every step."""
         return [view for views in self.views.values() for view in views]
 
-    def answer(self, asked: Sequence[Query]) -> list[Answered] | None:
-        """Compute each model's answer to its query, as ``compute_answers`` does; None if that cannot be recorded."""
+    def answer_queries(self, queries: Sequence[Query]) -> list[Answer] | None:
+        """Compute each model's answer to its query, as ``compute_answers`` does; None if it cannot be recorded."""
         if self.reason:
             return None
-        depths = torch.tensor([one.depths for one in asked]).repeat_interleave(len(asked[0].loops), 0)
-        inputs, loops = _join_inputs(asked), torch.cat([one.loops for one in asked])
+        depths = torch.tensor([one.depths for one in queries]).repeat_interleave(len(queries[0].loops), 0)
+        inputs, loops = _join_query_inputs(queries), torch.cat([one.loops for one in queries])
         if depths.numel():
             loops = loops.clamp(max=depths.amax(1))
-        at = join_rows([one.at for one in asked])
-        loop, first = torch.arange(int(loops.max()))[:, None], [one.no_grad_loops for one in asked]
-        tracked = None
+        at = pad_and_join([one.at for one in queries])
+        loop, first = torch.arange(int(loops.max()))[:, None], [one.no_grad_loops for one in queries]
+        grad_mask = None
         if len({*first}) > 1:
-            tracked = loop >= torch.tensor(first).repeat_interleave(len(asked[0].loops))
-        each, count = asked[0].each or depths.numel() > 0, len(asked)
-        logits = self.run(inputs, running := loops > loop, min(first), each=each, tracked=tracked)
+            grad_mask = loop >= torch.tensor(first).repeat_interleave(len(queries[0].loops))
+        each, count = queries[0].each or depths.numel() > 0, len(queries)
+        logits = self.run(inputs, running := loops > loop, min(first), each=each, grad_mask=grad_mask)
         if logits is None:
             return None
         if depths.numel():
@@ -101,8 +101,8 @@ class StackedGraphs(Graphs):
             return [list(own) for own in zip(*found, strict=True)]
         return _select_each(logits, running, at, count) if each else _select_last(logits, at, count)
 
-    def publish(self, numbers: list[int]) -> None:
-        for number in numbers:
+    def publish_gradients(self, weight_numbers: list[int]) -> None:
+        for number in weight_numbers:
             if number not in self.views:
                 self.views[number] = [*self.gradients[number].unbind()]
             for weight, gradient in zip(self.parameters[number], self.views[number], strict=True):
@@ -130,22 +130,22 @@ class StackedGraphs(Graphs):
 
 
 def _call_all(
-    unrolled: Unrolled, weights: dict[str, Tensor], inputs: Inputs, running: Bool[Tensor, "k b"], count: int
+    module: Unrolled, weights: dict[str, Tensor], inputs: Inputs, running: Bool[Tensor, "k b"], count: int
 ) -> Tensor:
-    """Return the logits of ``count`` models, rows of all in one axis."""
+    """Return the logits of ``count`` models, with the rows of all models in one axis."""
 
     def call(weights: dict[str, Tensor], given: dict[str, Tensor], running: Tensor) -> Tensor:
         rows = CopiedInputs(**given, original=inputs.host)
-        return functional_call(unrolled, weights, (rows, running), tie_weights=False)  # type: ignore[no-any-return]
+        return functional_call(module, weights, (rows, running), tie_weights=False)  # type: ignore[no-any-return]
 
-    given = {name: value.unflatten(0, (count, -1)) for name, value in tensors_of(inputs).items()}
-    axis = int(unrolled.shape.each)
+    given = {name: value.unflatten(0, (count, -1)) for name, value in input_tensors(inputs).items()}
+    axis = int(module.shape.each)
     found = vmap(call, (0, 0, 1), axis)(weights, given, running.unflatten(1, (count, -1)))
     return found.flatten(axis, axis + 1)
 
 
 class _CompiledStack(nn.Module):
-    """Several transformers as one, which has the rows of all: one loop is compiled (see ``runners.compiled``)."""
+    """Several transformers as one model with the rows of all. One loop is compiled (see ``runners.compiled``)."""
 
     weights: dict[str, Tensor]
 
@@ -154,7 +154,7 @@ class _CompiledStack(nn.Module):
         self.caller, self.count = caller, count
 
     def embed(self, inputs: Inputs) -> Any:
-        """Return the context, of which each tensor is "s b …"."""
+        """Return the context, with tensors of shape "s b …"."""
         kept: list[tuple[list[Any], Any]] = []
 
         def embed(weights: dict[str, Tensor], given: dict[str, Tensor]) -> list[Tensor]:
@@ -162,7 +162,7 @@ class _CompiledStack(nn.Module):
             kept.append(tree_flatten(functional_call(self.caller, weights, ("embed", rows))))
             return [leaf for leaf in kept[-1][0] if isinstance(leaf, Tensor)]
 
-        given = {name: value.unflatten(0, (self.count, -1)) for name, value in tensors_of(inputs).items()}
+        given = {name: value.unflatten(0, (self.count, -1)) for name, value in input_tensors(inputs).items()}
         found = iter(vmap(embed)(self.weights, given))
         leaves, form = kept[0]
         return tree_unflatten([next(found) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
@@ -177,14 +177,14 @@ class _CompiledStack(nn.Module):
         def call(weights: dict[str, Tensor], given: Any) -> Tensor:
             return functional_call(self.caller, weights, (method, given))  # type: ignore[no-any-return]
 
-        return vmap(call, (0, axes_of(given)))(self.weights, given)  # type: ignore[no-any-return]
+        return vmap(call, (0, model_axes(given)))(self.weights, given)  # type: ignore[no-any-return]
 
 
 class _UnrolledStack(Unrolled):
     def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
         stack: Any = self.model
         state, runs = (part.unflatten(0, (stack.count, -1)) for part in (state, runs))
-        return compile_function(_advance, BACKEND)(stack.caller, stack.weights, state, context, runs).flatten(0, 1)
+        return compile_function(_advance_all, BACKEND)(stack.caller, stack.weights, state, context, runs).flatten(0, 1)
 
 
 class _Caller(nn.Module):
@@ -194,11 +194,11 @@ class _Caller(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, method: str, *given: Any) -> Any:
-        return getattr(self.model, method)(*given)
+    def forward(self, method: str, *args: Any) -> Any:
+        return getattr(self.model, method)(*args)
 
 
-def _advance(
+def _advance_all(
     caller: _Caller, weights: dict[str, Tensor], state: Tensor, context: TransformerContext, runs: Tensor
 ) -> Float[Tensor, "s b t d"]:
     """Advance the rows that still run by one loop, in all models."""
@@ -207,19 +207,19 @@ def _advance(
         lambda weights, state, context, runs: torch.where(
             runs, functional_call(caller, weights, ("advance", state, context)), state
         ),
-        (0, 0, axes_of(context), 0),
+        (0, 0, model_axes(context), 0),
     )(weights, state, context, runs)
 
 
-def axes_of(tree: Any) -> Any:
-    """Return the axis of the models in all tensors of nested tuples, for vmap; None for other values."""
+def model_axes(tree: Any) -> Any:
+    """Return nested tuples of vmap axes: 0, the axis of the models, for tensors; None for other values."""
     return tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, tree)
 
 
-def _join_inputs(asked: Sequence[Query]) -> Inputs:
+def _join_query_inputs(queries: Sequence[Query]) -> Inputs:
     """Return the rows of all queries. Padding continues the positions of the widest rows, so that rows with equal
-    positions keep equal ones."""
-    rows = [one.inputs for one in asked]
+    positions still have equal positions."""
+    rows = [one.inputs for one in queries]
     inputs = join_inputs(rows)
     widest = max((one.position[:1] for one in rows), key=lambda position: position.shape[1])
     for own, one in zip(inputs.position.chunk(len(rows)), rows, strict=True):
@@ -230,24 +230,23 @@ def _join_inputs(asked: Sequence[Query]) -> Inputs:
 
 def _select_last(
     logits: Float[Tensor, "*k b t v"], at: Bool[Tensor, "b t"], count: int, loops: Int[Tensor, " b"] | None = None
-) -> list[Answered]:
-    """Return the logits of each model at its selected positions; if there are logits after each loop, those after
-    ``loops``."""
+) -> list[Answer]:
+    """Return each model's logits at its selected positions; with ``loops``, after each row's number of loops."""
     counts, (row, position) = at.unflatten(0, (count, -1)).sum((1, 2)).tolist(), at.nonzero(as_tuple=True)
     after = () if loops is None else (loops[row] - 1,)
-    return [*pick(logits, *after, row, position).split(counts)]
+    return [*take_values(logits, *after, row, position).split(counts)]
 
 
 def _select_each(
     logits: Float[Tensor, "k b t v"], running: Bool[Tensor, "k b"], at: Bool[Tensor, "b t"], count: int
-) -> list[Answered]:
+) -> list[Answer]:
     """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
     selected = (running[..., None] & at).nonzero(as_tuple=True)
     ran = running.unflatten(1, (count, -1))
     rows = ran.nonzero()[:, 2].split(ran.sum(2).flatten().tolist())
     own = (ran * at.sum(1).unflatten(0, (count, -1))).sum(2).flatten().tolist()
-    found = pick(logits, *selected).split(own)
-    answers: list[Answered] = [[] for _ in range(count)]
+    found = take_values(logits, *selected).split(own)
+    answers: list[Answer] = [[] for _ in range(count)]
     for number, (who, what) in enumerate(zip(rows, found, strict=True)):
         answers[number % count] += [(number // count + 1, who, what)] if len(who) else []
     return answers

@@ -1,8 +1,8 @@
-"""Recurrent models at fixed shapes, for steps that are recorded (``graphs``): the LSTM and ReTran.
+"""The LSTM and ReTran at fixed shapes, for steps that are recorded (``graphs``).
 
 As in ``cpu.recurrent``, all layers are computed at once: in wave w, layer l computes position w − l. Here all waves
-have the same shapes, so that one compiled function serves them. A layer whose position is not in the row yet, or no
-longer, keeps its state. A layer of ReTran attends to all slots of its memory, of which it sees those that are written.
+have the same shapes, so that one compiled function serves them. A layer whose position is before or after the
+row keeps its state. A layer of ReTran attends to all slots of its memory, and masks those that are not written yet.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import Layer, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import cpu
-from lengthwise.runners.cpu.cell import gate_matrix
-from lengthwise.runners.cpu.recurrent import rotate, stack_linear, stack_maps, stack_norms, weights_of
+from lengthwise.runners.cpu.cell import build_gate_matrix
+from lengthwise.runners.cpu.recurrent import rotate, stack_linear, stack_maps, stack_norms, weight_and_bias
 
 Step = Callable[..., Any]
 Parts = tuple[Tensor, ...]  # fields of States or Memory
@@ -38,15 +38,15 @@ class States(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The keys and values that ReTran's layers attend to. Slot t + l + 1 has key and value of position t of layer l,
-    slot l those of its learned first vector."""
+    """The keys and values that ReTran's layers attend to. For layer l, slot t + l + 1 holds position t, and slot l the
+    layer's learned first vector."""
 
     keys: Float[Tensor, "l s r d"]
     values: Float[Tensor, "l s r d"]
 
 
-class Place(NamedTuple):
-    """The values that depend on the number of a wave of ReTran."""
+class WaveContext(NamedTuple):
+    """The values that a wave of ReTran computes with and that depend only on its number."""
 
     seen: Bool[Tensor, "l s 1 1"]  # slots that a layer attends to
     written: Bool[Tensor, "l s 1 1"]
@@ -63,24 +63,24 @@ class _ReTran(cpu.recurrent.Wave):
 
 
 def can_advance(model: Model) -> bool:
-    """Return whether ``advance`` computes this model."""
-    return any(kind.is_for(model) and kind.declines(model) is None for kind in (_LSTM, _ReTran))
+    """Return whether ``advance`` supports this model."""
+    return any(kind.handles_type(model) and kind.declines(model) is None for kind in (_LSTM, _ReTran))
 
 
 def advance(
-    model: LSTMModel | ReTranModel, x: Float[Tensor, "r t d"], compiled: Callable[[Step], Step] = lambda step: step
+    model: LSTMModel | ReTranModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step] = lambda step: step
 ) -> Float[Tensor, "r t d"]:
-    """Compute a loop of the model, wave by wave, each by a step that may be ``compiled``."""
+    """Compute a loop of the model, wave by wave, ``compiler`` may compile the function that computes a wave."""
     compute = _advance_lstm if isinstance(model, LSTMModel) else _advance_retran
-    return torch.stack(compute(model, x, compiled), 1)  # type: ignore[arg-type]
+    return torch.stack(compute(model, x, compiler), 1)  # type: ignore[arg-type]
 
 
-def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiled: Callable[[Step], Step]) -> list[Tensor]:
+def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step]) -> list[Tensor]:
     cells, (rows, positions, width) = [*model.cells], x.shape
-    depth, step, columns, outputs = len(cells), compiled(_compute_cells), x.unbind(1), []
+    depth, step, columns, outputs = len(cells), compiler(_compute_cells), x.unbind(1), []
     gates = _stack_gates(cells)
-    out_short = stack_linear([[weights_of(cell.out), weights_of(cell.short)] for cell in cells])
-    states, active = _initial_states(cells, x), _find_active(depth, positions, x)
+    out_short = stack_linear([[weight_and_bias(cell.out), weight_and_bias(cell.short)] for cell in cells])
+    states, active = _initial_states(cells, x), _find_active_layers(depth, positions, x)
     factors = _draw_dropout(x, model.drop.p if model.drop.training else 0.0, len(active), (depth - 1, rows, width))
     for wave, runs in enumerate(active):
         states = States(*step(gates, out_short, states, columns[min(wave, positions - 1)], runs, factors[wave]))
@@ -94,21 +94,21 @@ def _compute_cells(
     states: States,
     x: Float[Tensor, "r d"],
     active: Bool[Tensor, "l 1 1"],
-    drop: Tensor | None,
+    factors: Tensor | None,
 ) -> Parts:
-    """Return the states after a wave of the LSTM that begins with ``x``."""
-    below = torch.cat([x[None], states.outputs[:-1] if drop is None else states.outputs[:-1] * drop])
-    return _choose_active(active, _step_cells(gates, out_short, below, states), states)
+    """Return the states after a wave of the LSTM, whose first layer reads ``x``."""
+    below = torch.cat([x[None], states.outputs[:-1] if factors is None else states.outputs[:-1] * factors])
+    return _update_active(active, _step_cells(gates, out_short, below, states), states)
 
 
-def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiled: Callable[[Step], Step]) -> list[Tensor]:
+def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step]) -> list[Tensor]:
     layers, (rows, positions, width) = [*model.layers], x.shape
-    depth, heads, step, columns, outputs = len(layers), layers[0].heads, compiled(_compute_layers), x.unbind(1), []
+    depth, heads, step, columns, outputs = len(layers), layers[0].heads, compiler(_compute_layers), x.unbind(1), []
     weights = {"gates": _stack_gates([layer.cell for layer in layers])}
     weights |= stack_maps(layers, heads) | stack_norms(layers)  # type: ignore[arg-type]
     states, memory = _initial_states([layer.cell for layer in layers], x), _initial_memory(layers, x)
-    active = _find_active(depth, positions, x)
-    places = _build_places(model, active, x)
+    active = _find_active_layers(depth, positions, x)
+    places = _build_wave_contexts(model, active, x)
     probability = layers[0].dropout if layers[0].training else 0.0
     seen = _draw_dropout(x, probability, len(active), (depth, depth + positions, rows, heads))
     sums = _draw_dropout(x, probability, len(active), (2, depth, rows, width))
@@ -126,53 +126,54 @@ def _compute_layers(
     memory: Memory,
     x: Float[Tensor, "r d"],
     active: Bool[Tensor, "l 1 1"],
-    place: Place,
+    context: WaveContext,
     factors: tuple[Tensor | None, Tensor | None],
     heads: int,
 ) -> tuple[Parts, Parts]:
-    """Return states and memory after a wave of ReTran that begins with ``x``."""
-    below, turn = torch.cat([x[None], states.outputs[:-1]]), (place.cos, place.sin)
+    """Return states and memory after a wave of ReTran, whose first layer reads ``x``."""
+    below, turn = torch.cat([x[None], states.outputs[:-1]]), (context.cos, context.sin)
     drop_seen, drop_sums = factors
-    query = _by_head(rotate(_map(weights["query"], below), turn), heads)[:, None] * math.sqrt(heads / x.shape[-1])
-    attention = (_by_head(memory.keys, heads) * query).sum(-1).masked_fill(~place.seen, -torch.inf).softmax(1)
+    query = _split_heads(rotate(_linear(weights["query"], below), turn), heads)[:, None]
+    query = query * math.sqrt(heads / x.shape[-1])
+    attention = (_split_heads(memory.keys, heads) * query).sum(-1).masked_fill(~context.seen, -torch.inf).softmax(1)
     if drop_seen is not None:
         attention = attention * drop_seen
-    mixed = _map(weights["mix"], (attention[..., None] * _by_head(memory.values, heads)).sum(1).flatten(-2))
-    h = _norm(weights["norm_attention"], below + (mixed if drop_sums is None else mixed * drop_sums[0]))
+    mixed = _linear(weights["mix"], (attention[..., None] * _split_heads(memory.values, heads)).sum(1).flatten(-2))
+    h = _layer_norm(weights["norm_attention"], below + (mixed if drop_sums is None else mixed * drop_sums[0]))
     emitted, short, long = _step_cells(weights["gates"], weights["out_short"], h, states)
-    y = _norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
-    straight, on, value = _map(weights["key_value"], y).chunk(3, -1)
+    y = _layer_norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
+    straight, on, value = _linear(weights["key_value"], y).chunk(3, -1)
     new = rotate(torch.cat([straight, on], -1), turn), value
-    stored = [torch.where(place.written, one[:, None], kept) for one, kept in zip(new, memory, strict=True)]
-    return _choose_active(active, (y, short, long), states), tuple(stored)
+    stored = [torch.where(context.written, one[:, None], kept) for one, kept in zip(new, memory, strict=True)]
+    return _update_active(active, (y, short, long), states), tuple(stored)
 
 
-def _by_head(x: Float[Tensor, "*l d"], heads: int) -> Float[Tensor, "*l heads e"]:
+def _split_heads(x: Float[Tensor, "*l d"], heads: int) -> Float[Tensor, "*l heads e"]:
     return x.unflatten(-1, (heads, -1))
 
 
 def _step_cells(gates: Pair, out_short: Pair, x: Float[Tensor, "l r d"], states: States) -> Parts:
     """Compute a step of all cells: outputs, short states and long states (``nn.lstm.Cell``)."""
-    i, f, o, g = _map(gates, torch.cat([x, states.short], -1)).chunk(4, -1)
+    i, f, o, g = _linear(gates, torch.cat([x, states.short], -1)).chunk(4, -1)
     long = f.sigmoid() * states.long + i.sigmoid() * g.tanh()
-    output, short = _map(out_short, o.sigmoid() * long).chunk(2, -1)
+    output, short = _linear(out_short, o.sigmoid() * long).chunk(2, -1)
     return output, short, long
 
 
-def _choose_active(active: Bool[Tensor, "l 1 1"], new: Parts, old: Parts) -> Parts:
+def _update_active(active: Bool[Tensor, "l 1 1"], new: Parts, old: Parts) -> Parts:
     return tuple([torch.where(active, *pair) for pair in zip(new, old, strict=True)])
 
 
-def _map(weights: Pair, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
+def _linear(weights: Pair, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
     return torch.baddbmm(weights[1], x, weights[0])
 
 
-def _norm(weights: Pair, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
+def _layer_norm(weights: Pair, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
     return torch.addcmul(weights[1], F.layer_norm(x, x.shape[-1:]), weights[0])
 
 
 def _stack_gates(cells: Sequence[Cell]) -> Pair:
-    stacked = torch.stack([gate_matrix(cell) for cell in cells]).mT  # the last input is the bias's
+    stacked = torch.stack([build_gate_matrix(cell) for cell in cells]).mT  # the last input is the bias's
     return stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
 
 
@@ -181,7 +182,7 @@ def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> States:
     rows, _, width = x.shape
     short = torch.stack([cell.first_short.expand(rows, -1) for cell in cells])
     long = torch.stack([cell.first_long.expand(rows, -1) for cell in cells])
-    # With gradients, as in later waves, for which a step is compiled too.
+    # With gradients, as in later waves, so that one compiled function serves all.
     return States(x.new_zeros(len(cells), rows, width).requires_grad_(torch.is_grad_enabled()), short, long)
 
 
@@ -196,14 +197,14 @@ def _initial_memory(layers: Sequence[Layer], x: Float[Tensor, "r t d"]) -> Memor
     return Memory(*(part.expand(-1, -1, rows, -1).contiguous() for part in first))
 
 
-def _find_active(depth: int, positions: int, x: Tensor) -> Bool[Tensor, "w l 1 1"]:
-    """Return, for each wave, the layers whose position is in the row."""
+def _find_active_layers(depth: int, positions: int, x: Tensor) -> Bool[Tensor, "w l 1 1"]:
+    """Return, for each wave, a mask of the layers whose position is in the row."""
     wave, layer = (torch.arange(count, device=x.device) for count in (depth + positions - 1, depth))
     position = wave[:, None] - layer
     return ((position >= 0) & (position < positions))[..., None, None]
 
 
-def _build_places(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor) -> list[Place]:
+def _build_wave_contexts(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor) -> list[WaveContext]:
     waves, depth = active.shape[:2]
     layer, slot = (torch.arange(count, device=x.device) for count in (depth, waves + 1))
     wave = torch.arange(waves, device=x.device)[:, None]
@@ -212,7 +213,7 @@ def _build_places(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor
     written = active[..., 0] & (slot == wave[..., None] + 1)
     angles = ((wave - layer + 1)[..., None, None] * model.rates.repeat(2 * model.spec.heads)).to(x.dtype)
     parts = seen[..., None, None], written[..., None, None], angles.cos(), angles.sin()
-    return [Place(*one) for one in zip(*(part.unbind() for part in parts), strict=True)]
+    return [WaveContext(*one) for one in zip(*(part.unbind() for part in parts), strict=True)]
 
 
 def _draw_dropout(x: Tensor, probability: float, waves: int, shape: tuple[int, ...]) -> Sequence[Tensor | None]:

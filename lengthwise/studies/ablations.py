@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lengthwise.experiment.study import Panel, Study, choose_names
 from lengthwise.recipes.ablations import ablations as recipes
-from lengthwise.recipes.looped import SETTINGS, variation
+from lengthwise.recipes.looped import SETTINGS, build_variation
 
 # Tasks with their largest training size. `published-…` and, on half the range, `half-…` use the published form, which
 # has neither a window nor positions.
@@ -28,10 +28,10 @@ def _build_panel(task: str) -> Panel:
     top = TASKS[task]
     found = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
     if task.startswith("published-"):
-        found.insert(0, variation(task.removeprefix("published-"), "fop-loop-adaptive"))
+        found.insert(0, build_variation(task.removeprefix("published-"), "fop-loop-adaptive"))
     sizes: tuple[int, ...] = (top // 2, top, *(times * top for times in TIMES))
     if task.startswith("half-"):
-        found.insert(0, variation(task.removeprefix("half-"), "fop-loop-adaptive", "half"))
+        found.insert(0, build_variation(task.removeprefix("half-"), "fop-loop-adaptive", "half"))
         sizes = (top, *range(top + 1, 2 * top + 1))
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: one part changed",

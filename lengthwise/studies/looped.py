@@ -6,7 +6,7 @@ from lengthwise.base.results import Claim
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.experiment.study import Panel, Study, check_unique
-from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
+from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, build_variation
 from lengthwise.recipes.window import FORMS
 
 TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
@@ -72,4 +72,4 @@ def _build_panel(task: str, methods: list[str], scale: Scale) -> Panel:
 def _find_recipe(task: str, method: str, scale: Scale) -> Recipe:
     if method == OURS and scale == "cpu" and task in FORMS:
         return FORMS[task]()
-    return variation(task, method, scale)
+    return build_variation(task, method, scale)

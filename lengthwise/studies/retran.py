@@ -5,7 +5,7 @@ from __future__ import annotations
 from lengthwise.base.results import Claim
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.study import Panel, Study, choose_names
-from lengthwise.recipes.retran import SIZES, cpu, models, paper
+from lengthwise.recipes.retran import SIZES, build_models, cpu, paper
 
 CLAIMS = (
     Claim("GPT-4o, asked for the answer alone", 30, "0.5568 of 10,000", "constant in the authors' notebook", 0.5568),
@@ -21,7 +21,7 @@ def retran(scale: str = "cpu", sizes: str = "small") -> Study:
     panels = tuple(
         Panel(
             title=f"Expressions, {size} models",
-            recipes=tuple(recipes[scale][f"{prefix}{name}-{size}"] for name in models(size)),
+            recipes=tuple(recipes[scale][f"{prefix}{name}-{size}"] for name in build_models(size)),
             sizes=(30, 40),
             natural=True,
             curve=tuple(range(8, 41)),

@@ -1,1 +1,1 @@
-"""Training: the loop, its cost, parallel runs, and progress displays."""
+"""Training: the loop, one step, its cost, several seeds or processes at once."""

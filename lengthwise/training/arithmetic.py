@@ -19,28 +19,26 @@ Matmul = Literal["fp32", "tf32", "bf16"]
 
 
 def check_matmul(matmul: Matmul, device: torch.device) -> None:
-    """Raise UsageError if a device lacks this precision of matrix products."""
+    """Raise UsageError if the device does not support this precision of matrix products."""
     if matmul == "tf32" and device.type != "cuda":
-        raise UsageError(
-            f"matmul: tf32 is an arithmetic of CUDA devices, and this is a {device.type}; use fp32 or bf16"
-        )
+        raise UsageError(f"matmul: tf32 needs a CUDA device, and this is a {device.type}; use fp32 or bf16")
 
 
 def autocast(device: torch.device, matmul: Matmul) -> torch.autocast:
     """Return a context manager that computes matrix products in bfloat16, if requested."""
-    # Without a cache: weights cast in loops without gradients would have none in later loops either.
+    # No cache: a weight that is first cast in a loop without gradients would get none in later loops either.
     return torch.autocast(device.type, torch.bfloat16, enabled=matmul == "bf16", cache_enabled=False)
 
 
 class Clock:
-    """Measures wall and processor seconds since its creation, without those spent in ``exclude``."""
+    """Measures wall and processor seconds since its creation, except those spent in ``pause``."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     @contextmanager
-    def exclude(self) -> Iterator[None]:
-        """Leave the time of a ``with`` block out of the measurement."""
+    def pause(self) -> Iterator[None]:
+        """Exclude the time of a ``with`` block from the measurement."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.wall += time.perf_counter() - wall
@@ -52,8 +50,8 @@ class Clock:
 
 @contextmanager
 def computation_settings(threads: int) -> Iterator[None]:
-    """Run a ``with`` block with this number of torch threads, 32-bit matrix products, and denormal numbers flushed to
-    0: with tiny losses, they would slow down a CPU step several times. Restore the settings at its end. Raises
+    """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0,
+    which would slow down CPU steps with tiny losses several times. Restore the settings at the end. Raises
     UsageError if ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
@@ -76,9 +74,8 @@ _RESTORE = ExitStack()  # restores the settings that the first thread found
 
 @contextmanager
 def _shared_settings() -> Iterator[None]:
-    """Run a ``with`` block with 32-bit products. Torch has one such setting per process, and one number of threads for
-    new threads: the first thread that computes sets them, and the last one restores them. Within one thread contexts
-    nest."""
+    """Run a ``with`` block with 32-bit products. Torch has one such setting per process, and one default number of
+    threads: the first thread that enters sets both, and the last that leaves restores them. Contexts can be nested."""
     thread = threading.get_ident()
     with _LOCK:
         nested = thread in _ENTERED
@@ -106,9 +103,8 @@ def step_precision(matmul: Matmul) -> AbstractContextManager[None]:
 
 @contextmanager
 def _set_tf32(*, tf32: bool) -> Iterator[None]:
-    """Run a ``with`` block with or without TF32, also in cuDNN, which uses it by default. Restore the settings at its
-    end, whether they were set by torch's older functions or per backend (torch 2.9), in which case reading the older
-    ones may fail."""
+    """Run a ``with`` block with or without TF32, also in cuDNN, which uses it by default. Restore the settings at the
+    end, whether they were set by torch's older functions or per backend (torch 2.9), where the older ones may fail."""
     cudnn = torch.backends.cudnn
     backends: tuple[Any, ...] = (
         torch.backends.cuda.matmul,

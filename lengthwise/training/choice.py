@@ -1,4 +1,4 @@
-"""The runner of a training's steps, which may compute in bfloat16, or a batch in several parts."""
+"""The choice of a training's runner, which may compute in bfloat16, or run a batch in several parts."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from lengthwise.models import Model, State, device_of
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu
 from lengthwise.runners.graphs import Graphs
 from lengthwise.training.arithmetic import Matmul, autocast
-from lengthwise.training.processes import Divided, Processes
+from lengthwise.training.processes import Processes, ShardedRunner
 
 
 class RunnerChoice:
-    """Chooses a runner at every step: hooks may have been set, and memory may require smaller parts."""
+    """Chooses the runner anew for every step, as hooks may have been set and memory may require smaller parts."""
 
     def __init__(
         self, model: Model, processes: Processes, *, matmul: Matmul, compile: bool, graphs: bool, stacked: bool = False
     ) -> None:
         self.model, self.processes, self.matmul, self.compile = model, processes, matmul, compile
-        self.stacked_by = "Stacked" if stacked else None  # what runs the steps of a stack
+        self.stacked_by = "Stacked" if stacked else None  # name of the runner of a stack's steps
         self.graphs = Graphs(self._choose_unrecorded(), bf16=matmul == "bf16") if graphs else None
 
     def choose(self, parts: int) -> Runner:
-        """Return the runner of a step whose batch runs in ``parts``."""
+        """Return the runner for a step whose batch is run in ``parts`` parts."""
         if graphs := self.choose_graphs(parts):
-            graphs.begin()
+            graphs.begin_step()
             return graphs
         runner = self._choose_unrecorded()
         runner = MicroBatches(runner, parts) if parts > 1 else runner
-        return Divided(runner, self.processes) if self.processes.divides else runner
+        return ShardedRunner(runner, self.processes) if self.processes.splits_batches else runner
 
     def choose_graphs(self, parts: int) -> Graphs | None:
-        """Return the runner of recorded steps; None if steps are not recorded."""
-        if self.graphs is None or parts > 1 or self.processes.divides or cpu.only_plain():
+        """Return the runner that records and replays steps; None if steps are not recorded."""
+        if self.graphs is None or parts > 1 or self.processes.splits_batches or cpu.is_plain_only():
             return None
         return None if self.graphs.declines() else self.graphs
 
@@ -56,7 +56,7 @@ class RunnerChoice:
         return self.compile and cpu.why_not_compiled(self.model) is None
 
     def _choose_unrecorded(self) -> Runner:
-        runner = cpu.choose(self.model, self._runner_types())
+        runner = cpu.choose_runner(self.model, self._runner_types())
         return Bf16(runner) if self.matmul == "bf16" else runner
 
     def _runner_types(self) -> Sequence[cpu.RunnerType]:
@@ -65,8 +65,7 @@ class RunnerChoice:
 
 
 class Bf16(Runner):
-    """A runner with matrix products in bfloat16 (torch.autocast). Parameters and the returned logits stay in 32 bits,
-    and so do losses."""
+    """A runner with matrix products in bfloat16 (torch.autocast). Weights, logits and losses stay in 32 bits."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner.model)
@@ -95,8 +94,8 @@ class Bf16(Runner):
 class MicroBatches(Runner):
     """Runs the rows of a batch in parts, one after the other, and recomputes each part for its gradients.
 
-    Memory then holds the activations of one part, and only logits of all parts. Objectives see the whole batch: losses
-    and gradients equal those of the inner runner, up to the order of sums.
+    Memory then holds the activations of a single part, and the logits of all. Objectives see the whole batch: losses
+    and gradients equal those of the inner runner, up to rounding.
     """
 
     def __init__(self, runner: Runner, parts: int) -> None:
@@ -129,8 +128,8 @@ class MicroBatches(Runner):
         size = -(-count // self.parts)
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
-    def _recompute(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Return the function's result without keeping anything else; it is called again for gradients."""
+    def _recompute(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the function's result without keeping its activations; the backward pass calls the function again."""
         # A tensor on the device: torch preserves the generators of its arguments' devices, for dropout.
         there = torch.empty(0, device=device_of(self.model))
-        return checkpoint(lambda _, *rest: function(*rest), there, *given, use_reentrant=False)
+        return checkpoint(lambda _, *rest: function(*rest), there, *args, use_reentrant=False)

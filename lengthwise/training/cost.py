@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from lengthwise.base import rng
 from lengthwise.base.files import write
 from lengthwise.base.progress import Progress
-from lengthwise.evaluation.curves import work
+from lengthwise.evaluation.curves import relative_cost
 from lengthwise.evaluation.scores import SAMPLES, exact_match
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes, nearest_size
@@ -34,20 +34,20 @@ from lengthwise.training.loop import prepare_steps
 from lengthwise.training.trainer import Trainer
 
 MAX_STEP_SECONDS = 60.0  # a slower step is estimated, not measured
-STORED = Path(__file__).parent / "costs.json"  # written by `make costs`
+STORED_COSTS = Path(__file__).parent / "costs.json"  # written by `make costs`
 GPU_SPEEDUP = 50  # assumed speed-up of a GPU over one CPU thread in large steps
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a training run. Means over the run for one step, forward and backward."""
+    """The cost of a training run: means per step, forward and backward, over the run."""
 
     parameters: int
     memory: float  # bytes, estimated
     operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
     seconds: float  # processor time per step on one thread
     steps: int
-    # Steps were run here, or earlier on another machine; or their time is estimated, within a small factor.
+    # Measured here, stored by an earlier measurement on another machine, or estimated within a small factor.
     source: Literal["measured", "stored", "estimated"] = "measured"
 
     @property
@@ -65,36 +65,36 @@ def evaluation_seconds(recipe: Recipe) -> float:
         start = time.process_time()
         exact_match(recipe.build().eval(), recipe, top, few)
         seconds = time.process_time() - start
-    return seconds * SAMPLES / few * sum(work(recipe, size) for size in sizes) / work(recipe, top)
+    return seconds * SAMPLES / few * sum(relative_cost(recipe, size) for size in sizes) / relative_cost(recipe, top)
 
 
 def describe_runner(recipe: Recipe, cost: Cost) -> str:
-    """Return which runner trains a recipe, and why."""
+    """Return the name of the runner that trains a recipe, and the reason."""
     is_slow = cost.seconds > MAX_STEP_SECONDS
     return "not determined: a step takes too long" if is_slow else describe_choice(recipe.build())
 
 
-def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> float:
-    """Return ``Cost.operations`` of a recipe with the plain runner: measured on ``rows`` rows of a batch (an eighth by
-    default) and scaled up, with initial weights. If that would take longer than ``MAX_STEP_SECONDS``, estimate them
-    from the estimated time of a step."""
+def count_operations(recipe: Recipe, rows: int | None = None, n_steps: int = 4) -> float:
+    """Return ``Cost.operations`` of a recipe with the plain runner and initial weights, measured on ``rows`` rows of a
+    batch (an eighth by default) and scaled up. If a step would take longer than ``MAX_STEP_SECONDS``, estimate the
+    operations from its estimated time."""
     rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
     if (seconds := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return seconds * SPEED
     small, counter = _shrink(recipe, rows), _OperationCounter()
     model = small.build()
     with computation_settings(1):
-        for step in _sample_steps(recipe, moments):
+        for step in _sample_steps(recipe, n_steps):
             batch, loops = data.batch(small, step, passed=_expected_exams(recipe, step))
             # Torch does not count the operations of a CPU's fused attention.
             with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
                 rng.seed_torch(rng.derive_seed(recipe.seed, "dropout", step))
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
-    return counter.operations * recipe.batch / rows / moments
+    return counter.operations * recipe.batch / rows / n_steps
 
 
 class _OperationCounter(TorchDispatchMode):
-    """Counts the operations of matrix products, like torch's ``FlopCounterMode``, without following modules."""
+    """Counts the operations of matrix products, like torch's ``FlopCounterMode``, but not per module."""
 
     operations = 0
 
@@ -125,20 +125,19 @@ def _sample_steps(recipe: Recipe, count: int) -> list[int]:
 
 
 def _expected_exams(recipe: Recipe, step: int) -> int:
-    """Return the exams passed by a step (``Mastery``), assuming that all take equally long and the last is passed at
-    the end."""
+    """Return the number of exams (``Mastery``) passed before a step, if they are spread evenly over the training."""
     lengths = recipe.lengths
     return lengths.exam_count() * step // recipe.steps if isinstance(lengths, Mastery) else 0
 
 
 def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
-    """Return ``operations`` of each recipe, by its id without seeds. New measurements are saved."""
+    """Return each recipe's ``Cost.operations``, by its id without seeds. New measurements are saved."""
     found, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
     new = {key: recipe for key, recipe in found.items() if key not in known}
     line = (progress or Progress(quiet=True)).add_line("operations of a step", len(new))
     for number, (key, recipe) in enumerate(new.items()):
         line.update(number, recipe.name)
-        known[key] = operations(recipe)
+        known[key] = count_operations(recipe)
     line.update(len(new))
     if new:
         cache_operations({key: known[key] for key in new})
@@ -148,19 +147,18 @@ def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None
 @cache
 def stored_costs() -> dict[str, dict[str, Any]]:
     """Return the stored costs by recipe id without seeds: the recipe's name, and fields of ``Cost``."""
-    return json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
+    return json.loads(STORED_COSTS.read_text(encoding="utf-8")) if STORED_COSTS.exists() else {}
 
 
-def write_stored(costs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write what ``stored_costs`` reads, a line per recipe, in the order of their names."""
+def write_stored_costs(costs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the file that ``stored_costs`` reads: a line per recipe, sorted by name."""
     rows = sorted(costs.items(), key=lambda item: (item[1]["recipe"], item[0]))
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows)
-    write(STORED, f"{{\n{lines}\n}}\n".encode())
+    write(STORED_COSTS, f"{{\n{lines}\n}}\n".encode())
 
 
-def known_cost(recipe: Recipe) -> Cost:
-    """Return a recipe's cost without running a step: the stored one if there is one, else estimated from the sizes of
-    its model and rows."""
+def look_up_cost(recipe: Recipe) -> Cost:
+    """Return a recipe's cost without running a step: the stored cost, or an estimate from model and row sizes."""
     if row := stored_costs().get(recipe.seedless_id):
         return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
     demand = estimate_training(recipe)
@@ -168,28 +166,28 @@ def known_cost(recipe: Recipe) -> Cost:
     return Cost(parameters(recipe), demand.memory, seconds * SPEED, seconds, recipe.steps, "estimated")
 
 
-def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
-    """Measure the cost at ``moments`` evenly spaced steps of the training, since curricula make later steps more
-    expensive. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Nothing is run
-    if a step takes longer than ``MAX_STEP_SECONDS``."""
+def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> Cost:
+    """Measure the cost at ``n_steps`` evenly spaced steps of the training, since curricula make later steps more
+    expensive. With ``rows``, batches are smaller and results are scaled up, slightly too high. No step is run if its
+    estimate is above ``MAX_STEP_SECONDS``."""
     rows, demand = min(rows or recipe.batch, recipe.batch), estimate_training(recipe)
     measured = demand.seconds / recipe.steps * rows / recipe.batch <= MAX_STEP_SECONDS
-    found = operations(recipe, rows, moments), step_seconds(recipe, moments, rows)
+    found = count_operations(recipe, rows, n_steps), step_seconds(recipe, n_steps, rows)
     source = "measured" if measured else "estimated"
     return Cost(parameters(recipe), demand.memory, *found, recipe.steps, source)
 
 
-def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None) -> float:
-    """Return ``Cost.seconds`` alone."""
+def step_seconds(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> float:
+    """Return ``Cost.seconds``, without counting operations."""
     rows = min(rows or recipe.batch, recipe.batch)
     if (foreseen := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return foreseen
     trainer = Trainer(_shrink(recipe, rows), torch.device("cpu"))
-    return _time_step(trainer, moments, time.process_time) * recipe.batch / rows
+    return _time_step(trainer, n_steps, time.process_time) * recipe.batch / rows
 
 
-def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
-    """Return wall seconds of a whole batch's step on a CUDA GPU; None if measuring that would take too long."""
+def gpu_step_seconds(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
+    """Return wall seconds of a step with the whole batch on a CUDA GPU; None if it would take too long to measure."""
     if _estimate_step(recipe) > GPU_SPEEDUP * MAX_STEP_SECONDS:
         return None
     device = torch.device("cuda")
@@ -200,15 +198,15 @@ def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", c
         torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    return _time_step(trainer, moments, synchronized_time)
+    return _time_step(trainer, n_steps, synchronized_time)
 
 
-def _time_step(trainer: Trainer, moments: int, synchronized_time: Callable[[], float]) -> float:
-    """Return the mean time of steps across the training, by the clock ``synchronized_time``."""
+def _time_step(trainer: Trainer, n_steps: int, synchronized_time: Callable[[], float]) -> float:
+    """Return the mean time of ``n_steps`` steps across the training, by the clock ``synchronized_time``."""
     recipe, taken = trainer.recipe, 0.0
     with computation_settings(1):
         trainer.advance()  # the first step includes one-time allocations
-        for step in _sample_steps(recipe, moments):
+        for step in _sample_steps(recipe, n_steps):
             trainer.passed = _expected_exams(recipe, step)
             if trainer.runners.compiles or trainer.runners.graphs:  # prepare this step's shape first
                 trainer.step = step
@@ -216,4 +214,4 @@ def _time_step(trainer: Trainer, moments: int, synchronized_time: Callable[[], f
             trainer.step, start = step, synchronized_time()
             trainer.advance()
             taken += synchronized_time() - start
-    return taken / moments
+    return taken / n_steps

@@ -1,7 +1,7 @@
-"""The update of the weights by their gradients: clipping, the optimizer's step, the moving average.
+"""The weight update: gradient clipping, the optimizer's step, the moving average.
 
-On a GPU it is captured as one CUDA graph (of all models of a stack), because launching its operations takes longer than
-computing them.
+On a GPU the update (of all models of a stack) is captured as one CUDA graph, because launching its operations takes
+longer than computing them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Logs = list[dict[str, Tensor]]  # the values to log, of each descent
 class EMA(AveragedModel):
     """A moving average of weights: after the first update a copy, then ``decay`` · average + (1 − ``decay``) · weights.
 
-    Torch's class copies the number of updates to the model's device each time, which makes the host wait for a GPU. An
-    exponential average does not need it, so it stays on the CPU.
+    Torch's class copies the number of updates to the model's device each time, which makes the host wait for a GPU.
+    Here it stays on the CPU, as an exponential average does not need it.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -39,11 +39,11 @@ class EMA(AveragedModel):
     @torch.no_grad()
     def move_towards(self, model: nn.Module) -> None:
         """Update the average, but not ``n_averaged``, the number of updates."""
-        begun = bool(self.n_averaged)
+        started = bool(self.n_averaged)
         moving: list[tuple[Tensor, Tensor]] = []
         own_tensors = chain(self.module.parameters(), self.module.buffers())
         for own, new in zip(own_tensors, chain(model.parameters(), model.buffers()), strict=True):
-            if begun and isinstance(own, nn.Parameter) and (own.is_floating_point() or own.is_complex()):
+            if started and isinstance(own, nn.Parameter) and (own.is_floating_point() or own.is_complex()):
                 moving.append((own, new))
             else:
                 own.copy_(new)
@@ -60,7 +60,7 @@ class Descent:
         self.model, self.weights = model, [*model.parameters()]
 
     def __call__(self, rate: float | Tensor, average: EMA | None) -> dict[str, Tensor]:
-        """Take a step at a learning rate, and update the average, if there is one."""
+        """Take a step at the learning rate ``rate``, and update the average, if there is one."""
         norm = {"gradient_norm": clip_grad_norm_(self.weights, self.clip)} if self.clip else {}
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -71,12 +71,12 @@ class Descent:
 
 
 class ReplayedUpdate:
-    """Descents of one model or of several, captured when they first have the same weights with gradients, and replayed
-    together after that.
+    """The descents of one or several models, captured once for each set of weights that have gradients, and then
+    replayed together.
 
-    The rate is in a tensor; gradients are in the same memory at every step (``runners.graphs``). The first steps of an
-    optimizer and of an average, which allocate, are not captured, nor any step of an optimizer whose operations depend
-    on the number of the step: AdamW counts in a tensor, and LAMB as we use it does not count.
+    The learning rate is a tensor; gradients are in the same memory at every step (``runners.graphs``). Not captured are
+    the first steps of an optimizer and of an average, which allocate, and optimizers whose operations depend on the
+    step's number. (AdamW counts steps in a tensor; LAMB, as we use it, does not count.)
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -84,15 +84,16 @@ class ReplayedUpdate:
         self.captured: dict[tuple[bool, ...], tuple[Callable[[], None], Logs]] = {}
 
     def __call__(
-        self, descents: Sequence[Descent], rate: float, averages: Sequence[EMA | None], fixed: Collection[Tensor]
+        self, descents: Sequence[Descent], rate: float, averages: Sequence[EMA | None], gradients: Collection[Tensor]
     ) -> Logs:
-        """Take the step of each descent, with its average; ``fixed`` are the gradients that stay in their memory."""
-        known, begun = {id(gradient) for gradient in fixed}, all(one is None or one.n_averaged for one in averages)
+        """Take each descent's step, with its average; ``gradients`` are those that stay at the same memory address."""
+        known = {id(gradient) for gradient in gradients}
+        started = all(one is None or one.n_averaged for one in averages)
         for descent in descents:
             state = descent.optimizer.state
             changing = (weight for weight in descent.weights if weight.grad is not None)
-            begun = begun and all(weight in state and id(weight.grad) in known for weight in changing)
-        if not begun or not _is_repeatable(descents[0].optimizer):
+            started = started and all(weight in state and id(weight.grad) in known for weight in changing)
+        if not started or not _is_repeatable(descents[0].optimizer):
             return [descent(rate, average) for descent, average in zip(descents, averages, strict=True)]
         self.rate.fill_(rate)
         key = (averages[0] is not None, *(weight.grad is not None for one in descents for weight in one.weights))

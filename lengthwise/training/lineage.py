@@ -21,9 +21,8 @@ STATE_PARTS = ("step", "passed", "model", "average", "optimizer")  # fields of a
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
-    """Return the recipe of a training that continues from ``run``: a run, shipped weights, or weights on the Hub. If
-    the run has kept its optimizer's state and both optimizers are of one kind, that state is used; else only the
-    weights.
+    """Return the recipe of a training that continues from ``run``: a run, shipped weights, or weights on the Hub. The
+    optimizer's state is used if the run has kept it and both optimizers are of one kind; else only the weights.
 
     Raises UsageError if its training has not ended, or its weights do not fit the recipe.
     """
@@ -41,23 +40,23 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     if given.startswith(PREFIX) or given in list_shipped():
         name = given
     step = about.get("steps", own.steps)
-    return recipe.change(parent=Parent(digest_of(found), step, state is not None, name))
+    return recipe.change(parent=Parent(state_digest(found), step, state is not None, name))
 
 
 def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
-    """Return the state that the parent run kept, or only its weights, and the parent's recipe. Raises UsageError if
-    they have changed."""
+    """Return the parent run's state, or only its weights, and its recipe. Raises UsageError if the digest of the state
+    has changed."""
     folder = weights_folder(parent.run)
     own = read_recipe(folder)
     found = Run(folder, own).load_state(FINAL) if parent.state else {"model": load(parent.run).model.state_dict()}
-    if found is None or (digest := digest_of(found)) != parent.digest:
+    if found is None or (digest := state_digest(found)) != parent.digest:
         changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
-        raise UsageError(f"{parent.run}: these are not the weights that this run continues from: {changed}")
+        raise UsageError(f"{parent.run}: not the weights that this run continues from: {changed}; restore them")
     found["model"] = rename_parameters(found["model"])
     return found, own
 
 
-def digest_of(state: Mapping[str, Any]) -> str:
+def state_digest(state: Mapping[str, Any]) -> str:
     """Return 16 hexadecimal digits of the state that another run continues from; bit-identical trainings give the same
     digits."""
     digest = hashlib.blake2b(digest_size=8)

@@ -68,22 +68,22 @@ def train(
     if at.type == "cpu":
         estimate_training(recipe).check(f"{recipe.name}: its training")
     with join_processes(at) as processes:
-        if processes.first and not (where / "config.json").exists():
+        if processes.is_first and not (where / "config.json").exists():
             rehearse(recipe, at, matmul)
         how: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
         trainer = Trainer(recipe, at, graphs=graphs and is_worthwhile(at) and not compile, processes=processes, **how)
-        causality.check(trainer.model, recipe, [recipe.tops])
+        causality.check_model(trainer.model, recipe, [recipe.tops])
         if not Run(where, recipe).done:
             with computation_settings(threads):
-                prepare_steps(trainer, shown, note=True)
-        if not processes.first:
+                prepare_steps(trainer, shown, explain=True)
+        if not processes.is_first:
             with computation_settings(threads), stop_signal() as should_stop, prefetch_batches([trainer]):
                 return _train_in_other_process(trainer, where, should_stop)
         run = Run.of(recipe, where)
         run.record_code(trainer.model)
         alone = nullcontext() if run.done else run.lock(wait=wait)
         with ExitStack() as held:
-            with trainer.clock.exclude():  # without the time spent waiting for another process
+            with trainer.clock.pause():  # without the time spent waiting for another process
                 held.enter_context(alone)
             held.enter_context(computation_settings(threads))
             should_stop = held.enter_context(stop_signal())
@@ -98,24 +98,24 @@ def train(
     return run
 
 
-def _train(trainer: Trainer, run: Run, shown: Progress, should_stop: Callable[[], bool], save_every: float) -> None:
+def _train(trainer: Trainer, run: Run, progress: Progress, should_stop: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoint to the end."""
     recipe = trainer.recipe
-    for change in trainer.restore(run):
-        shown.note(change)
+    for change in trainer.restore_checkpoint(run):
+        progress.note(change)
     if trainer.processes.count > 1:
-        trainer.processes.broadcast(checkpoint.share_checkpoint(trainer.state()))
-    course, saved = TrainingProgress(shown.add_line(recipe.name, recipe.steps, trainer.step)), time.monotonic()
+        trainer.processes.broadcast(checkpoint.checkpoint_to_send(trainer.state()))
+    course, saved = TrainingProgress(progress.add_line(recipe.name, recipe.steps, trainer.step)), time.monotonic()
     over = trainer.is_over
     while not over:
         parts = trainer.parts
         trainer.advance()
         if trainer.parts > parts:
             rows = f"{recipe.batch} rows run in {trainer.parts} parts"
-            shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainer.step} on, {rows}")
+            progress.note(f"{recipe.name}: memory does not hold a batch: from step {trainer.step} on, {rows}")
         for row in trainer.log(run):
             course.show(trainer.step, row)
-        stop, over = trainer.processes.any_process(should_stop(), trainer.is_over)
+        stop, over = trainer.processes.combine_flags(should_stop(), trainer.is_over)
         if stop or time.monotonic() - saved > save_every:
             trainer.save_checkpoint(run)
             saved = time.monotonic()
@@ -123,8 +123,8 @@ def _train(trainer: Trainer, run: Run, shown: Progress, should_stop: Callable[[]
             raise Interrupted(f"stopped at step {trainer.step}; the same command continues from there: {run.folder}")
 
 
-def _train_in_other_process(trainer: Trainer, where: Path, should_stop: Callable[[], bool]) -> Run:
-    """Take the same steps as the first process on other rows, and write nothing."""
+def _train_in_other_process(trainer: Trainer, folder: Path, should_stop: Callable[[], bool]) -> Run:
+    """Take the same steps as the first process, on other rows of each batch, and write no files."""
     state = trainer.processes.broadcast(None)
     if state is not None:
         trainer.load_state(state)
@@ -134,35 +134,35 @@ def _train_in_other_process(trainer: Trainer, where: Path, should_stop: Callable
             trainer.take_exam()
             if trainer.is_report_due():
                 trainer.report()
-            stop, over = trainer.processes.any_process(should_stop(), trainer.step >= trainer.recipe.steps)
+            stop, over = trainer.processes.combine_flags(should_stop(), trainer.step >= trainer.recipe.steps)
             if stop:
                 raise Interrupted(f"stopped at step {trainer.step}")
-    return Run(where, trainer.recipe)
+    return Run(folder, trainer.recipe)
 
 
-def prepare_steps(trainer: Trainer, shown: Progress, *, note: bool = False) -> None:
-    """Compile or record the first step's shapes, if the trainer does either; with ``note``, say why compiling is
-    useless. Raises UsageError if torch cannot compile."""
+def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False) -> None:
+    """Compile or record a step with the first batch's shapes, if the trainer does either; with ``explain``, tell the
+    user why steps are not compiled or recorded. Raises UsageError if torch cannot compile."""
     runners, name = trainer.runners, trainer.recipe.name
-    if note and runners.compile and trainer.processes.first:
+    if explain and runners.compile and trainer.processes.is_first:
         if reason := cpu.why_not_compiled(trainer.model):
-            shown.note(f"{name}: runs uncompiled: {reason}")
+            progress.note(f"{name}: runs uncompiled: {reason}")
         elif trainer.device.type == "cpu":
             slow = "compiled steps on a CPU took 3.3 times as long as the package's own runner; omit compile"
-            shown.note(f"{name}: {slow}")
+            progress.note(f"{name}: {slow}")
     if not runners.compiles and not runners.choose_graphs(parts=1):
         return
-    line = shown.add_line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
+    line = progress.add_line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:
-        with suppress_warnings(), trainer.borrowed():  # the compiler's warnings are for authors of kernels
-            next(trainer.losses(*trainer.batch(trainer.recipe.start)))
+        with suppress_warnings(), trainer.protect_generators():  # the compiler's warnings are for authors of kernels
+            next(trainer.compute_losses(*trainer.draw_batch(trainer.recipe.start)))
     except RuntimeError as error:
         if not runners.compiles:
             raise
         reason = remove_controls(error_text(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
         raise UsageError(f"{name}: torch cannot compile here ({reason}); omit compile") from None
-    if note and runners.graphs and runners.graphs.reason:
-        shown.note(f"{name}: runs without CUDA graphs: {runners.graphs.reason}")
+    if explain and runners.graphs and runners.graphs.reason:
+        progress.note(f"{name}: runs without CUDA graphs: {runners.graphs.reason}")
     trainer.optimizer.zero_grad()
     line.update(1.0)
 
@@ -188,7 +188,7 @@ class TrainingProgress:
 
 @contextmanager
 def record_divergence(run: Run) -> Iterator[None]:
-    """Record in the run's folder if its training diverges in a ``with`` block."""
+    """If training diverges within the ``with`` block, record the failure in the run's folder."""
     run.clear_failure()
     try:
         yield

@@ -18,33 +18,33 @@ from lengthwise.training.trainer import DrawnBatch, Trainer
 
 
 def is_worthwhile(device: torch.device) -> bool:
-    """Return whether the device computes while the CPU draws."""
+    """Return whether the device can compute while the CPU draws the next batch."""
     return device.type != "cpu"
 
 
 class Prefetcher:
-    """The batches of a recipe; a worker thread draws the next one ahead."""
+    """Returns a recipe's batches; a worker thread draws the next batch in advance."""
 
     def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
         self.recipe, self.worker = recipe, worker
         self.next: dict[tuple[int, int], Future[DrawnBatch]] = {}  # the next batch, by step and exams passed
 
-    def __call__(self, step: int, passed: int) -> DrawnBatch:
-        """Return the batch of a step after ``passed`` exams. A batch that was drawn before an exam was passed is
-        discarded. Raises errors of drawing."""
-        future = self.next.pop((step, passed), None)
-        found = future.result() if future else data.batch(self.recipe, step, passed=passed)
+    def __call__(self, step: int, exams_passed: int) -> DrawnBatch:
+        """Return the batch of a step after ``exams_passed`` exams. A batch prefetched before an exam was passed is
+        discarded."""
+        future = self.next.pop((step, exams_passed), None)
+        found = future.result() if future else data.batch(self.recipe, step, passed=exams_passed)
         self.next = {}
         if step + 1 < self.recipe.steps:
-            following = self.worker.submit(data.batch, self.recipe, step + 1, passed=passed)
-            self.next = {(step + 1, passed): following}
+            following = self.worker.submit(data.batch, self.recipe, step + 1, passed=exams_passed)
+            self.next = {(step + 1, exams_passed): following}
         return found
 
 
 @contextmanager
-def prefetch_batches(trainers: Sequence[Trainer], *, always: bool = False) -> Iterator[None]:
-    """Prefetch batches in a thread during a ``with`` block, where that saves time, or ``always``."""
-    if not always and not is_worthwhile(trainers[0].device):
+def prefetch_batches(trainers: Sequence[Trainer], *, on_any_device: bool = False) -> Iterator[None]:
+    """Prefetch batches in a thread during a ``with`` block: on devices where this saves time, or ``on_any_device``."""
+    if not on_any_device and not is_worthwhile(trainers[0].device):
         yield
         return
     before = [one.draw for one in trainers]

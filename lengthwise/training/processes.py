@@ -1,8 +1,8 @@
-"""Several processes that train one model (torchrun), each on some rows of the same batch.
+"""Several processes (torchrun) that train one model, each on some rows of the same batch.
 
 Process r of n runs the rows r, r + n, r + 2 n, …, and all exchange their logits, so each computes the loss of the whole
-batch, for any objective. A process gets the gradient only through its own rows; the sum over processes is the gradient
-of a single process.
+batch, for any objective. A process computes the gradient through its own rows only; summed over processes, it equals
+the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ class Processes:
         self.rank, self.count = rank, count
 
     @property
-    def first(self) -> bool:
-        """True for the process that measures and writes."""
+    def is_first(self) -> bool:
+        """True for the process that measures scores and writes files."""
         return self.rank == 0
 
     @property
-    def divides(self) -> bool:
+    def splits_batches(self) -> bool:
         """True if each process runs only some rows of a batch."""
         return self.count > 1
 
     @property
-    def address(self) -> tuple[int, ...]:
-        """The part of a random number's address that differs between processes; empty for the first, as for a single
-        process."""
+    def rng_address(self) -> tuple[int, ...]:
+        """The process's part of the address (see ``base.rng``) of random numbers; empty for the first process."""
         return (self.rank,) if self.rank else ()
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
@@ -66,15 +65,15 @@ class Processes:
             dist.broadcast_object_list(box, device=torch.device("cpu"))
         return box[0]
 
-    def any_process(self, *flags: bool) -> list[bool]:
-        """Return, for each flag, whether any process has set it. They are exchanged between CPUs."""
+    def combine_flags(self, *flags: bool) -> list[bool]:
+        """Return, for each flag, whether any process has set it. Flags are exchanged between CPUs."""
         return torch.stack(self.gather(torch.tensor(flags))).any(0).tolist()
 
     def add_gradients(self, model: nn.Module) -> None:
-        """Give each parameter the sum of its gradients over processes. A parameter that no process has used keeps no
-        gradient."""
+        """Replace each parameter's gradient by the sum over processes. A parameter without a gradient in any process
+        still has none."""
         parameters = list(model.parameters())
-        used = self.any_process(*(parameter.grad is not None for parameter in parameters))
+        used = self.combine_flags(*(parameter.grad is not None for parameter in parameters))
         shared = [parameter for parameter, is_used in zip(parameters, used, strict=True) if is_used]
         parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in shared]
         together = torch.cat([part.flatten() for part in parts])
@@ -90,7 +89,7 @@ class SingleProcess(Processes):
         super().__init__(0, 1)
 
     @property
-    def divides(self) -> bool:
+    def splits_batches(self) -> bool:
         return process_count() > 1
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
@@ -99,7 +98,7 @@ class SingleProcess(Processes):
     def broadcast(self, value: Any) -> Any:
         return value
 
-    def any_process(self, *flags: bool) -> list[bool]:
+    def combine_flags(self, *flags: bool) -> list[bool]:
         return [*flags]
 
     def add_gradients(self, model: nn.Module) -> None:
@@ -108,7 +107,7 @@ class SingleProcess(Processes):
 
 @contextmanager
 def join_processes(device: torch.device) -> Iterator[Processes]:
-    """Yield the processes that torchrun has started; without it, this process alone."""
+    """Yield the processes that torchrun has started; without torchrun, a ``SingleProcess``."""
     if process_count() == 1:
         yield SingleProcess()
         return
@@ -129,7 +128,7 @@ def process_count() -> int:
 
 
 def is_follower() -> bool:
-    """Return whether this is one of torchrun's processes, and not the first."""
+    """Return whether this is one of torchrun's processes other than the first."""
     return is_torchrun_process() and os.environ["RANK"] != "0"
 
 
@@ -139,13 +138,15 @@ def _report_lost_process() -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"a process that trains with this one has ended, or cannot be reached ({reason})") from None
+        raise UsageError(
+            f"another process of this training ended or cannot be reached ({reason}); train again"
+        ) from None
 
 
-class Divided(Runner):
-    """Runs this process's rows with another runner, and returns all processes' logits; those of other processes have no
-    gradients. Raises UsageError for fewer rows than processes, and if an objective uses the model itself: each process
-    would add the whole gradient of that part."""
+class ShardedRunner(Runner):
+    """Runs this process's rows with another runner, and returns the logits of all processes; logits of other processes
+    have no gradients. Raises UsageError for fewer rows than processes, and if an objective uses ``model``, whose
+    gradient would be added once per process."""
 
     def __init__(self, runner: Runner, processes: Processes) -> None:
         self.runner, self.processes = runner, processes
@@ -163,7 +164,7 @@ class Divided(Runner):
         return self._join_logits(own, torch.arange(len(loops)), at)
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
-        """See ``Runner.carry``. The state is that of this process's rows."""
+        """See ``Runner.carry``. The state has only this process's rows."""
         mine = self._own_rows(loops)
         own, state = self.runner.carry(inputs.take(mine), loops[mine], at[mine], state)
         return self._join_logits(own, torch.arange(len(loops)), at), state
@@ -184,13 +185,13 @@ class Divided(Runner):
         return torch.arange(self.processes.rank, len(loops), self.processes.count)
 
     def _join_logits(
-        self, own: Float[Tensor, "m v"], rows: Int[Tensor, " r"], at: Bool[Tensor, "r t"]
+        self, own_logits: Float[Tensor, "m v"], rows: Int[Tensor, " r"], at: Bool[Tensor, "r t"]
     ) -> Float[Tensor, "n v"]:
-        """Return the logits at all positions of these rows of the batch, of which ``own`` are this process's."""
+        """Return the logits at the positions ``at`` of these rows of the batch; ``own_logits`` are this process's."""
         owner = (rows % self.processes.count)[at.nonzero()[:, 0]]
         counts = owner.bincount(minlength=self.processes.count).tolist()
-        padded = F.pad(own.detach(), (0, 0, 0, max(counts) - len(own)))
+        padded = F.pad(own_logits.detach(), (0, 0, 0, max(counts) - len(own_logits)))
         parts = [part[:count] for part, count in zip(self.processes.gather(padded), counts, strict=True)]
-        parts[self.processes.rank] = own
+        parts[self.processes.rank] = own_logits
         back = owner.argsort(stable=True).argsort()
-        return torch.cat(parts)[to_device(back, own.device)]
+        return torch.cat(parts)[to_device(back, own_logits.device)]

@@ -1,8 +1,8 @@
 """Several seeds of one recipe, trained together in one process.
 
 Each seed is a ``Trainer`` with its own batches, objective, optimizer, log, checkpoint and folder. Logits and their
-gradients are computed together (``runners.stacked``); on a GPU they are recorded once per shape and replayed
-(``runners.stacked_graphs``), and so are the updates of all weights, in one recording.
+gradients are computed together (``runners.stacked``). On a GPU this is recorded once per shape and replayed
+(``runners.stacked_graphs``), and so is the update of all weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
 from lengthwise.runners.graphs import is_worthwhile
-from lengthwise.runners.stacked import Answered, Query, Recorder, Replayer, compute_answers, supervise_together
+from lengthwise.runners.stacked import Answer, Query, Recorder, Replayer, compute_answers, supervise_together
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
@@ -48,7 +48,7 @@ from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import process_count
 from lengthwise.training.trainer import Trainer, rehearse, shrink
 
-MARGIN = 3  # times the estimated memory must be free for a stack that was not requested
+MEMORY_MARGIN = 3  # a stack that was not requested needs this many times its estimated memory
 
 
 @validate_arguments
@@ -70,8 +70,8 @@ def train_stacked(
     are replayed as CUDA ``graphs``; a note says why not.
 
     A seed that diverges is recorded in its folder and reported, and the others continue: its run is not ``done``. If
-    checkpoints are of different steps, the earlier ones catch up first. A resumed stack of the same seeds equals an
-    uninterrupted one bit for bit on a CPU; with ``Mastery``, only if it was not killed between two checkpoints.
+    checkpoints are of different steps, seeds with earlier ones catch up first. A resumed stack of the same seeds equals
+    an uninterrupted one bit for bit on a CPU; with ``Mastery``, only if it was not killed between two checkpoints.
 
     Raises Interrupted as ``train`` does, and UsageError also for recipes with other differences, and for a model that
     cannot be stacked: one that draws random numbers in training, branches on its inputs, or changes its buffers.
@@ -97,18 +97,18 @@ def train_stacked(
         should_stop = entered.enter_context(stop_signal())
         if left:
             settings: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
-            seeds = [Member(run, Trainer(run.recipe, at, **settings)) for run in left]
-            for one in seeds:
+            members = [Member(run, Trainer(run.recipe, at, **settings)) for run in left]
+            for one in members:
                 one.run.record_code(one.trainer.model)
-            stack = Stack(seeds, shown, graphs=graphs and is_worthwhile(at) and not reason)
-            with prefetch_batches([one.trainer for one in seeds]):
+            stack = Stack(members, shown, graphs=graphs and is_worthwhile(at) and not reason)
+            with prefetch_batches([one.trainer for one in members]):
                 _train(stack, should_stop, save_every)
     return runs
 
 
 def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul, *, graphs: bool) -> str | None:
-    """Raise UsageError for problems that would stop the training, before anything is written. Return why steps with
-    ``graphs`` cannot be recorded."""
+    """Raise UsageError, before any file is written, for problems that would stop the training. If ``graphs`` cannot be
+    recorded, return the reason."""
     first, runs = recipes[0], [Run.locate(recipe) for recipe in recipes]
     if device.type == "cpu":
         demand = estimate_training(first)
@@ -116,7 +116,7 @@ def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmu
         together.check(f"{first.name}: training {len(recipes)} seeds at once")
     if not all((run.folder / "config.json").exists() for run in runs):
         rehearse(first, device, matmul)
-    causality.check(first.build(), first, [first.tops])
+    causality.check_model(first.build(), first, [first.tops])
     return None if all(run.done for run in runs) else rehearse_stacked(recipes, device, matmul, graphs=graphs)
 
 
@@ -124,17 +124,17 @@ def rehearse_stacked(
     recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32", *, graphs: bool = False
 ) -> str | None:
     """Train two of the seeds on a few rows at the first and the last step. Raises UsageError if they cannot be stacked.
-    Returns why steps with ``graphs`` cannot be recorded."""
+    If ``graphs`` cannot be recorded, returns the reason."""
     trainers = [Trainer(shrink(recipe), device, matmul=matmul) for recipe in recipes[:2]]
-    recorded = RecordedSteps(trainers) if graphs else None
-    if recorded:
-        recorded.graphs.compiles = False  # for these few rows
+    recording = RecordedSteps(trainers) if graphs else None
+    if recording:
+        recording.graphs.compiles = False  # for these few rows
     try:
-        advance(trainers, recorded)
+        advance_together(trainers, recording)
         for one in trainers:
             one.step, one.passed = one.recipe.steps - 1, one.recipe.lengths.top
-        advance(trainers, recorded)
-        return recorded.graphs.reason if recorded else None
+        advance_together(trainers, recording)
+        return recording.graphs.reason if recording else None
     except (RuntimeError, TypeError, ValueError) as error:
         draws = "the model draws random numbers in training, as dropout and noise do"
         reason = draws if "random operation" in error_text(error) else error_line(error)
@@ -142,7 +142,7 @@ def rehearse_stacked(
 
 
 def check_seeds(recipes: Sequence[Recipe]) -> None:
-    """Raise UsageError unless these are several seeds of one recipe, for one process."""
+    """Raise UsageError unless the recipes are several seeds of one recipe that one process can train together."""
     if process_count() > 1:
         raise UsageError("torchrun's processes train one run together: omit --stack, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
@@ -158,11 +158,10 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
 
 
 def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> bool:
-    """Return whether these recipes train faster as a stack: several seeds that can be stacked, on the only GPU, which
-    has the memory."""
+    """Return whether the recipes train faster as a stack: they can be stacked, on a single GPU with enough memory."""
     if len(recipes) < 2 or not is_worthwhile(device) or torch.cuda.device_count() > 1:
         return False
-    demand = MARGIN * len(recipes) * estimate_training(recipes[0]).memory
+    demand = MEMORY_MARGIN * len(recipes) * estimate_training(recipes[0]).memory
     try:
         check_seeds(recipes)
         return demand < torch.cuda.mem_get_info(device)[0] and not rehearse_stacked(
@@ -174,7 +173,7 @@ def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmu
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a stack: a model in training, and its run."""
+    """A seed in a stack: its trainer and its run."""
 
     run: Run
     trainer: Trainer
@@ -183,74 +182,74 @@ class Member:
 class Stack:
     """Seeds that train together. A seed that diverges is recorded in its folder and removed."""
 
-    def __init__(self, seeds: Sequence[Member], shown: Progress, *, graphs: bool = False) -> None:
-        self.seeds, self.shown, self.graphs = [*seeds], shown, graphs
-        self.recorded: RecordedSteps | None = None
+    def __init__(self, members: Sequence[Member], progress: Progress, *, graphs: bool = False) -> None:
+        self.members, self.progress, self.graphs = [*members], progress, graphs
+        self.recording: RecordedSteps | None = None
         if graphs:
-            for one in seeds:
+            for one in members:
                 one.trainer.runners.stacked_by = StackedGraphs.__name__
 
     @property
     def step(self) -> int:
-        """The lowest step of any member; the largest integer if there is none."""
-        return min((one.trainer.step for one in self.seeds), default=sys.maxsize)
+        """The lowest step of any member; ``sys.maxsize`` without members."""
+        return min((one.trainer.step for one in self.members), default=sys.maxsize)
 
     def advance(self) -> list[dict[str, Any]]:
-        """Take a step, log it, and return the new rows."""
-        trainers = [one.trainer for one in self.seeds]
-        if self.graphs and (self.recorded is None or self.recorded.trainers != trainers):
-            self.recorded = RecordedSteps(trainers)
+        """Take a step, log it, and return the new rows of metrics."""
+        trainers = [one.trainer for one in self.members]
+        if self.graphs and (self.recording is None or self.recording.trainers != trainers):
+            self.recording = RecordedSteps(trainers)
         try:
-            taken = advance(trainers, self.recorded)
+            taken = advance_together(trainers, self.recording)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            few = f"memory does not hold {len(self.seeds)} seeds at once: stack fewer, or omit --stack"
-            raise UsageError(f"{self.seeds[0].run.recipe.name}: {few}") from None
+            few = f"memory does not hold {len(self.members)} seeds at once: stack fewer, or omit --stack"
+            raise UsageError(f"{self.members[0].run.recipe.name}: {few}") from None
         return self._apply_to_each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
 
-    def keep(self) -> None:
-        """Write all checkpoints."""
+    def save_checkpoints(self) -> None:
+        """Write the checkpoints of all members."""
         self._apply_to_each(lambda one: one.trainer.save_checkpoint(one.run) or [])
 
-    def _apply_to_each(self, act: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    def _apply_to_each(self, function: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        for one in [*self.seeds]:
+        for one in [*self.members]:
             try:
-                rows += act(one)
+                rows += function(one)
             except Diverged as error:
-                self.seeds.remove(one)
+                self.members.remove(one)
                 one.run.record_failure(str(error), DIVERGED)
-                self.shown.note(f"seed {one.run.recipe.seed} leaves the stack: {error}")
+                self.progress.note(f"seed {one.run.recipe.seed} leaves the stack: {error}")
         return rows
 
 
 def _train(stack: Stack, should_stop: Callable[[], bool], save_every: float) -> None:
-    """Train from the last checkpoints to the end; seeds that diverge are left out."""
-    seeds, shown = [*stack.seeds], stack.shown
-    for one in seeds:
+    """Train from the last checkpoints to the end, without the seeds that diverge."""
+    members, shown = [*stack.members], stack.progress
+    for one in members:
         one.run.clear_failure()
-        for change in one.trainer.restore(one.run):
+        for change in one.trainer.restore_checkpoint(one.run):
             shown.note(change)
-    recipe, saved = seeds[0].run.recipe, time.monotonic()
-    course = TrainingProgress(shown.add_line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
+    recipe, saved = members[0].run.recipe, time.monotonic()
+    course = TrainingProgress(shown.add_line(f"{recipe.name}, {len(members)} seeds", recipe.steps, stack.step))
     while stack.step < recipe.steps:
         for row in _mean_rows(stack.advance()):
             course.show(stack.step, row)
         stop = should_stop()
         # Save at the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
         if stop or stack.step >= recipe.steps or time.monotonic() - saved > save_every:
-            stack.keep()
+            stack.save_checkpoints()
             saved = time.monotonic()
-        if stop and stack.seeds:
-            where = f"{len(stack.seeds)} runs in {stack.seeds[0].run.folder.parent}"
+        if stop and stack.members:
+            where = f"{len(stack.members)} runs in {stack.members[0].run.folder.parent}"
             raise Interrupted(f"stopped at step {stack.step}; the same command continues from there: {where}")
-    for one in stack.seeds:
+    for one in stack.members:
         one.trainer.write_final_files(one.run)
 
 
 def _mean_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the mean of several seeds' rows at one step, one row of each kind."""
+    """Yield the means of several seeds' rows at one step: a row of losses, a row of exact match."""
     if losses := [row["loss"] for row in rows if row.get("loss") is not None]:
         lengths = [row["length"] for row in rows if "length" in row]
         yield {"loss": mean(losses), **({"length": min(lengths)} if lengths else {})}
@@ -259,34 +258,34 @@ def _mean_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class RecordedSteps:
-    """The recordings of a stack's steps: passes, and the updates of all weights."""
+    """The recordings of a stack's steps: forward and backward passes, and the updates of all weights."""
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         self.trainers = [*trainers]
-        self.graphs, self.replayed = self._build()
+        self.graphs, self.replayed = self._build_recordings()
 
-    def _build(self) -> tuple[StackedGraphs, ReplayedUpdate]:
+    def _build_recordings(self) -> tuple[StackedGraphs, ReplayedUpdate]:
         first, models = self.trainers[0], [one.model for one in self.trainers]
         return StackedGraphs(models, bf16=first.matmul == "bf16"), ReplayedUpdate(first.device)
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         """Start a step: set all gradients to 0."""
         if not self.graphs.is_valid:  # a checkpoint has been loaded, for example
-            self.graphs, self.replayed = self._build()
-        self.graphs.begin()
+            self.graphs, self.replayed = self._build_recordings()
+        self.graphs.begin_step()
 
-    def descend(self, losses: Sequence[Loss]) -> Iterator[dict[str, Tensor]]:
-        """Update the weights of all models by their gradients, and yield the values to log for each."""
+    def update_weights(self, losses: Sequence[Loss]) -> Iterator[dict[str, Tensor]]:
+        """Update the weights of all models by their gradients, and yield each model's values to log."""
         recipe, step = self.trainers[0].recipe, self.trainers[0].step
         averages = [one.average if step >= recipe.ema_start else None for one in self.trainers]
-        found = self.replayed([one.descent for one in self.trainers], recipe.rate_at(step), averages, self.graphs.fixed)
+        found = self.replayed([one.descent for one in self.trainers], recipe.rate_at(step), averages, self.graphs.grads)
         for average, loss, logs in zip(averages, losses, found, strict=True):
             if average:
                 average.n_averaged += 1
             yield loss.logs | logs
 
     def count_step(self, logs: Sequence[dict[str, Tensor]]) -> None:
-        """Count a step of all trainers, and add the values to log, in one operation."""
+        """Count a step of all trainers, and add their values to log in a single operation."""
         sums, values = list[Tensor](), list[Tensor]()
         for one, own in zip(self.trainers, logs, strict=True):
             for name, value in own.items():
@@ -300,59 +299,63 @@ class RecordedSteps:
             torch._foreach_add_(sums, values)
 
 
-def advance(trainers: Sequence[Trainer], recorded: RecordedSteps | None = None) -> list[Trainer]:
+def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | None = None) -> list[Trainer]:
     """Take a step with the trainers that have taken the fewest steps, and return them.
 
-    The others' results are computed too, and discarded. So shapes, and therefore the last bits, are the same when a
-    killed run resumes between two checkpoints.
+    Results of the other trainers are computed too, and discarded, so that shapes, and therefore the last bits, stay the
+    same if a killed run resumes between two checkpoints.
     """
     step, models = min(one.step for one in trainers), [one.model for one in trainers]
-    batches = [one.batch(step) for one in trainers]
+    batches = [one.draw_batch(step) for one in trainers]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:
         each = zip(trainers, runners, batches, strict=True)
-        return [next(one.steps(step, runner, *batch)) for one, runner, batch in each]
+        return [next(one.objective_losses(step, runner, *batch)) for one, runner, batch in each]
 
-    with trainers[0].borrowed():
-        recorders = _record_queries(trainers, losses, recorded)
-        asked = [one.asked for one in recorders]
-        if recorded:
-            recorded.begin()
+    with trainers[0].protect_generators():
+        recorders = _record_queries(trainers, losses, recording)
+        asked = [one.queries for one in recorders]
+        if recording:
+            recording.begin_step()
         with step_precision(trainers[0].matmul):
-            found = [_answer(trainers, together, recorded) for together in zip(*asked, strict=True)]
-            if recorded:
+            found = [_answer_queries(trainers, together, recording) for together in zip(*asked, strict=True)]
+            if recording:
                 supervise_together(recorders, found)
-            # An objective may run the models itself, and call no runner.
+            # An objective may run the model itself and call no runner; then there are no queries.
             replies = zip(*found, strict=True) if found else [()] * len(models)
             replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]
             due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
             torch.stack([loss.value for _, loss in due]).sum().backward()
-        if recorded and len(due) == len(trainers):
-            recorded.count_step([*recorded.descend([loss for _, loss in due])])
+        if recording and len(due) == len(trainers):
+            recording.count_step([*recording.update_weights([loss for _, loss in due])])
         else:
             for one, loss in due:
-                one.count_step([one.descend(loss)])
+                one.count_step([one.update_weights(loss)])
     return [one for one, _ in due]
 
 
 def _record_queries(
-    trainers: Sequence[Trainer], losses: Callable[[Sequence[Runner]], list[Loss]], recorded: RecordedSteps | None
+    trainers: Sequence[Trainer],
+    compute_losses: Callable[[Sequence[Runner]], list[Loss]],
+    recording: RecordedSteps | None,
 ) -> list[Recorder]:
-    """Record the calls that each seed's objective makes of its runner."""
+    """Record each objective's calls of its runner."""
     symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
-    recorders = [Recorder(one.model, symbols, supervises=recorded is not None) for one in trainers]
-    buffers = recorded.graphs.own_buffers if recorded else [part for one in trainers for part in one.model.buffers()]
+    recorders = [Recorder(one.model, symbols, supervises=recording is not None) for one in trainers]
+    buffers = recording.graphs.own_buffers if recording else [part for one in trainers for part in one.model.buffers()]
     versions = [buffer._version for buffer in buffers]
-    losses(recorders)  # their values are meaningless; only the calls are recorded
+    compute_losses(recorders)  # the losses are meaningless; only the calls are recorded
     if versions != [buffer._version for buffer in buffers]:
         raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
-    if len({tuple(query.kind for query in one.asked) for one in recorders}) > 1:
+    if len({tuple(query.kind for query in one.queries) for one in recorders}) > 1:
         raise UsageError("the objective calls the runners of two seeds differently")
     return recorders
 
 
-def _answer(trainers: Sequence[Trainer], asked: Sequence[Query], recorded: RecordedSteps | None) -> list[Answered]:
-    if recorded and (found := recorded.graphs.answer(asked)) is not None:
+def _answer_queries(
+    trainers: Sequence[Trainer], queries: Sequence[Query], recording: RecordedSteps | None
+) -> list[Answer]:
+    if recording and (found := recording.graphs.answer_queries(queries)) is not None:
         return found
     with autocast(trainers[0].device, trainers[0].matmul):
-        return compute_answers([one.model for one in trainers], asked)
+        return compute_answers([one.model for one in trainers], queries)

@@ -36,7 +36,7 @@ from lengthwise.training.choice import RunnerChoice
 from lengthwise.training.descent import EMA, Descent, ReplayedUpdate
 from lengthwise.training.lineage import read_parent
 from lengthwise.training.processes import Processes, SingleProcess
-from lengthwise.training.validation import Validator, finite
+from lengthwise.training.validation import Validator, finite_or_none
 
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
@@ -65,10 +65,10 @@ class Trainer:
             what = f"{recipe.name}: training a model of {parameters(recipe):,} parameters"
             estimate_model(recipe, TRAINED_NUMBERS).check(what)
         self.model = recipe.build().to(device).train()  # an external module may be in evaluation mode
-        if recipe.model.offsets > 1:  # their sum could exceed every table of positions
-            raise UsageError(f"{recipe.name}: only one part may add random offsets: set offset=1 (none) in the others")
+        if recipe.model.offsets > 1:  # the sum of two offsets could exceed every table of positions
+            raise UsageError(f"{recipe.name}: several encodings add random offsets: set offset=1 (none) in all but one")
         if not any(weight.requires_grad for weight in self.model.parameters()):
-            raise UsageError(f"{recipe.name}: there is nothing to train: the model has no trainable weights")
+            raise UsageError(f"{recipe.name}: the model has no trainable weights: set requires_grad in some")
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.descent = Descent(self.model, self.optimizer, recipe.clip)
@@ -77,35 +77,35 @@ class Trainer:
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = recipe.start
         self.passed = 0  # exams passed, with Mastery
-        self.parts = recipe.accumulate  # parts of a batch; doubled when memory runs out
+        self.parts = recipe.accumulate  # number of parts of a batch; doubled when memory runs out
         self.sums: dict[str, Tensor] = {}  # sums of logged values since the last report
         self.last = (0, math.nan)  # step and loss of the last report
         self.diverged = 0  # the step at which divergence was found; 0: none
         self.resumed: list[dict[str, Any]] = []  # steps of resuming, with what had changed
-        self.watching = Validator(recipe)
+        self.validator = Validator(recipe)
         # Steps seed torch's global generators, for dropout; a user's code may draw from Python's too.
         foreign = runs_foreign_code(recipe, self.model)
-        self.borrowed = partial(running_foreign_code, recipe) if foreign else rng.borrow_torch_generators
+        self.protect_generators = partial(running_foreign_code, recipe) if foreign else rng.borrow_torch_generators
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
     def advance(self) -> None:
-        """Take an optimizer step on the next batch, or as many as the objective takes on a batch."""
-        batch, loops = self.batch(self.step)
-        with self.borrowed():
+        """Take a training step on the next batch: an optimizer step for each loss that the objective yields."""
+        batch, loops = self.draw_batch(self.step)
+        with self.protect_generators():
             logs = []
-            for loss in self.losses(batch, loops):
+            for loss in self.compute_losses(batch, loops):
                 self.processes.add_gradients(self.model)
-                logs.append(self.descend(loss))
+                logs.append(self.update_weights(loss))
             self.count_step(logs)
 
-    def losses(self, batch: Batch, loops: Int[Tensor, " b"]) -> Iterator[Loss]:
-        """Yield each loss on a batch once its gradients are computed. If memory runs out, start again with twice as
-        many parts of the batch, also from then on; raise UsageError where that is not possible."""
+    def compute_losses(self, batch: Batch, loops: Int[Tensor, " b"]) -> Iterator[Loss]:
+        """Yield each loss on a batch, with its gradients computed. If memory runs out, divide this batch and later ones
+        into twice as many parts and start again; raise UsageError if they cannot be divided."""
         while True:
             runner = self.runners.choose(self.parts)  # at every step, since hooks may have been set
             try:
-                steps = self.steps(self.step, runner, batch, loops)
+                steps = self.objective_losses(self.step, runner, batch, loops)
                 while True:
                     with step_precision(self.matmul):
                         if (loss := next(steps, None)) is None:
@@ -128,17 +128,17 @@ class Trainer:
                 raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
             self.parts *= 2
 
-    def batch(self, step: int) -> DrawnBatch:
+    def draw_batch(self, step: int) -> DrawnBatch:
         """Return the batch of a step, with its rows' loops."""
         return self.draw(step, self.passed)
 
-    def steps(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Iterator[Loss]:
+    def objective_losses(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Iterator[Loss]:
         """Yield the objective's losses on a batch, computed by a runner."""
         # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
-        rng.seed_torch(rng.derive_seed(self.recipe.seed, "dropout", step, *self.processes.address))
+        rng.seed_torch(rng.derive_seed(self.recipe.seed, "dropout", step, *self.processes.rng_address))
         yield from self.recipe.objective.steps(runner, batch, loops, rng.stream(self.recipe.seed, "objective", step))
 
-    def descend(self, loss: Loss) -> dict[str, Tensor]:
+    def update_weights(self, loss: Loss) -> dict[str, Tensor]:
         """Update the weights by their gradients, and return the values to log."""
         recipe, step = self.recipe, self.step
         rate, average = recipe.rate_at(step), self.average if step >= recipe.ema_start else None
@@ -160,13 +160,13 @@ class Trainer:
         self.step += 1
 
     def take_exam(self) -> None:
-        """With ``Mastery``, run the exam if one is due, and admit the next length if it is passed."""
+        """With ``Mastery``, run the exam on the current length if it is due; admit the next length if it is passed."""
         lengths = self.recipe.lengths
-        if not isinstance(lengths, Mastery) or self.step % lengths.every or self.length() == lengths.top:
+        if not isinstance(lengths, Mastery) or self.step % lengths.every or self.current_length() == lengths.top:
             return
         passed = False
-        if self.processes.first:
-            size = self.recipe.sizes(self.length())
+        if self.processes.is_first:
+            size = self.recipe.sizes(self.current_length())
             try:
                 exact = scores.exact_match(self.model, self.recipe, size, lengths.count, step=self.step)
                 passed = exact >= lengths.least
@@ -175,7 +175,7 @@ class Trainer:
             self.model.train()
         self.passed += self.processes.broadcast(passed)
 
-    def length(self) -> int:
+    def current_length(self) -> int:
         """Return the largest size at this step."""
         lengths = self.recipe.lengths
         return lengths.maximum(lengths.clock(self.step, self.passed)) if isinstance(lengths, Growing) else lengths.top
@@ -186,12 +186,12 @@ class Trainer:
         return self.average.module if averaged else self.model  # type: ignore[return-value,union-attr]
 
     def log(self, run: Run) -> list[dict[str, Any]]:
-        """Run what is due after a step (exam, report, validation), log it, and return the new rows of metrics."""
-        with self.borrowed():
+        """Run the exam, report and validation that are due after a step, and return the new, logged rows of metrics."""
+        with self.protect_generators():
             self.take_exam()
             rows = [self.report()] if self.is_report_due() else []
             if self.recipe.watch.every and self.step % self.recipe.watch.every == 0:
-                rows.append(self.watch())
+                rows.append(self.measure())
         for row in rows:
             run.append("metrics", row)
         return rows
@@ -204,16 +204,16 @@ class Trainer:
     @property
     def is_over(self) -> bool:
         """True at the last step, or if ``patience`` measurements brought no better weights."""
-        recipe, best = self.recipe, max(self.watching.best["step"], self.recipe.start)
+        recipe, best = self.recipe, max(self.validator.best["step"], self.recipe.start)
         early = recipe.patience and self.step - best >= recipe.patience * recipe.watch.every
         return self.step >= recipe.steps or bool(early)
 
     def write_final_files(self, run: Run, *, keep_state: bool = False) -> None:
-        """Write the final files. The weights are last: their file marks the run as done."""
+        """Write the final files, the weights last, because their file marks the run as done."""
         run.write_about(self.about())
         if keep_state:
             run.save_state(self.state(), FINAL)
-        save_weights(run.folder, self.recipe, self.watching.weights_of(self.model_to_evaluate()))
+        save_weights(run.folder, self.recipe, self.validator.weights_to_save(self.model_to_evaluate()))
         run.remove_state()
 
     def is_report_due(self) -> bool:
@@ -224,15 +224,15 @@ class Trainer:
         """Return a row of metrics: means over the steps since the last report."""
         self.check_finite()
         steps = min((self.step - 1) % LOG_EVERY + 1, self.step - self.recipe.start)
-        means, self.sums = {name: finite(float(value) / steps) for name, value in self.sums.items()}, {}
+        means, self.sums = {name: finite_or_none(float(value) / steps) for name, value in self.sums.items()}, {}
         if (loss := means.get("loss")) is not None:
             self.last = (self.step, loss)
-        length = {"length": self.length()} if isinstance(self.recipe.lengths, Growing) else {}
-        return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.time()}
+        length = {"length": self.current_length()} if isinstance(self.recipe.lengths, Growing) else {}
+        return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.elapsed()}
 
     def check_finite(self) -> None:
-        """Raise Diverged unless all weights, and all values logged since the last report, are finite; if divergence is
-        allowed, record it."""
+        """Raise Diverged unless all weights, and all values logged since the last report, are finite. If divergence is
+        allowed, record its step instead."""
         weights = torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()])
         if weights.all() and all(math.isfinite(value) for value in self.sums.values()):
             return
@@ -244,11 +244,11 @@ class Trainer:
         advice = f"a lower optimizer.rate than {recipe.optimizer.rate:g}" + ("" if recipe.clip else ", or clip=1")
         raise Diverged(f"{recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
 
-    def watch(self) -> dict[str, Any]:
+    def measure(self) -> dict[str, Any]:
         """Measure what the recipe watches; return a row of metrics."""
-        return self.watching.measure(self.model_to_evaluate(), self.step) | self.time()
+        return self.validator.measure(self.model_to_evaluate(), self.step) | self.elapsed()
 
-    def time(self) -> dict[str, float]:
+    def elapsed(self) -> dict[str, float]:
         """Return wall and processor seconds so far, including earlier calls for this run. Stacked seeds have equal
         shares of the processor time."""
         now = self.clock.read()
@@ -262,14 +262,14 @@ class Trainer:
             "python": platform.python_version(),
             **self.environment(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            **({"length": self.length()} if isinstance(self.recipe.lengths, Growing) else {}),
+            **({"length": self.current_length()} if isinstance(self.recipe.lengths, Growing) else {}),
             **({"parts": self.parts} if self.parts > 1 else {}),
             "steps": self.step,
             **({"parent": encode(self.recipe.parent)} if self.recipe.parent else {}),
-            "kept_step": self.watching.best["step"] or self.step,
+            "kept_step": self.validator.best["step"] or self.step,
             **({"diverged": self.diverged} if self.diverged else {}),
             **({"resumed": self.resumed} if self.resumed else {}),
-            **self.time(),
+            **self.elapsed(),
         }
 
     def environment(self) -> dict[str, Any]:
@@ -292,15 +292,15 @@ class Trainer:
             "average": self.average.state_dict() if self.average else None,
             "optimizer": self.optimizer.state_dict(),
             "sums": self.sums,
-            "best": self.watching.best,
-            "spent": self.time(),
+            "best": self.validator.best,
+            "spent": self.elapsed(),
             "surroundings": self.environment(),
             "resumed": self.resumed,
             "diverged": self.diverged,
         }
 
-    def restore(self, run: Run) -> list[str]:
-        """Load the run's checkpoint, if there is one, and drop metrics logged after it; return notes for the user.
+    def restore_checkpoint(self, run: Run) -> list[str]:
+        """Load the run's checkpoint, if there is one, drop metrics logged after it, and return notes for the user.
         Raises UsageError if the checkpoint does not fit this recipe."""
         state, before = run.load_state(), self.environment()
         if state:
@@ -326,22 +326,22 @@ class Trainer:
         return [f"{self.recipe.name}: {note}" for note in (changed, lost) if note]
 
     def _load_parent(self, parent: Parent) -> None:
-        """Start with the weights of another run, or with its whole state if the recipe says so."""
+        """Load the weights of the parent run, or its whole state if the recipe says so."""
         state, own = read_parent(parent)
         if not parent.state:
             self.model.load_state_dict(state["model"])
             return
         same = (own.keep, own.watch) == (self.recipe.keep, self.recipe.watch)
-        self.load_state(state | {"best": state["best"] if same else self.watching.best})
+        self.load_state(state | {"best": state["best"] if same else self.validator.best})
         self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
 
-    def _load_checkpoint(self, state: dict[str, Any], known: dict[str, Any]) -> None:
+    def _load_checkpoint(self, state: dict[str, Any], expected: dict[str, Any]) -> None:
         for name in ("model", "average"):
             if isinstance(state.get(name), dict):
                 state[name] = rename_parameters(state[name])
         if isinstance(best := state.get("best"), dict) and isinstance(best.get("weights"), dict):
             best["weights"] = rename_parameters(best["weights"])
-        checkpoint.validate_state(state, known)
+        checkpoint.validate_state(state, expected)
         self.load_state(state)
 
     def full_state(self) -> dict[str, Any]:
@@ -359,7 +359,7 @@ class Trainer:
             self.average.load_state_dict(state["average"])
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
         self.replayed = ReplayedUpdate(self.device)  # earlier captures would change the former state
-        self.step, self.watching.best, self.spent = (state[k] for k in ("step", "best", "spent"))
+        self.step, self.validator.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self.passed, self.diverged, self.parts = state.get("passed", 0), state.get("diverged", 0), state.get("parts", 1)
         self.resumed = [*state.get("resumed", [])]
@@ -367,19 +367,19 @@ class Trainer:
 
 def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32", sizes: Sequence[AnySize] = ()) -> Trainer:
     """Train on a few rows at the first and the last step, and measure what the recipe watches and its longest problems.
-    Raises UsageError for errors of the recipe, and for ``sizes`` that its model cannot be measured at, before anything
+    Raises UsageError for errors of the recipe, and for ``sizes`` that its model cannot be measured at, before any file
     is written."""
     check_matmul(matmul, device)
     with wrap_user_errors(recipe), rng.preserve_generators():
         trainer = Trainer(shrink(recipe), device, matmul=matmul)
-        causality.check(trainer.model, recipe, [recipe.tops, *sizes])
+        causality.check_model(trainer.model, recipe, [recipe.tops, *sizes])
         data.check_training(recipe)
         check_storable(trainer.model.state_dict())
         trainer.advance()
         trainer.step, trainer.passed = recipe.steps - 1, recipe.lengths.top
         trainer.advance()
         if recipe.watch.every:
-            trainer.watch()
+            trainer.measure()
         longest = data.nearest_size(recipe, recipe.lengths.top, "validation")
         scores.exact_match(trainer.model, trainer.recipe, longest, 1)
         return trainer

@@ -1,4 +1,4 @@
-"""Measurements during training, and the best weights so far."""
+"""Measurements during training, and the selection of the best weights."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import likelihood, scores
-from lengthwise.evaluation.answers import answer
+from lengthwise.evaluation.answers import predict
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
 
 
 class Validator:
-    """Measures what a recipe's ``watch`` names. ``best`` are the weights with the highest merit, the first if equal:
-    exact match or negative validation loss, as the recipe's ``keep`` says; empty if that is ``last``."""
+    """Measures a model as the recipe's ``watch`` says. ``best`` holds the weights with the highest merit (the earliest
+    if equal): exact match or negative validation loss, by the recipe's ``keep``; no weights if that is ``last``."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -35,20 +35,20 @@ class Validator:
         if watch.probes:
             row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
         if watch.validation:
-            row["validation_loss"] = finite(likelihood.loss(model, recipe, self.held_out))
+            row["validation_loss"] = finite_or_none(likelihood.validation_loss(model, recipe, self.validation_problems))
         model.train()
         if recipe.keep != "last" and (merit := self._merit(row)) > self.best["merit"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
             self.best = {"merit": merit, "step": step, "weights": weights}
         return row
 
-    def weights_of(self, model: Model) -> dict[str, Tensor]:
-        """Return the weights to save: the best or, if none were kept, the model's last ones."""
+    def weights_to_save(self, model: Model) -> dict[str, Tensor]:
+        """Return the weights to save: the best weights or, if none were kept, the model's current weights."""
         return self.best["weights"] or model.state_dict()
 
     @cached_property
-    def held_out(self) -> Problems:
-        """The problems of the validation loss."""
+    def validation_problems(self) -> Problems:
+        """The problems on which the validation loss is measured."""
         return data.validation_problems(self.recipe, self.recipe.watch.validation)
 
     def _merit(self, row: dict[str, Any]) -> float:
@@ -60,10 +60,10 @@ class Validator:
     def _perplexity(self, model: Model, probe: str) -> float | None:
         recipe = self.recipe
         batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
-        loops = answer(model, recipe, batch, recipe.stopping).loops
-        return finite(float(likelihood.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
+        loops = predict(model, recipe, batch, recipe.stopping).loops
+        return finite_or_none(float(likelihood.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
 
 
-def finite(value: float) -> float | None:
-    """Return the value, or None if JSON cannot hold it."""
+def finite_or_none(value: float) -> float | None:
+    """Return the value, or None if it is infinite or NaN, which JSON cannot hold."""
     return value if math.isfinite(value) else None

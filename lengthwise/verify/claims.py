@@ -16,7 +16,7 @@ from lengthwise.base.rng import derive_seed
 from lengthwise.base.schemas import ScoreRow
 from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.sealed import digest
+from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment.recipe import outline
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.runs.folder import RunFolder
@@ -61,7 +61,7 @@ def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> It
         for name in FOLLOWS:
             if claimed[name] != actual[name]:
                 yield f"{name} {claimed[name]} is claimed, the recipe says {actual[name]}"
-    own = digest(weights.model.state_dict())
+    own = weights_digest(weights.model.state_dict())
     others = {row["sealed"] for row in claims.rows if row.get("sealed", own) != own}
     if others:
         yield f"scores are of other weights ({', '.join(sorted(others))}; these are {own})"

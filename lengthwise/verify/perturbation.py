@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from lengthwise.base.rng import preserve_generators, stream
 from lengthwise.base.types import Batch, Problems
-from lengthwise.evaluation.answers import answer_mask, answers
-from lengthwise.evaluation.likelihood import loss
-from lengthwise.evaluation.scores import right
-from lengthwise.runners.cpu import choose
+from lengthwise.evaluation.answers import answer_mask, predict_by_rules
+from lengthwise.evaluation.likelihood import validation_loss
+from lengthwise.evaluation.scores import right_rows
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Weights
 
 Perturbation = Callable[[Tensor, Generator], Tensor]
@@ -74,9 +74,9 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
     """Return exact match under the recipe's own stopping rule, and the loss."""
     recipe = weights.recipe
     batch = recipe.layout.write(problems, recipe.task)
-    (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
-    exact = float(right(recipe, batch, predicted).float().mean())
-    return AnswerMetrics(exact, loss(weights.model, recipe, problems))
+    (predicted,) = predict_by_rules(weights.model, recipe, batch, [recipe.stopping])
+    exact = float(right_rows(recipe, batch, predicted).float().mean())
+    return AnswerMetrics(exact, validation_loss(weights.model, recipe, problems))
 
 
 def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
@@ -116,7 +116,7 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
 def _logits(weights: Weights, batch: Batch) -> Tensor:
     weights.model.eval()
     loops = weights.recipe.loops.planned(batch.rounds)
-    return choose(weights.model).last(batch.inputs, loops, batch.loss_mask).cpu().double()
+    return choose_runner(weights.model).last(batch.inputs, loops, batch.loss_mask).cpu().double()
 
 
 def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, int]:
@@ -143,7 +143,7 @@ def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
     with preserve_generators():
         torch.manual_seed(seed)
         random.seed(seed)
-        (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
+        (predicted,) = predict_by_rules(weights.model, recipe, batch, [recipe.stopping])
     end = recipe.layout.end(recipe.task)
     return (predicted.symbols + 1) * answer_mask(predicted.symbols, batch.answer_slots, end)
 

@@ -41,11 +41,11 @@ from lengthwise.base.score_rows import (
 )
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
-from lengthwise.evaluation.causality import check as check_sight
-from lengthwise.evaluation.curves import work
+from lengthwise.evaluation.causality import check_model as check_sight
+from lengthwise.evaluation.curves import relative_cost
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.sealed import digest
+from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
@@ -151,7 +151,7 @@ def _describe_verification(weights: Weights, seed: int, files: Mapping[str, str]
         "task": recipe.task.name,
         "trained_to": size_text(recipe.tops),
         "stopping": recipe.stopping.name,
-        "tensors": digest(weights.model.state_dict()),
+        "tensors": weights_digest(weights.model.state_dict()),
         "files": dict(files),
         "seed": seed,
         "lengthwise": __version__,
@@ -293,14 +293,14 @@ def _measure_scores(
     for number, at in enumerate(ordered):
         solving = longest_certain_size(rows) == (ordered[number - 1] if number else longest_certain_size(rows))
         due = samples + few * names * solving
-        if rate * due * work(recipe, at) > end - clock():
+        if rate * due * relative_cost(recipe, at) > end - clock():
             return rows, ordered[number:]
         line.update(0, f"exact match at {size_text(at)}")
         start = clock()
         rows += [score.row() for score in evaluate(weights, [at], samples=samples, seed=seed)]
         if solving:
             rows += [score.row() for score in evaluate_families(weights, [at], samples=few, seed=seed)]
-        rate = (clock() - start) / (due * work(recipe, at))
+        rate = (clock() - start) / (due * relative_cost(recipe, at))
     return rows, []
 
 
@@ -360,7 +360,7 @@ def compare_retrained(
             again = run.weights(weights.device)
         except Diverged as error:
             return Check(name, "exposed", f"training its recipe failed: {error}")
-    if digest(again.model.state_dict()) == digest(weights.model.state_dict()):
+    if weights_digest(again.model.state_dict()) == weights_digest(weights.model.state_dict()):
         return Check(name, "passed", "its recipe reproduces these weights, bit for bit")
     uniform = [row for row in rows if row["problems"] == "uniform"]
     again = replace(again, name=weights.name)

@@ -12,9 +12,9 @@ import torch
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation.attack import attack, prompts
+from lengthwise.evaluation.attack import attack, typed_prompts
 from lengthwise.evaluation.recording import find_recording_obstacle
-from lengthwise.evaluation.sealed import digest
+from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import sampler
 from lengthwise.runs.run import Weights
@@ -126,7 +126,7 @@ def _draw_examples(weights: Weights, multiples: Sequence[int]) -> list[tuple[str
     for length, origin in wanted:
         try:
             size = torch.tensor([list(recipe.sizes(length))])
-            (prompt,) = prompts(recipe.task, sampler(recipe.task, origin)(size, draw))
+            (prompt,) = typed_prompts(recipe.task, sampler(recipe.task, origin)(size, draw))
         except UsageError:  # a size that the task cannot draw
             continue
         found.append((prompt, f"{origin}, {size_text(size[0].tolist())}"))
@@ -136,7 +136,7 @@ def _draw_examples(weights: Weights, multiples: Sequence[int]) -> list[tuple[str
 def _find_failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     """Return problems that the model gets wrong, and a description of the search for them."""
     stored = json.loads(FAILURES.read_text(encoding="utf-8")).get(weights.name)
-    if stored and stored["weights"] == digest(weights.model.state_dict()):
+    if stored and stored["weights"] == weights_digest(weights.model.state_dict()):
         also = f"; {stored['also']}" if "also" in stored else ""
         command = f"lengthwise attack {weights.name} {stored['options']}"
         return stored["prompts"], f"{command} {describe_search(stored)}{also}"

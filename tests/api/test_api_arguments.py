@@ -19,7 +19,7 @@ from lengthwise.cli import entry
 from lengthwise.cli.entry import main
 from lengthwise.cli.options import parse_sizes
 from lengthwise.evaluation import anatomy as anatomies
-from lengthwise.evaluation.answers import answers
+from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment import data
@@ -119,7 +119,7 @@ def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
     monkeypatch.setattr("time.process_time", lambda: 0.0)
     clock = Clock()
-    with clock.exclude():
+    with clock.pause():
         pass
     assert clock.read() == {"wall_s": 15.0, "cpu_s": 0.0}
 
@@ -127,13 +127,13 @@ def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
 def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
     recipe = catalog.recipe("looped-parity").change(["keep=best", "watch.every=10", "model.width=16"])
     one, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
-    one.watching.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
+    one.validator.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
     state = one.state()
     for part in (state["model"], state["average"], state["best"]["weights"]):
         for name in [name for name in part if ".mixer." in name]:
             part[name.replace(".mixer.", ".attention.")] = part.pop(name)
     other._load_checkpoint(state, one.full_state())
-    assert set(other.watching.best["weights"]) == set(one.model.state_dict())
+    assert set(other.validator.best["weights"]) == set(one.model.state_dict())
 
 
 @pytest.fixture
@@ -192,11 +192,11 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
 
     def spied(model, recipe, batch, rules):
         seen.append(len(batch))
-        return answers(model, recipe, batch, rules)
+        return predict_by_rules(model, recipe, batch, rules)
 
-    monkeypatch.setattr(anatomies, "answers", spied)
+    monkeypatch.setattr(anatomies, "predict_by_rules", spied)
     weights = Weights("untrained", recipe, recipe.build().eval())
-    anatomies.anatomy(weights, 3, samples=600, stopping=lw.MaxConfidence(per="batch"))
+    anatomies.measure_anatomy(weights, 3, samples=600, stopping=lw.MaxConfidence(per="batch"))
     assert seen == [512, 88]
 
 

@@ -123,8 +123,8 @@ def test_one_thread_draws_while_another_trains(tmp_path):
 def test_a_thread_that_uses_the_plain_runner_leaves_the_choice_to_others():
     model = PLAIN.build()
     with ThreadPoolExecutor(1) as other, lw.plain():
-        assert type(cpu.choose(model)) is Plain
-        assert type(other.submit(cpu.choose, model).result()) is not Plain
+        assert type(cpu.choose_runner(model)) is Plain
+        assert type(other.submit(cpu.choose_runner, model).result()) is not Plain
 
 
 def settings():

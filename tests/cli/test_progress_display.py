@@ -18,7 +18,7 @@ from lengthwise.base.progress import Progress, ProgressLine, format_bar
 from lengthwise.base.quantities import duration_text
 from lengthwise.cli import entry
 from lengthwise.evaluation import scores
-from lengthwise.evaluation.curves import follow_scores, follow_sizes, work
+from lengthwise.evaluation.curves import relative_cost, scores_with_progress, sizes_with_progress
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.runs.run import load
@@ -222,17 +222,22 @@ def test_show_counts_the_evaluation(capsys):
 # Cost
 
 
-def test_work_grows_as_loops_and_positions_do():
+def test_cost_grows_as_loops_and_positions_do():
     looped, standard = catalog.recipe("looped-pairs"), catalog.recipe("standard-pairs")
-    assert work(looped, 40) / work(looped, 10) > 10 > work(standard, 40) / work(standard, 10) > 3
+    assert (
+        relative_cost(looped, 40) / relative_cost(looped, 10)
+        > 10
+        > relative_cost(standard, 40) / relative_cost(standard, 10)
+        > 3
+    )
 
 
 def test_what_is_followed_is_as_it_was():
     recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
     weights = load("looped-parity", torch.device("cpu"))
-    followed = follow_scores(weights, [2, 3], [recipe.stopping], shown, label="", samples=4)
+    followed = scores_with_progress(weights, [2, 3], [recipe.stopping], shown, label="", samples=4)
     assert list(followed) == list(evaluate(weights, [2, 3], samples=4))
-    assert list(follow_sizes(shown, recipe, [2, 3], label="")) == [2, 3]
+    assert list(sizes_with_progress(shown, recipe, [2, 3], label="")) == [2, 3]
 
 
 @pytest.mark.parametrize(("rules", "more"), [
@@ -241,14 +246,14 @@ def test_what_is_followed_is_as_it_was():
 def test_progress_moves_within_a_size(rules, more, monkeypatch):
     """A long size takes many batches: the line moves with each."""
     monkeypatch.setattr(scores, "TOKENS", 200)
-    monkeypatch.setattr(scores, "CACHED", 200)
+    monkeypatch.setattr(scores, "CACHE_POSITIONS", 200)
     weights, seen = load("looped-parity", torch.device("cpu")), []
     line = Progress(quiet=True).add_line("", 1.0)
     update = line.update
     monkeypatch.setattr(line, "update", lambda done, note="": (update(done, note), seen.append((done, note))))
     progress = SimpleNamespace(add_line=lambda *_: line)
-    list(follow_scores(weights, [20], rules, progress, label="", samples=100, **more))
-    whole = work(weights.recipe, 20)
+    list(scores_with_progress(weights, [20], rules, progress, label="", samples=100, **more))
+    whole = relative_cost(weights.recipe, 20)
     assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}
     assert all(0 < done <= whole * 2 for done, _ in seen) and [*seen] == sorted(seen)
 

@@ -12,7 +12,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.experiment.data import batch
 from lengthwise.models.timed import Timed
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
 
 with warnings.catch_warnings():
@@ -133,7 +133,7 @@ def test_fast_runners_equal_the_plain_one(model):
     built = recipe.build().eval()
     with torch.no_grad():
         fast, plain = (
-            runner.last(written.inputs, loops, written.answer_slots) for runner in (choose(built), Plain(built))
+            runner.last(written.inputs, loops, written.answer_slots) for runner in (choose_runner(built), Plain(built))
         )
     assert torch.allclose(fast, plain, atol=1e-5)
     seen = replace(written.inputs, tokens=written.inputs.tokens.clone())

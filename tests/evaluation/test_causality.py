@@ -11,7 +11,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli import entry
-from lengthwise.evaluation.causality import check
+from lengthwise.evaluation.causality import check_model
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.models.single_pass import SinglePass
@@ -104,13 +104,13 @@ def test_a_module_that_normalises_over_the_batch_reads_its_neighbours():
 
     own = recipe(lw.Pairs(), "Causal")
     with pytest.raises(lw.UsageError, match="Norm reads padding, or other rows"):
-        check(SinglePass(Norm(100, 10)), own)
+        check_model(SinglePass(Norm(100, 10)), own)
 
 
 def test_who_trains_on_one_length_is_looked_at_beside_others():
     own = recipe(lw.Pairs(), "Unmasked").change([], lengths=lw.Uniform(8, 8))
     with pytest.raises(lw.UsageError, match="Unmasked reads padding"):
-        check(own.build(), own)
+        check_model(own.build(), own)
 
 
 class Deep(nn.Module):
@@ -156,7 +156,7 @@ def test_rounding_is_no_leak_and_hides_none(how):
     for seed in range(2):
         torch.manual_seed(seed)
         for module in (Deep(reads, writes, **form), Recurrent(reads, writes)):
-            check(SinglePass(module.to(kind)), own)
+            check_model(SinglePass(module.to(kind)), own)
         leaks = {
             "looks ahead": Deep(reads, writes, **form, ahead=1),
             "Unmasked looks ahead": Unmasked(reads, writes),
@@ -164,7 +164,7 @@ def test_rounding_is_no_leak_and_hides_none(how):
         }
         for said, module in leaks.items():
             with pytest.raises(lw.UsageError, match=said):
-                check(SinglePass(module.to(kind)), own)
+                check_model(SinglePass(module.to(kind)), own)
 
 
 class Carries(Causal):
@@ -184,7 +184,7 @@ def test_a_module_that_carries_a_state_is_not_called_random():
     with pytest.raises(
         lw.UsageError, match=r"^Carries keeps something from one call to the next.*from the same state$"
     ):
-        check(SinglePass(Carries(reads, writes)), own)
+        check_model(SinglePass(Carries(reads, writes)), own)
     for draw in (lambda: torch.rand(()), np.random.random_sample, random.random):
 
         class Noisy(Causal):
@@ -192,7 +192,7 @@ def test_a_module_that_carries_a_state_is_not_called_random():
                 return super().forward(tokens) + float(draw())
 
         with pytest.raises(lw.UsageError, match="Noisy is random at test"):
-            check(SinglePass(Noisy(reads, writes)), own)
+            check_model(SinglePass(Noisy(reads, writes)), own)
 
 
 @pytest.mark.parametrize("positions", [5, 30])
@@ -253,10 +253,10 @@ def test_a_part_of_ones_own_is_looked_at_too():
 
     own = catalog.recipe("looped-copy")
     model = own.build()
-    check(model, own)
+    check_model(model, own)
     model.blocks[0].__class__ = Swapped
     with pytest.raises(lw.UsageError, match="looks ahead"):
-        check(model, own)
+        check_model(model, own)
 
 
 class Peeks(Causal):
@@ -273,10 +273,10 @@ class Peeks(Causal):
 def test_who_looks_ahead_within_the_answer_alone_is_refused(lengths, pauses):
     own = recipe(lw.NextToken(pauses), "Causal").change([], lengths=lengths)
     reads, writes = own.layout.vocabs(own.task)
-    check(SinglePass(Causal(len(reads), len(writes))), own)
+    check_model(SinglePass(Causal(len(reads), len(writes))), own)
     for rows in ([], ["task.order=most"]):
         with pytest.raises(lw.UsageError, match="Peeks looks ahead"):
-            check(SinglePass(Peeks(len(reads), len(writes))), own.change(rows))
+            check_model(SinglePass(Peeks(len(reads), len(writes))), own.change(rows))
 
 
 def test_the_check_is_quick():
@@ -285,5 +285,5 @@ def test_the_check_is_quick():
     own = recipe(lw.NextToken(), "Causal")
     model = own.build()
     start = time.process_time()
-    check(SinglePass(model) if not isinstance(model, lw.Model) else model, own)
+    check_model(SinglePass(model) if not isinstance(model, lw.Model) else model, own)
     assert time.process_time() - start < 1  # types are checked here, which takes most of it; without, a hundredth

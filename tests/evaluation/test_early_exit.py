@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation import answers as answering
-from lengthwise.evaluation.answers import answers, trace
+from lengthwise.evaluation.answers import predict_by_rules, trace_loops
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import Converged, Halted, Oracle, Settled, first_done, limit_of
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import load
 
@@ -56,7 +56,7 @@ def test_the_other_rows_go_on_as_if_none_had_left(movement, spec, causal):
     whole = by_row(Plain(model), inputs, at, LOOPS, movement)
     for leave in map(torch.tensor, LEAVE if LONG else LEAVE[:3]):
         wanted = {key: pair for key, pair in whole.items() if key[0] <= leave[key[1]]}
-        for runner in (Plain(model), choose(model)):
+        for runner in (Plain(model), choose_runner(model)):
             found = by_row(runner, inputs, at, leave, movement)
             assert sorted(found) == sorted(wanted)
             for key, pair in wanted.items():
@@ -78,11 +78,11 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
     limits = [limit_of(rule, planned) for rule in rules]
-    traces = {str(limit): trace(model, batch, limit, end, movement=True) for limit in limits}
+    traces = {str(limit): trace_loops(model, batch, limit, end, movement=True) for limit in limits}
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 1)
-    alone = [answers(model, recipe, batch, [rule])[0] for rule in rules]
+    alone = [predict_by_rules(model, recipe, batch, [rule])[0] for rule in rules]
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
-    together = answers(model, recipe, batch, [*rules, Oracle()])
+    together = predict_by_rules(model, recipe, batch, [*rules, Oracle()])
     for rule, limit, found, beside in zip(rules, limits, alone, together, strict=False):
         traced = traces[str(limit)]
         chosen, stopped = first_done(rule, traced, planned)
@@ -97,7 +97,7 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
 def test_what_is_not_looked_at_is_not_computed(monkeypatch):
     """A loop beyond a row's own costs nothing: neither time nor memory."""
     weights, ran = load("looped-pairs"), []
-    plain = type(choose(weights.model)).steps
+    plain = type(choose_runner(weights.model)).steps
 
     def counted(self, *args, **kwargs):
         steps, stay = plain(self, *args, **kwargs), None
@@ -109,7 +109,7 @@ def test_what_is_not_looked_at_is_not_computed(monkeypatch):
             ran.append(len(step.rows))
             stay = yield step
 
-    monkeypatch.setattr(type(choose(weights.model)), "steps", counted)
+    monkeypatch.setattr(type(choose_runner(weights.model)), "steps", counted)
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
     (score,) = evaluate(weights, [30], samples=100, stopping=Converged(2, most=400))
     assert sum(ran) == pytest.approx(score.ran * 100) and len(ran) < 10 < limit_of(Converged(2, most=400), LOOPS)[0]
@@ -127,8 +127,8 @@ def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
 
     weights = load("looped-parity")
     with pytest.raises(UsageError, match="done stopped a row after loop 1, but its answer is 2 loops back"):
-        answers(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])
+        predict_by_rules(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])
     wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
     Hasty.done = lambda self, trace, planned: wrong
     with pytest.raises(UsageError, match=r"done must return a torch\.bool for each of 6 rows"):
-        answers(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])
+        predict_by_rules(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])

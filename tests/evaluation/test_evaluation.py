@@ -15,7 +15,7 @@ from lengthwise.base.results import trials
 from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import scores as evaluation
-from lengthwise.evaluation.answers import answer, answers
+from lengthwise.evaluation.answers import predict, predict_by_rules
 from lengthwise.evaluation.scores import evaluate, exact_match, trace_answers
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
@@ -98,7 +98,7 @@ def plain_counts(weights, problems, stopping):
 def given_problems(monkeypatch, problems):
     """Evaluation is handed these problems, and a module that says what it is told to: it would be refused."""
     monkeypatch.setattr(evaluation, "evaluation_problems", lambda *_, **__: problems)
-    monkeypatch.setattr(evaluation, "check", lambda *_: None)
+    monkeypatch.setattr(evaluation, "check_model", lambda *_: None)
 
 
 # Answers
@@ -108,7 +108,7 @@ def given_problems(monkeypatch, problems):
 def test_answers_equal_those_of_rows_run_alone(recipe, stopping):
     """Mixed sizes, so that rows leave the loop at different times and stand in different places."""
     weights, problems = half_trained(recipe), several(recipe)
-    predicted = answer(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
+    predicted = predict(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
     seen = set()
     for i, problem in enumerate(one_by_one(problems)):
         symbols, sure, loops = plain_answer(weights.model, recipe, problem, stopping)
@@ -128,7 +128,7 @@ def test_what_is_said_never_depends_on_the_true_answer(recipe, stopping):
         **{**vars(problems), "answer": 1 - problems.answer, "answer_length": torch.ones_like(problems.rounds)}
     )
     one, two = (
-        answer(weights.model, recipe, recipe.layout.write(rows, recipe.task), stopping) for rows in (problems, other)
+        predict(weights.model, recipe, recipe.layout.write(rows, recipe.task), stopping) for rows in (problems, other)
     )
     assert torch.equal(one.symbols, two.symbols)
     assert torch.equal(one.confidence, two.confidence)
@@ -138,7 +138,7 @@ def test_what_is_said_never_depends_on_the_true_answer(recipe, stopping):
 def test_dropout_is_off_and_gradients_are_not_kept():
     recipe = replace(PARITY, model=replace(MODEL, dropout=0.5))
     model, batch = recipe.build().train(), PARITY.layout.write(several(PARITY), PARITY.task)
-    one, two = (answer(model, recipe, batch, Oracle()) for _ in range(2))
+    one, two = (predict(model, recipe, batch, Oracle()) for _ in range(2))
     assert torch.equal(one.confidence, two.confidence)
     assert not one.confidence.requires_grad
 
@@ -238,7 +238,7 @@ def test_confidence_is_counted_up_to_the_first_end_that_was_said(predicted, coun
 
     batch = recipe.layout.write(recipe.task.parse("12+34"), recipe.task)
     chances = torch.tensor([0.95, 0.5, 0.5, 0.5])[:counted]
-    predicted = answer(SinglePass(_First()), recipe, batch, Oracle())
+    predicted = predict(SinglePass(_First()), recipe, batch, Oracle())
     assert float(predicted.confidence) == pytest.approx(float(chances.log().mean()), abs=1e-5)
 
 
@@ -282,8 +282,8 @@ def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
         assert together == [score for size in zip(*alone, strict=True) for score in size]
         assert len({score.exact for score in together}) > 2
     batch = recipe.layout.write(several(recipe), recipe.task)
-    for rule, predicted in zip(RULES, answers(weights.model, recipe, batch, RULES), strict=True):
-        alone = answer(weights.model, recipe, batch, rule)
+    for rule, predicted in zip(RULES, predict_by_rules(weights.model, recipe, batch, RULES), strict=True):
+        alone = predict(weights.model, recipe, batch, rule)
         assert torch.equal(predicted.symbols, alone.symbols)
         assert torch.equal(predicted.loops, alone.loops)
         assert torch.allclose(predicted.confidence, alone.confidence, atol=1e-6)
@@ -430,24 +430,24 @@ def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
         for score in found[::2]:
             problems = data.evaluation_problems(SUMS, score.sizes, 8, seed=0)
             batches = [SUMS.layout.write(problems.take(slice(at, at + 4)), SUMS.task) for at in (0, 4)]
-            loops = [answer(weights.model, SUMS, batch, rule).loops for batch in batches]
+            loops = [predict(weights.model, SUMS, batch, rule).loops for batch in batches]
             assert score.loops == torch.cat(loops).float().mean()
 
 
 def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
     weights, passes = half_trained(PARITY), []
-    plain = evaluation.answers
+    plain = evaluation.predict_by_rules
 
     def counted(model, recipe, batch, rules):
         passes.append(len(batch))
         return plain(model, recipe, batch, rules)
 
-    monkeypatch.setattr(evaluation, "answers", counted)
+    monkeypatch.setattr(evaluation, "predict_by_rules", counted)
     monkeypatch.setattr(evaluation, "TOKENS", 100)
     list(evaluate(weights, [1, 2, 3, 30], samples=8))
     assert passes == [24, 3, 3, 2]  # rows of 2 to 4 places; then those of 31, three at a time
     passes.clear()
-    monkeypatch.setattr(evaluation, "CACHED", 50)
+    monkeypatch.setattr(evaluation, "CACHE_POSITIONS", 50)
     list(evaluate(weights, [1, 2, 3], samples=8))
     assert passes == [12, 12]
     passes.clear()
@@ -595,8 +595,8 @@ def drawn(share, seed, count=12_000):
 
 def counted(right, precision, most=10_000):
     """Where a count ends, and how many were right by then."""
-    count = evaluation.first_count(precision)
-    while (more := min(most, evaluation.next_count(right[count - 1], count, precision))) > count:
+    count = evaluation.smallest_sample(precision)
+    while (more := min(most, evaluation.needed_sample(right[count - 1], count, precision))) > count:
         count = more
     return count, right[count - 1]
 
@@ -616,14 +616,14 @@ def test_a_count_that_ends_early_still_covers(share, precision):
 def test_precision_decides_how_many_problems_are_looked_at():
     weights = load("looped-parity")
     (easy,) = evaluate(weights, [3], samples=1000, precision=0.1)
-    assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.first_count(0.1), 0.1)
+    assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.smallest_sample(0.1), 0.1)
     (few,) = evaluate(weights, [3], samples=10, precision=0.1)
     assert (few.count, few.precision) == (10, None)  # it has not ended early: there are no more
     (same,) = evaluate(weights, [3], samples=easy.count)
     assert same.row() == {name: value for name, value in easy.row().items() if name != "precision"}
     hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])
     assert hard.count == other.count > easy.count  # all rules see the same problems
-    assert evaluation.next_count(256, 512, 0.1, together=512) == 1024  # one choice for all is one trial
+    assert evaluation.needed_sample(256, 512, 0.1, batch_rows=512) == 1024  # one choice for all is one trial
     for wrong in (0, 0.5, -1):
         with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 0 and 0\.5"):
             list(evaluate(weights, [3], precision=wrong))

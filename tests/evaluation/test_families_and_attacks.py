@@ -20,11 +20,11 @@ from lengthwise.base.score_rows import latest_rows
 from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import sealed
-from lengthwise.evaluation.answers import answers
-from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, prompts
+from lengthwise.evaluation.answers import predict_by_rules
+from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, typed_prompts
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.sealed import seal, sealed_seed
+from lengthwise.evaluation.sealed import measure_sealed, sealed_seed
 from lengthwise.experiment.data import batch, fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
@@ -221,7 +221,7 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
     recipe = half_trained(PARITY).recipe.change([], task=lw.Parity())
     untrained = Weights("untrained", recipe, recipe.build().eval())
     found = attack(untrained, [3], seconds=600)
-    rows = [row for problems in tried for row in prompts(recipe.task, problems)]
+    rows = [row for problems in tried for row in typed_prompts(recipe.task, problems)]
     assert len(rows) == len(set(rows)) == found["tries"] == 2 + 4 + 8
     assert found["failed"] == sum(not lw.Solver(untrained).solve(prompt).correct for prompt in rows)
 
@@ -249,9 +249,9 @@ def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
 
     def slow(model, recipe, batch, rules):
         time.sleep(0.05 * len(batch))
-        return answers(model, recipe, batch, rules)
+        return predict_by_rules(model, recipe, batch, rules)
 
-    monkeypatch.setattr(attacking, "answers", slow)
+    monkeypatch.setattr(attacking, "predict_by_rules", slow)
     weights, start = half_trained(PARITY), time.monotonic()
     found = attack(weights, [6], seconds=0.4)
     assert 1 <= found["tries"] <= 20 and time.monotonic() - start < 4
@@ -385,8 +385,8 @@ def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
     for start in range(0, len(tried), 70):
         search.add(tried[start : start + 70])
     found = [(len(one.prompt), -one.confidence, one.prompt) for one in search.shortest]
-    assert found == wrong[: attacking.FAILED] and search.failures.total() == len(wrong)
-    assert attacking.SHOWN <= attacking.FAILED < len(wrong)
+    assert found == wrong[: attacking.KEPT_FAILURES] and search.failures.total() == len(wrong)
+    assert attacking.SHOWN_FAILURES <= attacking.KEPT_FAILURES < len(wrong)
 
 
 def tiny(seed=0):
@@ -398,10 +398,10 @@ def tiny(seed=0):
 def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
     run, other = tiny(), tiny(seed=1)
     assert sealed_seed(run.weights()) == sealed_seed(run.weights()) != sealed_seed(other.weights())
-    asked = {"samples": 20, "structured": 5, "kinds": ("uniform",)}
-    first = seal(run, [12, 14], **asked)
-    assert seal(run, [12, 14], **asked) == first == run.rows("scores")
-    assert len(seal(run, [12, 13], **asked)) > len(first)
+    asked = {"samples": 20, "family_samples": 5, "kinds": ("uniform",)}
+    first = measure_sealed(run, [12, 14], **asked)
+    assert measure_sealed(run, [12, 14], **asked) == first == run.rows("scores")
+    assert len(measure_sealed(run, [12, 13], **asked)) > len(first)
     assert {row["seed"] for row in first} == {sealed_seed(run.weights())}
     uniform = [row for row in first if row["problems"] == "uniform"]
     assert [row["sizes"] for row in uniform] == [[12], [14]]
@@ -412,12 +412,12 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
 
 def test_rules_that_are_sealed_together_find_what_each_finds_alone(monkeypatch):
     """Whether one was sealed before or not; a model answers for all that are missing in one run."""
-    rules, asked, found, calls = [lw.Oracle(), lw.MaxConfidence(extra=3)], {"samples": 20, "structured": 2}, [], []
+    rules, asked, found, calls = [lw.Oracle(), lw.MaxConfidence(extra=3)], {"samples": 20, "family_samples": 2}, [], []
     monkeypatch.setattr(sealed, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
     for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
         run = tiny()
         for group in groups:
-            seal(run, [6, 9], rules=group, **asked)
+            measure_sealed(run, [6, 9], rules=group, **asked)
         rows = [row for row in run.rows("scores") if row["problems"] == "uniform"]
         found.append(sorted(rows, key=lambda row: (row["sizes"], row["stopping"])))
         (run.folder / "scores.jsonl").unlink()
@@ -426,7 +426,7 @@ def test_rules_that_are_sealed_together_find_what_each_finds_alone(monkeypatch):
 
 
 def test_families_are_kept_size_by_size(monkeypatch):
-    run, keep = tiny(), Folder.keep
+    run, keep = tiny(), Folder.append_new
     run.append("metrics", {"step": 1, "loss": 1.0})  # it was trained here
 
     def dying(self, name, *rows):
@@ -443,7 +443,7 @@ def test_families_are_kept_size_by_size(monkeypatch):
 @pytest.mark.parametrize("written", [1, 12])
 def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, monkeypatch):
     run, append = tiny(), Run.append
-    asked = {"samples": 5, "structured": 2}
+    asked = {"samples": 5, "family_samples": 2}
 
     def dying(self, name, *rows):
         if len(self.rows(name)) >= written:
@@ -453,10 +453,10 @@ def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, mon
     with monkeypatch.context() as patch:
         patch.setattr(Run, "append", dying)
         with pytest.raises(Crash):
-            seal(run, [8, 9], **asked)
-    again = seal(run, [8, 9], **asked)
+            measure_sealed(run, [8, 9], **asked)
+    again = measure_sealed(run, [8, 9], **asked)
     (run.folder / "scores.jsonl").unlink()
-    assert again == seal(Run.of(run.recipe), [8, 9], **asked)
+    assert again == measure_sealed(Run.of(run.recipe), [8, 9], **asked)
 
 
 def test_sealed_scores_stand_before_all_others():

@@ -87,8 +87,8 @@ def looped_once():
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (lambda: lw.depth("abacus-addition"), "its layout feeds in the right answer"),
-        (lambda: lw.depth(looped_once()), "depth is for looped weights"),
+        (lambda: lw.depth("abacus-addition"), "its inputs hold the right answer"),
+        (lambda: lw.depth(looped_once()), "`depth` needs looped weights"),
         (lambda: lw.depth([]), "depth: name weights"),
         (lambda: lw.depth(["looped-pairs", "looped-pairs"]), "looped-pairs is given more than once"),
         (lambda: lw.depth("looped-pairs", more=0), "more and samples must be 1 or more, not 0 and 64"),

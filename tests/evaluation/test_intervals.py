@@ -13,7 +13,7 @@ import lengthwise as lw
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Outcomes, Score, independent_trials, trials, wilson
 from lengthwise.base.score_rows import interval_notes
-from lengthwise.evaluation.scores import next_count
+from lengthwise.evaluation.scores import needed_sample
 from lengthwise.report.scored import newcombe_interval
 from lengthwise.report.tables import detail_table
 
@@ -77,8 +77,8 @@ def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_
 
 
 def test_more_batches_are_looked_at_until_the_interval_is_narrow():
-    assert next_count(1000, 1000, 0.1) == 1000
-    assert next_count(1024, 1024, 0.1, together=512) > 1024
+    assert needed_sample(1000, 1000, 0.1) == 1000
+    assert needed_sample(1024, 1024, 0.1, batch_rows=512) > 1024
 
 
 def test_scores_by_batch_say_so():

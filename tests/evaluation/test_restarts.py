@@ -9,7 +9,7 @@ import lengthwise as lw
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import entry
-from lengthwise.evaluation.answers import answer, answers, trace, with_first_state
+from lengthwise.evaluation.answers import predict, predict_by_rules, trace_loops, with_first_state
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Restarts, Settled
 from lengthwise.runs.run import load
 
@@ -36,10 +36,12 @@ def sudoku():
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_keeps_the_best_of_the_answers_from_each_first_state(sudoku, rule, pick):
     model, recipe, batch = sudoku
-    kept = answer(model, recipe, batch, Restarts(rule, 5, pick))
+    kept = predict(model, recipe, batch, Restarts(rule, 5, pick))
     starts, row = [with_first_state(model, number) for number in range(5)], torch.arange(len(batch))
-    tried = [answer(one, recipe, batch, rule) for one in starts]
-    traces = [trace(one, batch, found.loops, None, movement=True) for one, found in zip(starts, tried, strict=True)]
+    tried = [predict(one, recipe, batch, rule) for one in starts]
+    traces = [
+        trace_loops(one, batch, found.loops, None, movement=True) for one, found in zip(starts, tried, strict=True)
+    ]
     residuals = [whole.movement[found.loops - 1, row, 0].float() for whole, found in zip(traces, tried, strict=True)]
     values = torch.stack([-one for one in residuals] if pick == "residual" else [one.confidence for one in tried])
     best = values.argmax(0)
@@ -57,10 +59,10 @@ def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
     """Neither on their number, nor on their order, nor on their width, nor on other rules."""
     model, recipe, batch = sudoku
     rule, order = Restarts(After(3), 4, pick), torch.tensor([4, 0, 5, 2, 1, 3])
-    together = answer(model, recipe, batch, rule)
-    shuffled = answers(model, recipe, batch.take(order), [Settled(most=4), rule, Restarts(After(2), 6)])[1]
+    together = predict(model, recipe, batch, rule)
+    shuffled = predict_by_rules(model, recipe, batch.take(order), [Settled(most=4), rule, Restarts(After(2), 6)])[1]
     for place, row in enumerate(order.tolist()):
-        alone = answer(model, recipe, batch.take(slice(row, row + 1)).cut_padding(), rule)
+        alone = predict(model, recipe, batch.take(slice(row, row + 1)).cut_padding(), rule)
         for found, at in ((shuffled, place), (alone, 0)):
             assert found.start[at] == together.start[row]
             assert torch.allclose(found.confidence[at], together.confidence[row])
@@ -81,7 +83,7 @@ def test_first_states_are_normal_differ_and_are_those_of_training_in_size(sudoku
 
 def test_one_first_state_is_the_model_s_own(sudoku):
     model, recipe, batch = sudoku
-    one, own = answer(model, recipe, batch, Restarts(After(3), 1)), answer(model, recipe, batch, After(3))
+    one, own = predict(model, recipe, batch, Restarts(After(3), 1)), predict(model, recipe, batch, After(3))
     assert torch.equal(one.symbols, own.symbols) and torch.equal(one.loops, own.loops) and not one.start.any()
 
 

@@ -10,7 +10,7 @@ from lengthwise.api import catalog
 from lengthwise.base.fields import part_text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation.answers import answer, gather_slots
+from lengthwise.evaluation.answers import gather_slots, predict
 from lengthwise.evaluation.generate import decode, decode_without_cache, respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.evaluation.solver import Solver
@@ -96,7 +96,7 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
         )
         decoded, forced = (
             ((predicted(made.model, made.recipe, batch, Oracle()).symbols == wanted) | ~loss_mask).all(1)
-            for predicted in (decode, answer)
+            for predicted in (decode, predict)
         )
         assert torch.equal(decoded, forced)
         assert bool(decoded[ours].all())

@@ -9,7 +9,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.experiment import resources
-from lengthwise.training.cost import operations
+from lengthwise.training.cost import count_operations
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_operations_are_foreseen_to_within_a_few_times(name):
     """Counted at the end of the training, where rows are longest; foreseen ones are of rows half as long."""
     recipe = catalog.recipe(name, ["watch.every=0", "keep=last"])
     foreseen = resources.estimate_training(recipe).seconds / recipe.steps * resources.SPEED
-    assert 0.1 < foreseen / operations(recipe, rows=2, moments=1) < 10
+    assert 0.1 < foreseen / count_operations(recipe, rows=2, n_steps=1) < 10
 
 
 def test_models_that_are_applied_once_take_no_loops():

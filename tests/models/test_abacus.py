@@ -10,7 +10,7 @@ from lengthwise.api import catalog
 from lengthwise.cli.entry import main
 from lengthwise.experiment.data import batch
 from lengthwise.recipes import abacus
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.training.trainer import rehearse
 
 LAYER = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms
@@ -68,7 +68,7 @@ def test_places_beyond_the_training_lengths_are_trained():
     model, seen = recipe.build(), torch.zeros(161, dtype=torch.bool)
     for step in range(30):
         made, loops = batch(recipe, step)
-        read = choose(model).last(made.inputs, loops, made.loss_mask)
+        read = choose_runner(model).last(made.inputs, loops, made.loss_mask)
         (gradient,) = torch.autograd.grad(read.square().sum(), model.encodings[0].table.weight)
         seen |= (gradient != 0).any(1)
     assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100

@@ -287,8 +287,8 @@ def frozen():
     ("make", "why"),
     [
         (Asks, "Asks.forward also takes style"),
-        (Fixed, "nothing to train"),
-        (frozen, "nothing to train"),
+        (Fixed, "no trainable weights"),
+        (frozen, "no trainable weights"),
         (lazily, "lazy layers without weights"),
     ],
 )

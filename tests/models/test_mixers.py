@@ -98,7 +98,7 @@ def test_what_is_no_mixer_is_refused_in_one_line():
 
     def check(mixer):
         own = recipe.change(model=replace(recipe.model, mixer=mixer))
-        causality.check(own.build(), own)
+        causality.check_model(own.build(), own)
 
     check(_Plain())
     with pytest.raises(lw.UsageError, match=r"^Peeking in TransformerModel looks ahead: other tokens after a position"):

@@ -258,7 +258,7 @@ def dense(attention, x, bias, angles, padding_mask, causal):
 def ways(attention, x, encodings, inputs, causal):
     """What each position that is present finds: by the module, and packed, with and without kernels for small heads."""
     yield attention(x, lw.AttentionContext.of(encodings, inputs, causal=causal))[inputs.padding_mask]
-    projected = attention.project(Ragged.of(inputs.padding_mask).pack(x)).unflatten(-1, (3, attention.heads, -1))
+    projected = attention.project(Ragged.from_mask(inputs.padding_mask).pack(x)).unflatten(-1, (3, attention.heads, -1))
     pattern = build_pattern(encodings, inputs, causal, attention)
     for is_worthwhile in (False, True):
         with pytest.MonkeyPatch.context() as patch:

@@ -14,7 +14,7 @@ from lengthwise.api import catalog
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.schemas import ParameterRow
 from lengthwise.cli.entry import main
-from lengthwise.recipes.retran import cpu, models, paper
+from lengthwise.recipes.retran import build_models, cpu, paper
 from lengthwise.report.published import read_table
 from lengthwise.runners.cpu.cell import step_cells
 from lengthwise.runners.cpu.recall import Recall
@@ -24,7 +24,7 @@ from lengthwise.runners.plain import Plain
 from lengthwise.studies.retran import retran
 
 SYMBOLS = lw.Vocab(tuple("0123456789+-*()=$^_"))
-GPT = models("small")["gpt"][0]
+GPT = build_models("small")["gpt"][0]
 LENGTHS = [5, 9, 1, 7, 9]
 
 

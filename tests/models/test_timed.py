@@ -11,7 +11,7 @@ from lengthwise.api import catalog
 from lengthwise.base.vocab import END, EQUALS, Vocab
 from lengthwise.models.timed import DONE, WAITS, Timed
 from lengthwise.objectives.halting import Halting
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.testing.laws_of_models import READS, WRITES, logits_of
@@ -43,7 +43,7 @@ def test_a_row_that_stops_early_teaches_the_clock_alone(early):
     batch = layout.write(task.sample(torch.full((4, 1), 6), lw.stream(0, "rows")), task)
     model = whole(SPEC, *layout.vocabs(task))
     loops = batch.rounds - 1 if early else batch.rounds
-    Halting()(choose(model), batch, loops, lw.stream(0, "loss")).value.backward()
+    Halting()(choose_runner(model), batch, loops, lw.stream(0, "loss")).value.backward()
     steepest = {
         name: max(float(one.grad.abs().max()) for one in part.parameters()) for name, part in model.named_children()
     }
@@ -71,8 +71,8 @@ def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
 def test_a_blind_clock_is_run_fast_as_it_is_written():
     torch.manual_seed(0)
     model, inputs = away(replace(SPEC, blind=True).build(READS, WRITES, causal=True)), some([9, 7])
-    fast, plain = (logits_of(one, inputs, [3, 2]) for one in (choose(model), Plain(model)))
-    assert type(choose(model)).__name__ == "Twice"
+    fast, plain = (logits_of(one, inputs, [3, 2]) for one in (choose_runner(model), Plain(model)))
+    assert type(choose_runner(model)).__name__ == "Twice"
     torch.testing.assert_close(fast, plain)
 
 
@@ -89,6 +89,6 @@ def test_other_layouts_are_refused(reads, writes):
 def test_two_transformers_are_run_fast_and_a_clock_in_a_clock_plainly():
     recipe = catalog.recipes()["halting-binary-sum"]()
     reads, writes = recipe.layout.vocabs(recipe.task)
-    assert type(choose(recipe.model.build(reads, writes, causal=True))).__name__ == "Twice"
+    assert type(choose_runner(recipe.model.build(reads, writes, causal=True))).__name__ == "Twice"
     nested = replace(SPEC, answers=Timed(answers=lw.Transformer(width=8, heads=2), clock=BASE))
-    assert type(choose(whole(nested))).__name__ == "Plain"
+    assert type(choose_runner(whole(nested))).__name__ == "Plain"

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.sealed import digest
+from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.registry.loading import import_folder
@@ -25,7 +25,7 @@ from lengthwise.testing import laws_of_recipes
 from lengthwise.testing.laws import laws_of
 from lengthwise.testing.laws_of_recipes import watched_sizes_stay_near_training
 from lengthwise.training import cost as costs
-from lengthwise.training.cost import cost, operations, operations_by_id
+from lengthwise.training.cost import count_operations, measure_cost, operations_by_id
 from lengthwise.training.trainer import Trainer, rehearse
 
 RECIPES = catalog.recipes()
@@ -179,7 +179,7 @@ def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
 def test_sealed_scores_of_shipped_weights_are_theirs(name):
     """Whole or not at all: problems that nothing else used are beside no others, and name these weights."""
     sealed = {row.get("sealed") for row in Run.open(SHIPPED / name).rows("scores")}
-    assert sealed in ({None}, {digest(load(name).model.state_dict())})
+    assert sealed in ({None}, {weights_digest(load(name).model.state_dict())})
 
 
 def test_shipped_pairs_answer_long_sums():
@@ -201,7 +201,9 @@ def test_wrong_names_are_answered_with_right_ones():
 
 
 def test_cost_grows_with_the_model():
-    small, large = (cost(catalog.recipe("looped-parity", [f"model.width={w}", "steps=100"]), 1) for w in (16, 64))
+    small, large = (
+        measure_cost(catalog.recipe("looped-parity", [f"model.width={w}", "steps=100"]), 1) for w in (16, 64)
+    )
     assert small.parameters < large.parameters
     assert small.operations < large.operations
     assert large.minutes > 0
@@ -210,7 +212,7 @@ def test_cost_grows_with_the_model():
 def test_what_mastery_takes_is_foreseen_as_that_of_lengths_that_grow():
     recipe = catalog.recipe("looped-parity", ["model.width=16", "steps=100"])
     kinds = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
-    short, grown, long = (operations(replace(recipe, lengths=lengths)) for lengths in kinds)
+    short, grown, long = (count_operations(replace(recipe, lengths=lengths)) for lengths in kinds)
     assert 3 * short < grown < 0.7 * long
 
 
@@ -221,13 +223,13 @@ def test_operations_are_those_that_torch_counts(name):
     trainee.step = 1
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         trainee.advance()
-    assert operations(recipe, rows=2, moments=1) == counter.get_total_flops() > 0
+    assert count_operations(recipe, rows=2, n_steps=1) == counter.get_total_flops() > 0
 
 
 def test_operations_are_measured_once(runs, monkeypatch):
     recipe, measured = catalog.recipe("looped-parity"), []
     runs.mkdir()
-    monkeypatch.setattr(costs, "operations", lambda one: measured.append(one) or 2.0)
+    monkeypatch.setattr(costs, "count_operations", lambda one: measured.append(one) or 2.0)
     for seed in (0, 1):
         assert operations_by_id([replace(recipe, seed=seed, data_seed=seed)]) == {recipe.seedless_id: 2.0}
     assert len(measured) == 1
@@ -242,9 +244,9 @@ def test_cost_on_fewer_rows_is_that_of_all(loops):
     """Rows of one length, so that each costs the same."""
     changes = ["model.width=16", f"loops={loops}", "lengths=Uniform(top=4, bottom=4)", "batch=12", "hard=0"]
     recipe = catalog.recipe("looped-parity", changes)
-    whole = cost(recipe, 1)
+    whole = measure_cost(recipe, 1)
     for rows in (1, 3, 4, 12, 100):
-        part = cost(recipe, 1, rows=rows)
+        part = measure_cost(recipe, 1, rows=rows)
         assert part.operations == pytest.approx(whole.operations, rel=1e-12)
         assert (part.parameters, part.steps) == (whole.parameters, whole.steps)
 

@@ -129,16 +129,16 @@ def test_what_was_changed_is_not_compiled(change):
     with contextlib.ExitStack() as stack:
         change(model, stack)
         assert len(Compiled.declines(model)) > 10
-        assert type(cpu.choose(model, (Compiled, *cpu.RUNNERS))) is Plain
+        assert type(cpu.choose_runner(model, (Compiled, *cpu.RUNNERS))) is Plain
 
 
 def test_it_is_taken_only_where_it_is_asked_for():
     model, asked = RECIPE.build(), (Compiled, *cpu.RUNNERS)
     assert cpu.describe_choice(model) == "PackedTransformer" and cpu.describe_choice(model, asked) == "Compiled"
-    assert type(cpu.choose(model, asked)) is Compiled
+    assert type(cpu.choose_runner(model, asked)) is Compiled
     with lw.plain():
         assert cpu.why_not_compiled(model).startswith("faster runners") and cpu.describe_choice(model, asked)[:5]
-        assert type(cpu.choose(model, asked)) is Plain
+        assert type(cpu.choose_runner(model, asked)) is Plain
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_it_is_taken_only_where_it_is_asked_for():
 def test_what_would_not_equal_the_plain_runner_is_declined(spec, reason):
     model = spec.build(READS, WRITES, causal=True)
     assert reason in cpu.why_not_compiled(model)
-    assert type(cpu.choose(model, (Compiled, *cpu.RUNNERS))) in cpu.RUNNERS
+    assert type(cpu.choose_runner(model, (Compiled, *cpu.RUNNERS))) in cpu.RUNNERS
 
 
 # Training

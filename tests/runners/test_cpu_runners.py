@@ -24,7 +24,7 @@ from torch import nn
 import lengthwise
 import lengthwise as lw
 from lengthwise.evaluation import likelihood
-from lengthwise.evaluation.answers import answer
+from lengthwise.evaluation.answers import predict
 from lengthwise.models.transformer import InputInjection, Transformer
 from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.digit_position import Abacus, Coupling
@@ -78,7 +78,7 @@ def test_shipped_models_are_claimed(form):
     """Whoever breaks a claim makes everything slow, and nothing else would tell."""
     model = built(*form)
     assert len(claimed(model)) == 1
-    assert cpu.describe_choice(model) == type(cpu.choose(model)).__name__ != "Plain"
+    assert cpu.describe_choice(model) == type(cpu.choose_runner(model)).__name__ != "Plain"
 
 
 FEW_FORMS = [
@@ -104,7 +104,7 @@ def test_any_rows_are_read_in_their_order_as_plainly(ways, rows, spec, causal, s
     lengths, loops = zip(*rows, strict=True)
     model, inputs = built(spec, causal or not isinstance(spec, Transformer)), some(lengths, seed=seed)
     asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.4)
-    found = [runner.last(inputs, torch.tensor(loops), asked) for runner in (cpu.choose(model), Plain(model))]
+    found = [runner.last(inputs, torch.tensor(loops), asked) for runner in (cpu.choose_runner(model), Plain(model))]
     all_close(*(with_gradients(read, model) for read in found))
 
 
@@ -117,7 +117,7 @@ def test_frozen_and_shared_weights_are_as_in_the_plain_runner(ways):
         else:
             model.get_parameter(change).requires_grad = False
         found = []
-        for runner in (cpu.choose(model), Plain(model)):
+        for runner in (cpu.choose_runner(model), Plain(model)):
             model.zero_grad()
             runner.last(inputs, loops, inputs.padding_mask).square().sum().backward()
             found.append({name: part.grad for name, part in model.named_parameters()})
@@ -141,14 +141,14 @@ def test_the_switch_in_the_environment(monkeypatch):
 def test_the_switch_in_the_code():
     model = built(BASE, True)
     with lengthwise.plain():
-        assert type(cpu.choose(model)) is Plain
+        assert type(cpu.choose_runner(model)) is Plain
         with lengthwise.plain():
             assert cpu.describe_choice(model) == "Plain: faster runners are turned off"
-        assert type(cpu.choose(model)) is Plain
-    assert type(cpu.choose(model)) is not Plain
+        assert type(cpu.choose_runner(model)) is Plain
+    assert type(cpu.choose_runner(model)) is not Plain
     with contextlib.suppress(RuntimeError), lengthwise.plain():
         raise RuntimeError
-    assert type(cpu.choose(model)) is not Plain
+    assert type(cpu.choose_runner(model)) is not Plain
 
 
 # Declined
@@ -168,11 +168,11 @@ def test_what_was_changed_is_run_plainly(change):
     assert cpu.describe_choice(model) == "PackedTransformer"
     with contextlib.ExitStack() as stack:
         change(model, stack)
-        assert type(cpu.choose(model)) is Plain
+        assert type(cpu.choose_runner(model)) is Plain
         assert (
             cpu.describe_choice(model).startswith("Plain: ") and len(cpu.describe_choice(model)) > len("Plain: ") + 10
         )
-        assert torch.equal(loss_of(cpu.choose(model)), loss_of(Plain(model)))
+        assert torch.equal(loss_of(cpu.choose_runner(model)), loss_of(Plain(model)))
     stack.close()
 
 
@@ -247,7 +247,7 @@ def test_a_model_is_computed_as_it_stands_whatever_was_exchanged(spec, causal, m
     eager(monkeypatch)
     inputs, told = some([4, 7, 1], width=8), Counter()
     for other in changes_to(built(spec, causal)):
-        runner = cpu.choose(other)
+        runner = cpu.choose_runner(other)
         told[type(runner)] += 1
         if type(runner) is not Plain:
             try:
@@ -293,13 +293,13 @@ def test_hooks_fire_in_training_as_in_evaluation():
     model, fired = RECIPE.build(), Counter()
     for name, module in model.named_modules():
         module.register_forward_hook(lambda *_, name=name: fired.update([name]))
-    loss_of(cpu.choose(model))
+    loss_of(cpu.choose_runner(model))
     training, batch = (
         Counter(fired),
         RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows")), RECIPE.task),
     )
     fired.clear()
-    answer(model, RECIPE, batch, lw.Oracle())
+    predict(model, RECIPE, batch, lw.Oracle())
     assert training == fired
     assert fired["blocks.0"] == fired["blocks.0.mlp.widen"] == int(RECIPE.loops.planned(batch.rounds).max()) > 1
 
@@ -311,8 +311,8 @@ def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
         model = away(RECIPE.build())
         for block in model.blocks:
             block.__class__ = kind
-        trained.append(float(loss_of(cpu.choose(model)).detach()))
-        evaluated.append(likelihood.loss(model, RECIPE, problems))
+        trained.append(float(loss_of(cpu.choose_runner(model)).detach()))
+        evaluated.append(likelihood.validation_loss(model, RECIPE, problems))
     assert trained == pytest.approx(evaluated, rel=1e-9)
     assert abs(trained[0] - trained[1]) > 1e-3
 

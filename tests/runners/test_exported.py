@@ -11,7 +11,7 @@ from forms import away
 import lengthwise as lw
 from lengthwise.api.export import trace_model
 from lengthwise.cli import entry
-from lengthwise.runners.exported import NAMES, Exported, graph_inputs
+from lengthwise.runners.exported import INPUT_NAMES, Exported, graph_inputs
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import load
@@ -28,7 +28,7 @@ def rows(weights, size, count, more=0):
     sizes = torch.tensor([recipe.sizes(size)] * count)
     batch = recipe.layout.write(recipe.task.sample(sizes, lw.stream(size, "export")), recipe.task)
     inputs, loops = batch.inputs, recipe.loops.planned(batch.rounds) + more
-    return inputs, dict(zip(NAMES, graph_inputs(inputs, loops), strict=True))
+    return inputs, dict(zip(INPUT_NAMES, graph_inputs(inputs, loops), strict=True))
 
 
 def assert_equal(weights, run, *, within=None):
@@ -58,7 +58,7 @@ def test_onnx_equals_the_model(tmp_path):
     file = tmp_path / "pairs.onnx"
     done = forked("export", "looped-pairs", "--onnx", str(file), "--dtype", "float64", "--quiet", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["inputs"] == list(NAMES)
+    assert json.loads(done.stdout)["inputs"] == list(INPUT_NAMES)
     session, run = run_by_onnxruntime(file.read_bytes())
     weights = load("looped-pairs")
     weights.model.double()

@@ -36,9 +36,9 @@ def some(lengths, symbols=2):
 def both(model, inputs, loops, at=None, **given):
     """In one step, where that was done, and loop by loop; both as the plain runner does it."""
     runs, at, loops = [], inputs.padding_mask if at is None else at, torch.tensor(loops)
-    found, run = [], fused_loops.run
+    found, run = [], fused_loops.run_loops
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_loops, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
+        patch.setattr(fused_loops, "run_loops", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
         found.append(PackedTransformer(model).last(inputs, loops, at, **given))
         patch.setattr(transformer, "_run_fused", lambda *args: None)
         found.append(PackedTransformer(model).last(inputs, loops, at, **given))
@@ -80,8 +80,8 @@ def test_one_step_equals_many(rows, form, causal, padded, some_asked, seed):
 @pytest.mark.parametrize("symbols", [1, 2, 3])
 def test_rows_in_groups(symbols, loss_mask, monkeypatch):
     """Of many rows each group has its own width, and its own places that are one."""
-    monkeypatch.setattr(pattern, "ROWS", 3)
-    monkeypatch.setattr(pattern, "HEADS", 8)
+    monkeypatch.setattr(pattern, "MIN_ROWS", 3)
+    monkeypatch.setattr(pattern, "MIN_HEADS", 8)
     inputs = some([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
     last = torch.arange(12) == inputs.padding_mask.sum(1)[:, None] - 1
     assert both(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None)
@@ -128,7 +128,7 @@ def test_large_scores_are_the_librarys():
 )  # fmt: skip
 def test_other_models_run_loop_by_loop(changes, monkeypatch):
     runs, inputs = [], some([12, 3, 5])
-    monkeypatch.setattr(fused_loops, "run", lambda *args, **kwargs: runs.append(args))
+    monkeypatch.setattr(fused_loops, "run_loops", lambda *args, **kwargs: runs.append(args))
     PackedTransformer(build(**changes)).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
     assert not runs
 
@@ -136,7 +136,7 @@ def test_other_models_run_loop_by_loop(changes, monkeypatch):
 def test_loops_without_gradients_run_one_by_one(monkeypatch):
     inputs = some([12, 3, 5])
     assert not both(build(), inputs, [3, 2, 2], no_grad_loops=1)
-    monkeypatch.setattr(fused_loops, "run", None)
+    monkeypatch.setattr(fused_loops, "run_loops", None)
     with torch.no_grad():
         PackedTransformer(build()).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
 

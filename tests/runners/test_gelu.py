@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from lengthwise.runners.cpu import elementwise as gelu
 
 
-@pytest.mark.parametrize("count", [1, gelu.LEAST - 1, gelu.LEAST, gelu.MOST, gelu.MOST + 1])
+@pytest.mark.parametrize("count", [1, gelu.MIN_NUMBERS - 1, gelu.MIN_NUMBERS, gelu.MAX_NUMBERS, gelu.MAX_NUMBERS + 1])
 def test_gelu_equals_the_librarys(count):
     torch.manual_seed(0)
     x, weights = (torch.randn(count, dtype=torch.float64) * 4 for _ in range(2))
@@ -24,5 +24,8 @@ def test_gelu_equals_the_librarys(count):
 
 def test_it_goes_its_own_way_where_that_is_quicker():
     """Of few numbers, and of very many, by the library."""
-    graphs = [gelu.gelu(torch.randn(count, requires_grad=True)).grad_fn for count in (9, gelu.LEAST, gelu.MOST + 1)]
+    graphs = [
+        gelu.gelu(torch.randn(count, requires_grad=True)).grad_fn
+        for count in (9, gelu.MIN_NUMBERS, gelu.MAX_NUMBERS + 1)
+    ]
     assert [type(graph).__name__ for graph in graphs] == ["GeluBackward0", "_GELUBackward", "GeluBackward0"]

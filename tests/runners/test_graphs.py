@@ -28,7 +28,7 @@ from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import graphs
 from lengthwise.runners.graphs import Graphs, Recording
 from lengthwise.runners.plain import Plain
-from lengthwise.runners.short_attention import ON_CPU, max_product_width
+from lengthwise.runners.short_attention import CPU_WIDTH, max_product_width
 from lengthwise.training import loop
 from lengthwise.training.choice import Bf16
 from lengthwise.training.loop import Interrupted, prepare_steps, train
@@ -52,7 +52,7 @@ def gradients_by(runner, model, inputs, loops):
     for weight in model.parameters():
         weight.grad = None
     if isinstance(runner, Graphs):
-        runner.begin()
+        runner.begin_step()
     read = everything(runner, inputs, loops)
     weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
     ((read * weights).sum() + read.square().sum()).backward()
@@ -143,7 +143,7 @@ class Deciding(TransformerModel):
 def test_a_module_of_ones_own_is_tried(act, reason):
     runner = Graphs(Plain(SinglePass(Own(act)).train()))
     inputs, once = some(LENGTHS), torch.ones(len(LENGTHS), dtype=torch.long)
-    runner.begin()
+    runner.begin_step()
     if reason and "mat1" in reason:
         with pytest.raises(RuntimeError):
             runner.last(inputs, once, inputs.padding_mask)
@@ -177,7 +177,7 @@ def test_dropout_is_drawn_anew_in_each_step_and_as_the_seed_says():
     runner, read = Graphs(Plain(model)), []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)  # the first pass after it records, too
-        runner.begin()
+        runner.begin_step()
         read.append(runner.last(inputs, torch.tensor(LOOPS), inputs.padding_mask).detach())
     assert torch.equal(read[0], read[2]) and not torch.equal(read[0], read[1])
 
@@ -189,7 +189,7 @@ def test_bf16_descends_the_same_loss(name):
     recipe = small(name)
     model = recipe.build().train()
     graphs, (rows, loops) = Graphs(Bf16(Plain(model)), bf16=True), batch(recipe, 0)
-    graphs.begin()
+    graphs.begin_step()
     loss = recipe.objective(graphs, rows, loops, lw.stream(0, "objective"))
     loss.value.backward()
     found = torch.cat([one.grad.flatten() for one in model.parameters()])
@@ -200,7 +200,7 @@ def test_bf16_descends_the_same_loss(name):
     assert graphs.reason is None and loss.value != exact.value and found.dtype == torch.float32
     assert abs(loss.value - exact.value) < 0.02 * exact.value
     assert torch.cosine_similarity(found, near, 0) > 0.99
-    graphs.begin()
+    graphs.begin_step()
     many = torch.full((len(rows),), 4)
     graphs.last(rows.inputs, many, rows.loss_mask, no_grad_loops=2).square().sum().backward()
     assert all(one.grad is not None and one.grad.any() for one in model.parameters() if one.dim() > 1)
@@ -221,7 +221,7 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     found = []
     for one in (runner, plain):
         model.zero_grad()
-        runner.begin()
+        runner.begin_step()
         recipe.objective(one, rows, loops, lw.stream(0, "objective")).value.backward()
         found.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))
     assert runner.compiles and runner.reason is None
@@ -252,7 +252,7 @@ def test_what_is_not_recorded_is_said(monkeypatch):
     monkeypatch.setattr(Recording, "_run_passes", lambda self, times: 1 / 0)
     trainer, said = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True), []
     monkeypatch.setattr(Progress, "note", lambda self, text: said.append(text))
-    prepare_steps(trainer, Progress(quiet=True), note=True)
+    prepare_steps(trainer, Progress(quiet=True), explain=True)
     assert said == ["looped-parity: runs without CUDA graphs: its step cannot be recorded (division by zero)"]
     trainer.advance()
     assert trainer.runners.describe(1) == "PackedTransformer"
@@ -268,11 +268,11 @@ def test_memory_that_does_not_hold_a_step_is_freed(monkeypatch):
     def fill(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Recording, "fill", fill)
+    monkeypatch.setattr(Recording, "copy_batch", fill)
     trainer.advance()
     assert trainer.parts == 2 and not trainer.runners.graphs.recordings
 
 
 def test_attention_in_64_bits_is_not_timed():
     """No fused kernel computes it."""
-    assert max_product_width(torch.device("cuda"), torch.float64, 8) == ON_CPU
+    assert max_product_width(torch.device("cuda"), torch.float64, 8) == CPU_WIDTH

@@ -4,11 +4,11 @@ import pytest
 import torch
 from forms import EVERY, built, close, names, some
 
-from lengthwise.evaluation.answers import answers
+from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import After, Settled
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.movement import relative_movement
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import load
@@ -33,7 +33,7 @@ def moved(runner, inputs, at):
 def test_movement_is_the_formula_and_alike_in_every_runner(spec, causal):
     model, inputs = built(spec, causal).eval(), some(width=10)
     at = inputs.padding_mask
-    plainly, chosen = moved(Plain(model), inputs, at), moved(choose(model), inputs, at)
+    plainly, chosen = moved(Plain(model), inputs, at), moved(choose_runner(model), inputs, at)
     for (loop, row), (far, logits) in plainly.items():
         close(far, chosen[loop, row][0])
         close(logits, chosen[loop, row][1])
@@ -72,7 +72,7 @@ def test_settled_stops_where_the_state_that_answers_stands_still(name, size, per
     weights = load(name)
     recipe = weights.recipe
     batch = recipe.layout.write(evaluation_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
-    (found,) = answers(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
+    (found,) = predict_by_rules(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
     assert bool(found.stopped.all()) == settles and (found.loops <= 80).all()
     (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, most=80))
     assert (score.at_limit == 0) == settles and score.row()["at_limit"] == score.at_limit

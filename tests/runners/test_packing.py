@@ -40,7 +40,7 @@ def unpacked(packed):
 
 @given(LENGTHS)
 def test_unpacking_undoes_packing(lengths):
-    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
+    ragged, x = Ragged.from_mask(padding_mask(lengths)), rows(lengths)
     flat = ragged.pack(x)
     assert len(flat) == sum(lengths) == ragged.ends[-1]
     assert torch.equal(ragged.unpack(flat), x)
@@ -50,7 +50,7 @@ def test_unpacking_undoes_packing(lengths):
 def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
     start = data.draw(st.integers(0, len(lengths) - 1))
     chosen = slice(start, data.draw(st.integers(start + 1, len(lengths))))
-    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
+    ragged, x = Ragged.from_mask(padding_mask(lengths)), rows(lengths)
     taken = Packed(ragged.pack(x), ragged).take(chosen)
     assert torch.equal(unpacked(taken), x[chosen])
     assert torch.equal(unpacked(taken.take(slice(1))), x[chosen][:1])
@@ -58,7 +58,7 @@ def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
 
 @given(LENGTHS, st.integers(0, 99))
 def test_picked_places_come_in_the_padded_order(lengths, seed):
-    ragged, x, mask = Ragged.of(padding_mask(lengths)), rows(lengths), padding_mask(lengths)
+    ragged, x, mask = Ragged.from_mask(padding_mask(lengths)), rows(lengths), padding_mask(lengths)
     at = mask & (torch.rand(mask.shape, generator=lw.stream(seed, "at")) < 0.5)
     assert torch.equal(Packed(ragged.pack(x), ragged)[at], x[at])
 
@@ -95,7 +95,7 @@ def build(causal=True, **changes):
 def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
     """What is read after each loop, and its gradients, are those of padded rows; and so is what is read after the last,
     of rows that all end together."""
-    monkeypatch.setattr(pattern, "HEADS", 16)  # so that many rows are three groups
+    monkeypatch.setattr(pattern, "MIN_HEADS", 16)  # so that many rows are three groups
     model, inputs = build(causal, positions=positions), some(lengths)
     loops = torch.randint(1, 5, (len(lengths),), generator=lw.stream(0, "k"))
     read = [
@@ -115,15 +115,15 @@ def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
 def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
     mask, x = padding_mask(lengths), rows(lengths)
     at = mask & (torch.rand(mask.shape, generator=lw.stream(seed, "at")) < 0.5)
-    packing = Packing.of(mask)
-    assert torch.equal(packing.pack(x)[packing.find(at)], x[at])
+    packing = Packing.from_mask(mask)
+    assert torch.equal(packing.pack(x)[packing.find_positions(at)], x[at])
 
 
 @given(LENGTHS, st.integers(0, 99))
 def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
-    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
+    ragged, x = Ragged.from_mask(padding_mask(lengths)), rows(lengths)
     at = (torch.rand(int(padding_mask(lengths).sum()), generator=lw.stream(seed, "kept")) < 0.5).nonzero()[:, 0]
-    kept = Packed(ragged.pack(x), ragged).keep(at)
+    kept = Packed(ragged.pack(x), ragged).select(at)
     whole = torch.zeros(padding_mask(lengths).sum(), dtype=torch.bool).index_fill(0, at, True)
     assert torch.equal(unpacked(kept), x * ragged.unpack(whole.float())[..., None])
     assert torch.equal(unpacked(kept.take(slice(1))), unpacked(kept)[:1])
@@ -160,9 +160,9 @@ def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, mon
     monkeypatch.setattr(transformer, "MOST_NEEDED", 1.0)  # however few they are
     inputs, model = some([9, 4]), build(False, positions=positions)
     asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
-    course = transformer._PreparedBatch.of(model, inputs, torch.tensor([6, 6]))
+    course = transformer._PreparedBatch.build(model, inputs, torch.tensor([6, 6]))
     assert course.rows.tolist() == [0, 1]
-    states = transformer._run(model, course, 0, asked)
+    states = transformer._run_loops(model, course, 0, asked)
     assert [state.ragged.ends for _, _, state in states] == wanted
 
 
@@ -175,9 +175,9 @@ def test_a_training_step_equals_the_plain_one(name):
     recipe = replace(catalog.recipe(name), lengths=lw.Uniform(6), batch=12)
     model = recipe.build().double()
     batch, loops = data.batch(recipe, 3)
-    assert isinstance(cpu.choose(model), PackedTransformer)
+    assert isinstance(cpu.choose_runner(model), PackedTransformer)
     found = []
-    for runner in (cpu.choose(model), Plain(model)):
+    for runner in (cpu.choose_runner(model), Plain(model)):
         loss = recipe.objective(runner, batch, loops, lw.stream(0, "objective")).value
         found.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
     for ours, plain in zip(*found, strict=True):

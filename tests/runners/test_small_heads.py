@@ -65,7 +65,7 @@ def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, se
 def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, seed):
     torch.manual_seed(seed)
     padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ragged = Ragged.of(padding_mask)
+    ragged = Ragged.from_mask(padding_mask)
     projected = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
     angles = torch.randn(*padding_mask.shape, 2, dtype=torch.float64) if turned else None
@@ -108,7 +108,8 @@ def test_dropped_weights_give_the_gradient_of_what_they_gave():
 
 
 @pytest.mark.parametrize(("heads", "size", "positions", "used"), [
-    (64, 8, 20, True), (64, 8, small.FEWEST - 1, False), (1, 8, 20, False), (64, 2 * small.LARGEST, 20, False),
+    (64, 8, 20, True), (64, 8, small.MIN_POSITIONS - 1, False), (1, 8, 20, False),
+    (64, 2 * small.MAX_HEAD_WIDTH, 20, False),
 ])  # fmt: skip
 def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
     """And then attention is the same."""
@@ -119,7 +120,9 @@ def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
     monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
     projected = attention.project(x).unflatten(-1, (3, heads, -1)).flatten(0, 1)
     context = AttentionContext(mask, False)
-    found = attention.out(mix_values(attention, projected, PaddedGroups([(Ragged.of(mask), context)])).flatten(1))
+    found = attention.out(
+        mix_values(attention, projected, PaddedGroups([(Ragged.from_mask(mask), context)])).flatten(1)
+    )
     assert bool(seen) == used
     torch.testing.assert_close(attention(x, context).flatten(0, 1), found)
 

@@ -18,7 +18,7 @@ from lengthwise.runners.cpu.transformer import _PreparedBatch
 
 def ragged_of(lengths):
     padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return Ragged.of(padding_mask), padding_mask
+    return Ragged.from_mask(padding_mask), padding_mask
 
 
 @given(
@@ -35,7 +35,7 @@ def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
     bias = torch.randn(shape, generator=drawn, dtype=torch.float64).masked_fill(hidden, -torch.inf).requires_grad_()
     packed = torch.randn(len(ragged.at), 3, heads, 4, generator=drawn, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(len(ragged.at), heads, 4, generator=drawn, dtype=torch.float64)
-    lists = SparseKeys.of(bias, ragged)
+    lists = SparseKeys.from_bias(bias, ragged)
     assert lists is not None
     query, key, value = ragged.unpack(packed).permute(2, 0, 3, 1, 4)
     mask = bias.masked_fill(~padding_mask[:, None, None], -torch.inf)
@@ -54,7 +54,7 @@ def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
     ragged, padding_mask = ragged_of(lengths)
     bias = torch.randn(1, 2, padding_mask.shape[1], padding_mask.shape[1], generator=stream(seed, "bias"))
     packed = torch.randn(len(ragged.at), 3, 2, 4, generator=stream(seed, "packed"))
-    whole = SparseKeys.of(bias, ragged)
+    whole = SparseKeys.from_bias(bias, ragged)
     count = ragged.ends[-2]
     torch.testing.assert_close(
         sparse_keys.attend(packed[:count], whole.take(slice(len(lengths) - 1))),
@@ -63,18 +63,18 @@ def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
 
 
 def test_long_lists_are_none():
-    seen, near = sparse_keys.MOST_KEYS, torch.arange(12)
+    seen, near = sparse_keys.MAX_KEYS, torch.arange(12)
     far = (near - near[:, None]).abs() > 1
     for hidden, kept in ((far, True), (far & (near > 0), False), (far & (near[:, None] > 0), False)):
         bias = torch.zeros(1, 1, 12, 12).masked_fill(hidden, -torch.inf)
-        assert (SparseKeys.of(bias, ragged_of([12, 12])[0]) is not None) == kept
-    assert SparseKeys.of(torch.zeros(1, 1, seen, seen), ragged_of([seen])[0]) is not None
-    assert SparseKeys.of(torch.zeros(1, 1, seen + 1, seen + 1), ragged_of([seen + 1])[0]) is None
+        assert (SparseKeys.from_bias(bias, ragged_of([12, 12])[0]) is not None) == kept
+    assert SparseKeys.from_bias(torch.zeros(1, 1, seen, seen), ragged_of([seen])[0]) is not None
+    assert SparseKeys.from_bias(torch.zeros(1, 1, seen + 1, seen + 1), ragged_of([seen + 1])[0]) is None
 
 
 def test_addition_looks_up():
     recipe = catalog.recipe("looped-addition")
     batch, loops = data.batch(recipe, recipe.steps // 2)
-    assert isinstance(_PreparedBatch.of(recipe.build(), batch.inputs, loops).pattern, SparseKeys)
+    assert isinstance(_PreparedBatch.build(recipe.build(), batch.inputs, loops).pattern, SparseKeys)
     dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # weights are dropped among all
-    assert not isinstance(_PreparedBatch.of(dropping.build(), batch.inputs, loops).pattern, SparseKeys)
+    assert not isinstance(_PreparedBatch.build(dropping.build(), batch.inputs, loops).pattern, SparseKeys)

@@ -27,7 +27,7 @@ from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train
-from lengthwise.training.stacked import RecordedSteps, advance, train_stacked
+from lengthwise.training.stacked import RecordedSteps, advance_together, train_stacked
 from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -121,7 +121,7 @@ def same(recipe, steps, batch=None):
         for one in alone:
             one.advance()
             one.take_exam()
-        for one in advance(together):
+        for one in advance_together(together):
             one.take_exam()
     for one, other in zip(alone, together, strict=True):
         assert one.passed == other.passed and one.sums.keys() == other.sums.keys()
@@ -166,9 +166,9 @@ def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
     together = [on_meta(recipe) for recipe in seeds(small_form("looped-parity"), 2)]
     recorded = RecordedSteps(together)
     with Reads() as reads:
-        advance(together)
+        advance_together(together)
         for _ in range(3):
-            advance(together, recorded)
+            advance_together(together, recorded)
     assert not reads.found and recorded.graphs.recordings
 
 
@@ -206,7 +206,7 @@ def unbroken(tmp_path_factory):
 
 def stop_after(patch, *steps):
     """The process is told to stop after these of the steps that stacks take."""
-    step, taken = stacked.advance, itertools.count(1)
+    step, taken = stacked.advance_together, itertools.count(1)
 
     def stopping(trainees, recorded=None):
         found = step(trainees, recorded)
@@ -214,7 +214,7 @@ def stop_after(patch, *steps):
             os.kill(os.getpid(), signal.SIGTERM)
         return found
 
-    patch.setattr(stacked, "advance", stopping)
+    patch.setattr(stacked, "advance_together", stopping)
 
 
 def test_stopped_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
@@ -242,8 +242,8 @@ def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted, match="stopped at step 3"):
         train(recipes[0])
-    step, came = stacked.advance, itertools.count(1)
-    monkeypatch.setattr(stacked, "advance", lambda *given: (
+    step, came = stacked.advance_together, itertools.count(1)
+    monkeypatch.setattr(stacked, "advance_together", lambda *given: (
         step(*given), next(came) == 5 and os.kill(os.getpid(), signal.SIGTERM))[0])  # fmt: skip
     with pytest.raises(Interrupted, match="stopped at step 3; "):  # two rehearsed, and the one behind first
         train_stacked(recipes)
@@ -372,7 +372,7 @@ REFUSED = [
     (seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
     (seeds(replace(PLAIN, model=Counting()), 2), "changes its buffers"),
     (seeds(replace(PLAIN, objective=RunsItself(), model=Counting()), 2), "runs the model itself, which changes its bu"),
-    (seeds(replace(PLAIN, objective=Curious()), 2), "requests for logits depend on earlier logits"),
+    (seeds(replace(PLAIN, objective=Curious()), 2), "calls of its runner depend on earlier logits"),
     (seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
     ([PLAIN], "two or more different seeds"),
     ([PLAIN, PLAIN], "more different seeds"),
@@ -421,7 +421,7 @@ def test_seeds_that_train_together_share_the_processor(monkeypatch):
     one, four = (Trainer(ODD, torch.device("cpu"), stacked=count) for count in (1, 4))
     for trainee in (one, four):
         monkeypatch.setattr(trainee.clock, "read", lambda: {"wall_s": 8.0, "cpu_s": 12.0})
-    assert one.time() == {"wall_s": 8.0, "cpu_s": 12.0} and four.time() == {"wall_s": 8.0, "cpu_s": 3.0}
+    assert one.elapsed() == {"wall_s": 8.0, "cpu_s": 12.0} and four.elapsed() == {"wall_s": 8.0, "cpu_s": 3.0}
 
 
 def test_a_stack_is_one_process(runs, monkeypatch):

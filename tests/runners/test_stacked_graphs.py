@@ -28,7 +28,7 @@ from lengthwise.runners.stacked import Query, Replayer, compute_answers
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.run import Run
 from lengthwise.training import stacked
-from lengthwise.training.stacked import Member, RecordedSteps, Stack, advance, train_stacked
+from lengthwise.training.stacked import Member, RecordedSteps, Stack, advance_together, train_stacked
 from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -73,8 +73,8 @@ def gradients_by(models, answer, asked):
 
 
 def recorded(runner, asked):
-    runner.begin()
-    return runner.answer(asked)
+    runner.begin_step()
+    return runner.answer_queries(asked)
 
 
 @pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
@@ -109,7 +109,7 @@ def test_many_steps_give_the_same_weights(recipe):
     stacks = [[Trainer(one, CPU) for one in seeds(recipe, 3)] for _ in range(2)]
     steps = RecordedSteps(stacks[0])
     for _ in range(MANY):
-        for one in advance(stacks[0], steps) + advance(stacks[1]):
+        for one in advance_together(stacks[0], steps) + advance_together(stacks[1]):
             one.take_exam()
     assert steps.graphs.reason is None and steps.replayed.captured
     for one, other in zip(*stacks, strict=True):
@@ -160,8 +160,8 @@ def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch
     stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, objective=objective), 3)] for _ in range(2)]
     steps = RecordedSteps(stacks[0])
     for _ in range(2):
-        advance(stacks[0], steps)
-        advance(stacks[1])
+        advance_together(stacks[0], steps)
+        advance_together(stacks[1])
     assert sum(one is not None for one in recalled) == 2 * ahead
     for one, other in zip(*stacks, strict=True):
         for name, value in one.sums.items():
@@ -175,7 +175,7 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     whole = train_stacked(recipes)
     assert [run.about()["runner"] for run in whole] == ["StackedGraphs"] * 3
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "parts"))
-    step, taken = stacked.advance, itertools.count(1)
+    step, taken = stacked.advance_together, itertools.count(1)
 
     def stopping(trainers, *recorded):
         found = step(trainers, *recorded)
@@ -183,7 +183,7 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
             signal.raise_signal(signal.SIGTERM)
         return found
 
-    monkeypatch.setattr(stacked, "advance", stopping)
+    monkeypatch.setattr(stacked, "advance_together", stopping)
     with pytest.raises(lw.Interrupted, match="stopped at step 3"):
         train_stacked(recipes)
     model = Run.locate(recipes[0]).load_state()["model"]
@@ -200,14 +200,14 @@ def test_seeds_that_stay_go_on_when_one_leaves(monkeypatch):
     stack = Stack([Member(None, one) for one in stacks[0]], Progress(quiet=True), graphs=True)
     for step in range(9):
         if step == 3:
-            del stack.seeds[1], stacks[1][1]
+            del stack.members[1], stacks[1][1]
         if step == 6:
             for weight in stacks[0][0].model.parameters():
                 weight.data = weight.data.clone()
         stack.advance()
-        advance(stacks[1])
-    assert len(stack.recorded.trainers) == 2 and stack.recorded.replayed.captured
-    for one, other in zip(stack.seeds, stacks[1], strict=True):
+        advance_together(stacks[1])
+    assert len(stack.recording.trainers) == 2 and stack.recording.replayed.captured
+    for one, other in zip(stack.members, stacks[1], strict=True):
         for weight, exact in zip(one.trainer.model.parameters(), other.model.parameters(), strict=True):
             torch.testing.assert_close(weight, exact, rtol=0, atol=1e-5)
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli import console
-from lengthwise.evaluation.anatomy import GROUPS, _group_values, anatomy
+from lengthwise.evaluation.anatomy import GROUPS, _group_values, measure_anatomy
 from lengthwise.evaluation.answers import Predictions
-from lengthwise.evaluation.attack import prompts
-from lengthwise.evaluation.depth import depth
+from lengthwise.evaluation.attack import typed_prompts
+from lengthwise.evaluation.depth import measure_depth
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
 from lengthwise.experiment.loops import AnyLoops, Constant, PerRound
@@ -25,7 +25,7 @@ from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfiden
 from lengthwise.models.timed import Timed
 from lengthwise.objectives.halting import Halting
 from lengthwise.recipes import looped
-from lengthwise.recipes.looped import METHODS, SETTINGS, variation
+from lengthwise.recipes.looped import METHODS, SETTINGS, build_variation
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.publish import anatomy_rows
@@ -36,7 +36,7 @@ from lengthwise.runs.run import Run, load
 from lengthwise.studies import looped as study
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
-from lengthwise.training.cost import cost
+from lengthwise.training.cost import measure_cost
 from lengthwise.training.loop import train
 
 PLACES = [(scale, task) for scale, settings in SETTINGS.items() for task in settings]
@@ -59,7 +59,7 @@ TABLE = {
 
 
 def methods_of(task, scale):
-    return {method: variation(task, method, scale) for method in METHODS}
+    return {method: build_variation(task, method, scale) for method in METHODS}
 
 
 @every_place
@@ -78,7 +78,7 @@ def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
 
 @every_place
 def test_all_else_is_the_same_for_all_methods_of_a_task(scale, task):
-    own = variation(task, "ntp", scale)
+    own = build_variation(task, "ntp", scale)
     for recipe in methods_of(task, scale).values():
         model = replace(recipe.model, layers=own.model.layers, injection=own.model.injection)
         assert replace(recipe, name=own.name, layout=own.layout, loops=own.loops, model=model).id == own.id
@@ -110,7 +110,7 @@ AVERAGED = ("parity", "binary-sum")
 @pytest.mark.parametrize("task", PUBLISHED)
 def test_the_paper_s_figures(task):
     layers, heads, every, tops, tested, constant, rounds = PUBLISHED[task]
-    recipe = variation(task, "fop-loop-adaptive", "paper")
+    recipe = build_variation(task, "fop-loop-adaptive", "paper")
     model = recipe.model
     assert (model.layers, model.heads, model.width, model.mlp, model.dropout) == (layers, heads, 256, 4, 0)
     assert (model.positions, model.activation, model.injection, model.init_std) == ((lw.NoPE(),), "gelu", "add", 0.02)
@@ -142,7 +142,7 @@ def test_the_paper_s_figures(task):
 )
 def test_wrong_variations(words, message):
     with pytest.raises(lw.UsageError) as error:
-        variation(*words)
+        build_variation(*words)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
@@ -154,7 +154,7 @@ def test_wrong_variations(words, message):
 def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
     """And in how it is trained; not in the task, the layout, the loops it is meant to take, or how it is answered: but
     those that stop by themselves may take a few loops more, and are measured after the known number of loops beside."""
-    ours, published = study._find_recipe(task, "looped", "cpu"), variation(task, "fop-loop-adaptive")
+    ours, published = study._find_recipe(task, "looped", "cpu"), build_variation(task, "fop-loop-adaptive")
     assert ours.name == f"looped-{task}"
     assert catalog.recipe(ours.name) == ours
     slots = {"whole_tail": False, "level": False}  # after the answer
@@ -312,7 +312,7 @@ def small(monkeypatch):
     setting = looped._small(lw.Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
     monkeypatch.setitem(SETTINGS["cpu"], "parity", setting)
     monkeypatch.setitem(study.TESTED, "parity", 50)  # of 20: 5 of 2
-    return variation("parity", "fop-loop-adaptive")
+    return build_variation("parity", "fop-loop-adaptive")
 
 
 def contents(folder):
@@ -454,7 +454,7 @@ def half(tmp_path_factory):
 def test_depth_knows_the_own_rule_of_weights_that_stop_by_themselves(half, monkeypatch, own):
     weights = half["copy"].weights()
     weights = replace(weights, recipe=replace(weights.recipe, stopping=own))
-    row = depth(weights, 3, samples=40)
+    row = measure_depth(weights, 3, samples=40)
     problems = data.evaluation_problems(weights.recipe, (3,), 40, seed=0)
     monkeypatch.setattr("lengthwise.evaluation.scores.evaluation_problems", lambda *_, **__: problems)
     for kind, rule in {"own": own, "example": MaxConfidence(), "batch": MaxConfidence(per="batch")}.items():
@@ -469,7 +469,7 @@ def test_depth_knows_the_own_rule_of_weights_that_stop_by_themselves(half, monke
 def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, monkeypatch):
     """Those that `depth` draws are others than those of `evaluate`, which is handed them here."""
     weights, size, samples = half[name].weights(), 3, 40
-    row = depth(weights, size, samples=samples, seed=seed)
+    row = measure_depth(weights, size, samples=samples, seed=seed)
     problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
     monkeypatch.setattr("lengthwise.evaluation.scores.evaluation_problems", lambda *_, **__: problems)
 
@@ -494,7 +494,7 @@ def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, mon
 def test_depth_looks_as_far_as_the_recipe_s_own_rule(half):
     weights = half["parity"].weights()
     nearer = replace(weights, recipe=replace(weights.recipe, stopping=MaxConfidence(extra=2, per="batch")))
-    near, far = (depth(each, 3, samples=10) for each in (nearer, weights))
+    near, far = (measure_depth(each, 3, samples=10) for each in (nearer, weights))
     assert near["exact"] == far["exact"][:5]
     assert near["confidence"] == far["confidence"][:5]
 
@@ -507,14 +507,14 @@ class _Ones(lw.Parity):
 
 
 def test_depth_of_what_has_no_one_curve(half):
-    with pytest.raises(lw.UsageError, match=r"^next: its layout feeds in the right answer"):
-        depth(half["next"].weights(), 3)
+    with pytest.raises(lw.UsageError, match=r"^next: its inputs hold the right answer"):
+        measure_depth(half["next"].weights(), 3)
     weights = half["parity"].weights()
     uneven = replace(weights, recipe=replace(weights.recipe, task=_Ones()))
     with pytest.raises(lw.UsageError, match="take different numbers of loops, so there is no single curve"):
-        depth(uneven, 3)
+        measure_depth(uneven, 3)
     with pytest.raises(lw.UsageError, match="sizes start at 1"):
-        depth(weights, 0)
+        measure_depth(weights, 0)
 
 
 # How answers go wrong
@@ -525,7 +525,7 @@ def said_to(monkeypatch, weights, *answers):
     width = max(map(len, answers))
     symbols = torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers])
     predicted = Predictions(symbols, torch.zeros(len(answers)), torch.ones(len(answers), dtype=torch.long))
-    monkeypatch.setattr("lengthwise.evaluation.anatomy.answers", lambda *_: [predicted])
+    monkeypatch.setattr("lengthwise.evaluation.anatomy.predict_by_rules", lambda *_: [predicted])
     return weights
 
 
@@ -545,7 +545,7 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
         [0, 1, end],  # a wrong symbol, at the first place
         [1, 1, end],  # right
     ]
-    row = anatomy(said_to(monkeypatch, weights, *answers), 3, samples=6)
+    row = measure_anatomy(said_to(monkeypatch, weights, *answers), 3, samples=6)
     assert (row["exact"], row["ends"]) == (0.5, {"early": 1, "late": 1, "right": 1})
     assert row["first_wrong"] == {"1": 1, "2": 1, "3": 1}
     assert row["by"]["ones"] == [
@@ -558,10 +558,10 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
 def test_anatomy_of_a_model_that_reads_its_own_answer_is_of_what_it_says():
     """Fed the right answer, it may go on, or end, where it would not by itself."""
     weights = load("lstm-small")
-    row = anatomy(weights, 40, samples=40)
+    row = measure_anatomy(weights, 40, samples=40)
     problems = data.evaluation_problems(weights.recipe, (40,), 40, seed=0)
     solver = lw.Solver(weights)
-    said = [solver.solve(prompt) for prompt in prompts(weights.recipe.task, problems)]
+    said = [solver.solve(prompt) for prompt in typed_prompts(weights.recipe.task, problems)]
     wrong = [(len(one.text), len(one.right)) for one in said if not one.correct]
     ends = {
         "early": sum(length < right for length, right in wrong),
@@ -573,7 +573,7 @@ def test_anatomy_of_a_model_that_reads_its_own_answer_is_of_what_it_says():
 @pytest.mark.parametrize("name", ["parity", "copy", "next"])
 def test_anatomy_looks_at_the_problems_that_evaluate_scores(half, name):
     weights = half[name].weights()
-    row = anatomy(weights, 3, samples=200, seed=2)
+    row = measure_anatomy(weights, 3, samples=200, seed=2)
     score = next(evaluate(weights, [3], samples=200, seed=2))
     assert row["exact"] == pytest.approx(score.exact)
     assert sum(row["ends"].values()) == sum(row["first_wrong"].values()) == round(200 * (1 - score.exact))
@@ -595,7 +595,7 @@ def test_groups_are_few_and_of_like_number(values):
 
 def test_anatomy_of_nothing(half):
     with pytest.raises(lw.UsageError, match="samples must be 1 or more"):
-        anatomy(half["parity"].weights(), 3, samples=0)
+        measure_anatomy(half["parity"].weights(), 3, samples=0)
     with pytest.raises(lw.UsageError, match="there is nothing to draw"):
         anatomy_figure([], "none")
 
@@ -725,7 +725,7 @@ def test_a_report_on_loops_is_written(half, tmp_path):
     assert set(contents(tmp_path / "new")) == {f"{name}.json", f"{name}.png", f"{name}.pdf"}
     assert sorted(result["files"]) == sorted(str(path) for path in (tmp_path / "new").iterdir())
     rows = json.loads((tmp_path / "new" / f"{name}.json").read_text())
-    assert rows == [depth(run.weights(), size, samples=20) for size in (4, 8)]
+    assert rows == [measure_depth(run.weights(), size, samples=20) for size in (4, 8)]
     assert [(row["recipe"], row["size"], row["planned"]) for row in result["loops"]] == [
         ("tiny-parity", "4", 4),
         ("tiny-parity", "8", 8),
@@ -768,8 +768,10 @@ def test_a_report_on_loops_that_cannot_be_made(half, options, part, tmp_path):
 def test_the_paper_s_recipes_are_as_dear_as_their_depth():
     """Next to one block applied 20 times, 20 blocks applied once take the same operations, and 20 times the weights."""
     changes = {"batch": 2, "steps": 4, "watch": lw.Watch(), "lengths": lw.Uniform(4, 4)}
-    fixed, deep = (replace(variation("parity", method, "paper"), **changes) for method in ("fop-loop-fixed", "fop"))
-    one, twenty = (cost(replace(r, model=replace(r.model, width=64)), 1, rows=1) for r in (fixed, deep))
+    fixed, deep = (
+        replace(build_variation("parity", method, "paper"), **changes) for method in ("fop-loop-fixed", "fop")
+    )
+    one, twenty = (measure_cost(replace(r, model=replace(r.model, width=64)), 1, rows=1) for r in (fixed, deep))
     assert twenty.operations == pytest.approx(one.operations, rel=0.05)
     assert 15 < twenty.parameters / one.parameters < 20
 

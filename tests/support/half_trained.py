@@ -7,7 +7,7 @@ import torch
 
 import lengthwise as lw
 from lengthwise.experiment import data
-from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu import choose_runner
 
 MODEL = lw.Transformer(width=16, heads=2, positions=(lw.Learned(40),), init_std=0.2)
 PARITY = lw.Recipe(
@@ -27,7 +27,7 @@ def half_trained(recipe):
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for step in range(recipe.steps):
         batch, loops = data.batch(recipe, step)
-        recipe.objective(choose(model), batch, loops, lw.stream(0, "x")).value.backward()
+        recipe.objective(choose_runner(model), batch, loops, lw.stream(0, "x")).value.backward()
         optimizer.step()
         optimizer.zero_grad()
     return lw.Weights("half", recipe, model.double())

@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 import lengthwise as lw
-from lengthwise.evaluation.answers import answers, trace
-from lengthwise.evaluation.attack import prompts
+from lengthwise.evaluation.answers import predict_by_rules, trace_loops
+from lengthwise.evaluation.attack import typed_prompts
 from lengthwise.evaluation.generate import respond
 from lengthwise.experiment.data import sampler
 from lengthwise.rasp.language import Row
@@ -25,7 +25,7 @@ def typed(recipe, count, longest, seed=0):
     found = []
     for number in range(count):
         size = torch.tensor([list(recipe.sizes(1 + number * longest // count))])
-        found += prompts(recipe.task, sampler(recipe.task, kinds[number % len(kinds)])(size, draw))
+        found += typed_prompts(recipe.task, sampler(recipe.task, kinds[number % len(kinds)])(size, draw))
     return found
 
 
@@ -61,10 +61,10 @@ def _stops(model, recipe, batch):
         return {}
     found = {
         type(rule).__name__: [int(one.loops)]
-        for rule, one in zip(RULES, answers(model, recipe, batch, RULES), strict=True)
+        for rule, one in zip(RULES, predict_by_rules(model, recipe, batch, RULES), strict=True)
     }
     limit = lw.MaxConfidence().limit(recipe.loops.planned(batch.rounds))
-    sure = trace(model, batch, limit, recipe.layout.end(recipe.task)).confidence[:, 0]
+    sure = trace_loops(model, batch, limit, recipe.layout.end(recipe.task)).confidence[:, 0]
     return found | {"MaxConfidence": (1 + (sure > sure.max() - CLEAR).nonzero()[:, 0]).tolist()}
 
 

@@ -35,8 +35,8 @@ from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import encode
 from lengthwise.cli import entry
-from lengthwise.evaluation.anatomy import anatomy
-from lengthwise.evaluation.depth import depths
+from lengthwise.evaluation.anatomy import measure_anatomy
+from lengthwise.evaluation.depth import measure_depths
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.training.loop import Trainer, rehearse, train
 
@@ -101,8 +101,8 @@ def _runs(folder: Path) -> tuple[Path, Path, Path]:
     weights = done.weights()
     for score in lw.evaluate(weights, [1, 2], samples=4, families=True):
         done.append("scores", score.row() | {"seed": 0})
-    done.append("anatomy", anatomy(weights, 2, samples=4))
-    depths(done, [2], 4)
+    done.append("anatomy", measure_anatomy(weights, 2, samples=4))
+    measure_depths(done, [2], 4)
     begun = lw.Run.of(recipe, folder / "begun")
     trainee = Trainer(recipe, torch.device("cpu"))
     trainee.advance()

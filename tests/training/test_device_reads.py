@@ -18,7 +18,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError, to_device
 from lengthwise.evaluation import scores
-from lengthwise.evaluation.answers import answers
+from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.experiment.data import batch
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
@@ -42,7 +42,7 @@ def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
     rows, _ = batch(recipe, 0)
     for asked in [[lw.Oracle()]] + [[lw.MaxConfidence(1), lw.After(1)]] * (not recipe.layout.decodes):
         with Reads() as reads:
-            answers(trainee.model, recipe, rows, asked)
+            predict_by_rules(trainee.model, recipe, rows, asked)
         assert reads.found == {"copy": 1}
 
 
@@ -161,7 +161,7 @@ def test_a_run_names_its_arithmetic():
     run = train(recipe, matmul="bf16")
     assert run.about()["matmul"] == "bf16" and run.about()["runner"] == "Bf16"
     assert {weight.dtype for weight in run.model.state_dict().values()} == {torch.float32}
-    with pytest.raises(UsageError, match="tf32 is an arithmetic of CUDA devices"):
+    with pytest.raises(UsageError, match="tf32 needs a CUDA device"):
         train(replace(recipe, seed=1), matmul="tf32")
 
 

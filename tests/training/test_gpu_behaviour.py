@@ -49,12 +49,12 @@ def test_parts_draw_dropout_again_on_their_device(monkeypatch):
 def test_operations_are_counted_alike_whatever_computes_attention(kernel):
     weights, recipe = load("gpt-small"), replace(catalog.recipe("abacus-positions-nope"), batch=8)
     with sdpa_kernel(kernel):
-        found = verification.count_operations(weights, (20,)), cost.operations(recipe, 2, 1)
+        found = verification.count_operations(weights, (20,)), cost.count_operations(recipe, 2, 1)
     width, layers, positions = weights.recipe.model.width, weights.recipe.model.layers, 20
     linear = 2 * positions * sum(one.weight.numel() for one in weights.model.modules() if isinstance(one, nn.Linear))
     assert found[0] - linear >= 2 * 2 * layers * width * positions**2  # products of queries and keys, and of values
     with sdpa_kernel(SDPBackend.MATH):
-        assert found == (verification.count_operations(weights, (20,)), cost.operations(recipe, 2, 1))
+        assert found == (verification.count_operations(weights, (20,)), cost.count_operations(recipe, 2, 1))
 
 
 def settings():
@@ -84,10 +84,13 @@ def test_only_steps_are_taken_in_tf32():
 def test_a_step_is_taken_in_the_arithmetic_asked_for(monkeypatch):
     recipe, seen = small("looped-parity"), []
     trainee = Trainer(recipe, torch.device("cpu"), matmul="tf32")
-    steps = trainee.steps
-    monkeypatch.setattr(
-        trainee, "steps", lambda *asked: (seen.append(torch.get_float32_matmul_precision()), (yield from steps(*asked)))
-    )
+    steps = trainee.objective_losses
+
+    def noted(*asked):
+        seen.append(torch.get_float32_matmul_precision())
+        yield from steps(*asked)
+
+    monkeypatch.setattr(trainee, "objective_losses", noted)
     trainee.advance()
     assert seen == ["high"] and torch.get_float32_matmul_precision() == "highest"
 
@@ -144,9 +147,9 @@ def test_what_processes_share_is_on_the_cpu_and_without_the_best_weights():
     recipe = replace(small("looped-parity"), watch=catalog.recipe("looped-parity").watch, keep="best")
     first, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     first.advance()
-    first.watching.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}
-    state = checkpoint.share_checkpoint(first.state())
-    assert state["best"]["weights"] == {} and first.watching.best["weights"]
+    first.validator.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}
+    state = checkpoint.checkpoint_to_send(first.state())
+    assert state["best"]["weights"] == {} and first.validator.best["weights"]
     other.load_state(state)
     assert all(map(torch.equal, first.model.parameters(), other.model.parameters()))
 
@@ -176,7 +179,7 @@ def test_more_rows_at_a_time_where_no_cache_is_small(monkeypatch):
     list(scores.evaluate(weights, [4], samples=4))
     monkeypatch.setattr(scores, "device_of", lambda model: CUDA)
     list(scores.evaluate(weights, [4], samples=4))
-    assert seen == [scores.CACHED, scores.WIDER * scores.TOKENS]
+    assert seen == [scores.CACHE_POSITIONS, scores.GPU_FACTOR * scores.TOKENS]
 
 
 def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
@@ -189,8 +192,8 @@ def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
     monkeypatch.setattr(Run, "weights", weights)
     run = Run.locate(small("looped-parity"))
     for measure in (
-        lambda: sealed.seal(run, [4], samples=2, structured=2, device=CUDA),
-        lambda: depth.depths(run, [4], 2, device=CUDA),
+        lambda: sealed.measure_sealed(run, [4], samples=2, family_samples=2, device=CUDA),
+        lambda: depth.measure_depths(run, [4], 2, device=CUDA),
     ):
         with pytest.raises(InterruptedError):
             measure()

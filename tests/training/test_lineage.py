@@ -118,7 +118,7 @@ def test_weights_alone_go_on_on_another_task_at_another_rate():
     assert lw.Recipe.read(recipe.json()) == recipe
     started = trainer.Trainer(recipe, torch.device("cpu"))
     assert started.step == 7
-    started.restore(Run.of(recipe))
+    started.restore_checkpoint(Run.of(recipe))
     assert same(started.model, parent.model)
     on = train(recipe, device="cpu")
     assert on.rows("metrics")[0]["step"] == 10 and on.about()["steps"] == 12 and not same(on.model, parent.model)
@@ -127,7 +127,7 @@ def test_weights_alone_go_on_on_another_task_at_another_rate():
 def test_the_schedule_begins_anew():
     recipe = continue_from(train(BASE, device="cpu").folder, BASE.change(["steps=17", "schedule.shape=linear"]))
     trainee = trainer.Trainer(recipe, torch.device("cpu"))
-    trainee.restore(Run.of(recipe))
+    trainee.restore_checkpoint(Run.of(recipe))
     trainee.advance()
     assert trainee.optimizer.param_groups[0]["lr"] == recipe.optimizer.rate
     while not trainee.is_over:
@@ -200,7 +200,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch():
     first, second = (trainer.Trainer(one, torch.device("cpu")) for one in (plain, replace(plain, accumulate=3)))
     batch = data.batch(plain, 0)
     for one in (first, second):
-        next(one.losses(*batch))
+        next(one.compute_losses(*batch))
     assert second.parts == 3 and plain.id != replace(plain, accumulate=3).id
     for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-7)

@@ -69,7 +69,7 @@ def test_the_runners_for_a_cpu_run_in_parts(name):
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     parted.parts = 2
     for trainee in (whole, parted):
-        next(trainee.losses(*trainee.batch(0)))
+        next(trainee.compute_losses(*trainee.draw_batch(0)))
     for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
         if one.grad is not None or other.grad is not None:
             torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)
@@ -87,7 +87,7 @@ def test_in_parts_is_the_same(name, monkeypatch):
     for _ in range(steps):
         whole.advance()
         with monkeypatch.context() as patch:
-            patch.setattr(cpu, "choose", lambda model, kinds: Little(model))
+            patch.setattr(cpu, "choose_runner", lambda model, kinds: Little(model))
             parted.advance()
     assert (whole.parts, parted.parts) == (1, 2 if recipe.batch == 3 else 4)
     for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
@@ -111,7 +111,7 @@ def test_parts_keep_less():
 def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
     """After a stop too: so its weights are those of a run that nobody stopped, to the bit."""
     recipe = replace(PLAIN, steps=4)
-    monkeypatch.setattr(cpu, "choose", lambda model, kinds: Little(model))
+    monkeypatch.setattr(cpu, "choose_runner", lambda model, kinds: Little(model))
     whole, _ = train(recipe, runs / "whole"), capsys.readouterr()
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
@@ -130,11 +130,11 @@ EXHAUSTED = [exhaust_memory, raise_cuda, raise_python]
 @pytest.mark.parametrize("exhausted", EXHAUSTED)
 def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
     trainee = Trainer(PLAIN, CPU)
-    monkeypatch.setattr(Trainer, "steps", exhausted)
+    monkeypatch.setattr(Trainer, "objective_losses", exhausted)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: reduce batch"):
         trainee.advance()
     together = stacked.Stack([SimpleNamespace(trainer=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())
-    monkeypatch.setattr(stacked, "advance", exhausted)
+    monkeypatch.setattr(stacked, "advance_together", exhausted)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: stack fewer, or omit"):
         together.advance()
 
@@ -154,7 +154,7 @@ def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
 )
 def test_a_verb_that_runs_out_of_memory_says_what_to_reduce(words, reduce, monkeypatch, capsys, runs):
     for module, exhausted in zip(("answers", "scores", "attack"), EXHAUSTED, strict=True):
-        monkeypatch.setattr(f"lengthwise.evaluation.{module}.answers", exhausted)
+        monkeypatch.setattr(f"lengthwise.evaluation.{module}.predict_by_rules", exhausted)
     assert entry._run(entry.parse(words.split())) == 2
     kept = "; the same command continues from here" if words.startswith("train") else ""
     assert capsys.readouterr().err == f"lengthwise: out of memory: reduce {reduce}{kept}\n"
@@ -164,7 +164,7 @@ def test_another_runtime_error_is_no_lack_of_memory(monkeypatch):
     def fail(*_):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr("lengthwise.evaluation.scores.answers", fail)
+    monkeypatch.setattr("lengthwise.evaluation.scores.predict_by_rules", fail)
     with pytest.raises(RuntimeError, match="mat1"):
         entry._run(entry.parse(["evaluate", "looped-parity", "--lengths", "4", "--samples", "2"]))
 

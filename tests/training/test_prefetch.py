@@ -69,7 +69,7 @@ def test_weights_of_shipped_recipes_are_the_same(name):
     both = []
     for always in (False, True):
         trainee = Trainer(replace(small(name), steps=3), CPU)
-        with prefetch_batches([trainee], always=always):
+        with prefetch_batches([trainee], on_any_device=always):
             for _ in range(3):
                 trainee.advance()
         both.append(trainee.model.state_dict())
@@ -100,10 +100,10 @@ def test_stopped_and_resumed_equals_unbroken_to_the_bit(recipe, monkeypatch, dra
 def test_a_batch_from_before_an_exam_is_never_used(drawn):
     recipe = replace(PLAIN, lengths=Mastery(9, every=1), batch=30)
     trainee = Trainer(recipe, CPU)
-    with prefetch_batches([trainee], always=True):
+    with prefetch_batches([trainee], on_any_device=True):
         for step, passed in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2)]:
             trainee.passed = passed
-            assert int(trainee.batch(step)[0].sizes.max()) == recipe.lengths.maximum(passed)
+            assert int(trainee.draw_batch(step)[0].sizes.max()) == recipe.lengths.maximum(passed)
     assert {(step, passed) for step, passed, _ in drawn} >= {(2, 0), (2, 1), (3, 1), (3, 2)}
 
 

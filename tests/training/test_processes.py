@@ -126,7 +126,7 @@ def test_their_number_may_change_on_the_way():
 
 def test_each_process_draws_a_dropout_of_its_own():
     recipe = replace(ODD, model=replace(ODD.model, dropout=0.5), steps=1)
-    assert Processes(0, 2).address == () != Processes(1, 2).address != Processes(2, 3).address
+    assert Processes(0, 2).rng_address == () != Processes(1, 2).rng_address != Processes(2, 3).rng_address
     one, two = trained(recipe, 2, 1)
     same(one, two)
 

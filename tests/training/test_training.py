@@ -28,9 +28,9 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import rng
 from lengthwise.evaluation import likelihood, scores
-from lengthwise.evaluation.answers import answer
+from lengthwise.evaluation.answers import predict
 from lengthwise.experiment import data
-from lengthwise.runners.cpu import choose, plain
+from lengthwise.runners.cpu import choose_runner, plain
 from lengthwise.runs import folder as folders
 from lengthwise.runs.run import Run, load
 from lengthwise.training import loop as training
@@ -115,7 +115,7 @@ def plain_training(recipe):
     for step in range(recipe.steps):
         batch, loops = data.batch(recipe, step)
         torch.manual_seed(rng.derive_seed(recipe.seed, "dropout", step))
-        loss = recipe.objective(choose(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value
+        loss = recipe.objective(choose_runner(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
@@ -193,13 +193,17 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     run = train(replace(RICH, keep="last", watch=watch))
     *_, row = run.rows("metrics")
     held_out = data.validation_problems(run.recipe, watch.validation)
-    assert row["validation_loss"] == pytest.approx(likelihood.loss(run.model, run.recipe, held_out), rel=1e-5)
+    assert row["validation_loss"] == pytest.approx(
+        likelihood.validation_loss(run.model, run.recipe, held_out), rel=1e-5
+    )
     raw = run.recipe.build()
     raw.load_state_dict(plain_training(run.recipe)[0])
-    assert row["validation_loss"] != pytest.approx(likelihood.loss(raw.eval(), run.recipe, held_out), rel=1e-3)
+    assert row["validation_loss"] != pytest.approx(
+        likelihood.validation_loss(raw.eval(), run.recipe, held_out), rel=1e-3
+    )
     assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
     batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
-    loops = answer(run.model, run.recipe, batch, run.recipe.stopping).loops
+    loops = predict(run.model, run.recipe, batch, run.recipe.stopping).loops
     assert row["perplexity"]["12+21"] == pytest.approx(
         float(likelihood.perplexity(run.model, batch, loops, None)), rel=1e-5
     )
@@ -552,7 +556,7 @@ def test_settings_come_from_the_recipe_and_not_from_the_checkpoint():
     state["optimizer"]["param_groups"][0] |= {"betas": "x", "maximize": True, "params": "foreign"}
     run.save_state(state)
     resumed = training.Trainer(HALF, torch.device("cpu"))
-    resumed.restore(run)
+    resumed.restore_checkpoint(run)
     assert resumed.optimizer.state_dict()["param_groups"] == trainee.optimizer.state_dict()["param_groups"]
 
 

@@ -43,7 +43,7 @@ def test_a_recording_is_what_the_model_does(weights, prompt):
     weights = weights()
     found, solved = recording.record_problem(weights, prompt), lw.Solver(weights).solve(prompt)
     batch = weights.recipe.layout.write(weights.recipe.task.parse(prompt), weights.recipe.task)
-    assert len(found["loops"]) == found["stop"] + recording.AFTER and found["stop"] == solved.loops
+    assert len(found["loops"]) == found["stop"] + recording.LOOPS_AFTER_STOP and found["stop"] == solved.loops
     for loop in (1, 2, found["stop"], len(found["loops"])):
         logits = Plain(weights.model).last(batch.inputs, torch.tensor([loop]), batch.answer_slots)
         probability, said = logits.softmax(-1).max(-1)

@@ -18,7 +18,7 @@ from conftest import LONG, command
 from lengthwise.api import catalog
 from lengthwise.base.fields import encode
 from lengthwise.base.types import Trace, UsageError
-from lengthwise.evaluation.sealed import digest
+from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
 from lengthwise.rasp.program import execute, graph
 from lengthwise.rasp.programs import PUBLISHED, program
@@ -294,7 +294,9 @@ def test_known_failures_are_those_of_the_shipped_weights():
     from lengthwise import load as solver
 
     for name, known in json.loads(viewer.FAILURES.read_text()).items():
-        assert known["weights"] == digest(load(name).model.state_dict()), "search again: these are other weights"
+        assert known["weights"] == weights_digest(load(name).model.state_dict()), (
+            "search again: these are other weights"
+        )
         for prompt in known["prompts"] if LONG else []:
             assert not solver(name).solve(prompt).correct, (name, prompt)
 

@@ -1,8 +1,8 @@
-"""Faster runners, and the only code that chooses between them and the plain runner.
+"""Faster runners, and the choice between them and the plain runner.
 
-Each runner claims exactly the models whose every part it knows: known types, no hooks, no overridden methods, float32
-or float64 (see ``claims``). Any other model runs plainly. Values and gradients equal the plain runner's up to rounding.
-``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
+Each runner claims exactly the models whose every part it implements: known types, no hooks, no overridden methods,
+float32 or float64 (see ``claims``). All other models run plainly. Values and gradients equal the plain runner's up to
+rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
 
 ``RUNNERS`` are for a CPU; ``Compiled`` is for any device, on request. In hand-written backward passes, ``to_x`` is the
 gradient of the loss with respect to ``x``.
@@ -27,14 +27,14 @@ from lengthwise.runners.plain import Plain
 
 RunnerType = type[Claiming]
 RUNNERS: tuple[RunnerType, ...] = (PackedTransformer, Twice, Wave, PackedLSTM)
-# One value per thread: a thread on the plain runner must not change the last bits of another's results.
+# One value per thread: a thread on the plain runner must not change the last bits of another thread's results.
 _OFF = ContextVar("off", default=os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0"))
 
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Use the plain runner for every model that this thread runs in a ``with`` block. Like ``torch.no_grad``, it does
-    not extend to threads started in it."""
+    """Use the plain runner for every model that this thread runs in a ``with`` block. Threads started in the block are
+    not affected, as with ``torch.no_grad``."""
     before = _OFF.set(True)
     try:
         yield
@@ -42,13 +42,13 @@ def plain() -> Iterator[None]:
         _OFF.reset(before)
 
 
-def only_plain() -> bool:
+def is_plain_only() -> bool:
     """Return whether all runners but the plain one are turned off."""
     return _OFF.get()
 
 
-def choose(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
-    """Return the runner for a model in its present state, the first of these kinds that claims it. Call it again after
+def choose_runner(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
+    """Return the runner for a model: the first of ``kinds`` that claims it in its present state. Call this again after
     setting hooks."""
     return next((kind(model) for kind in kinds if not _OFF.get() and kind.declines(model) is None), Plain(model))
 
@@ -57,9 +57,9 @@ def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     """Return the name of the chosen runner; for the plain runner, also the reason why no faster one was chosen."""
     if _OFF.get():
         return "Plain: faster runners are turned off"
-    if type(chosen := choose(model, kinds)) is not Plain:
+    if type(chosen := choose_runner(model, kinds)) is not Plain:
         return type(chosen).__name__
-    reasons = (kind.declines(model) for kind in kinds if kind.is_for(model))
+    reasons = (kind.declines(model) for kind in kinds if kind.handles_type(model))
     return f"Plain: {next(reasons, 'no faster runner supports this model')}"
 
 
@@ -69,5 +69,5 @@ def why_not_compiled(model: Model) -> str | None:
 
 
 def choose_reader(model: Model, inputs: Inputs) -> Reader | None:
-    """Return a reader that decodes with a key–value cache; None if there is none for this model."""
+    """Return a reader that decodes with a cache; None if there is none for this model."""
     return None if _OFF.get() else build_reader(model, inputs)

@@ -1,8 +1,8 @@
 """The LSTM cell (``nn.lstm.Cell``) with a hand-written backward pass, used by the runners of the LSTM and of ReTran.
 
-Input, short state and a 1 for the bias are concatenated, so that one matrix product computes all gates; rows are the
-last axis, so that each gate is contiguous; only the gates after their nonlinearities are saved. The formulas are those
-of ``Cell``, so results are equal up to rounding.
+Input, short state and a 1 for the bias are concatenated, so that one matrix product computes all gates. Rows are the
+last axis, so that each gate is contiguous. Only the gates after their nonlinearities are saved. Results equal those of
+``Cell`` up to rounding.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from torch.nn import functional as F
 from lengthwise.nn.lstm import Cell
 
 
-def gate_matrix(cell: Cell, extra_bias: Float[Tensor, " gates"] | float = 0.0) -> Float[Tensor, "gates i"]:
+def build_gate_matrix(cell: Cell, extra_bias: Float[Tensor, " gates"] | float = 0.0) -> Float[Tensor, "gates i"]:
     """Return the matrix that maps (input, short state, 1) to the gates; ``extra_bias`` is added to the bias."""
     return torch.cat([cell.input.weight, cell.recurrent.weight, (cell.input.bias + extra_bias)[:, None]], 1)
 
 
 def step_cells(
-    seen: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long: Float[Tensor, "*l h r"]
+    inputs: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long: Float[Tensor, "*l h r"]
 ) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
-    """Compute one step of a cell, or of l cells at once: e and the new long state of ``Cell``, rows last.
+    """Return e and the new long state of ``Cell``, rows last, after one step of a cell, or of l cells at once.
 
-    ``seen`` is (input, short state, 1), ``weight`` as from ``gate_matrix``, ``long`` the previous long state.
+    ``inputs`` is (input, short state, 1), ``weight`` a gate matrix, ``long`` the previous long state.
     """
-    return _CellStep.apply(seen, weight, long)
+    return _CellStep.apply(inputs, weight, long)
 
 
 class _CellStep(torch.autograd.Function):
     """One step of a cell; saves the gates after their nonlinearities."""
 
     @staticmethod
-    def forward(ctx: Any, seen: Tensor, weight: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
-        gates = weight @ seen.mT
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
+        gates = weight @ inputs.mT
         i, f, o, new = _apply_nonlinearities(gates)
         after = torch.addcmul(f * long, i, new)
-        ctx.save_for_backward(seen, weight, gates, long, after)
+        ctx.save_for_backward(inputs, weight, gates, long, after)
         return o * after, after
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_emitted: Tensor, to_after: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        seen, weight, gates, long, after = ctx.saved_tensors
+        inputs, weight, gates, long, after = ctx.saved_tensors
         to_gates = torch.empty_like(gates)
         to_long = _backward_through_gates(gates, long, after, to_emitted, to_after, to_gates)
-        return to_gates.mT @ weight, to_gates @ seen, to_long
+        return to_gates.mT @ weight, to_gates @ inputs, to_long
 
 
 def run_cell(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
     """Return the outputs of a cell at all positions of rows ordered as in ``Packing``: position by position, with
     ``counts[t]`` rows at position t."""
     # The short state is computed without its bias, which is added once, to the bias of the gates that read it.
-    gates = gate_matrix(cell, cell.recurrent(cell.short.bias))
+    gates = build_gate_matrix(cell, cell.recurrent(cell.short.bias))
     out = torch.cat([cell.out.weight, cell.short.weight])
     outputs = _CellAlongRows.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, counts)
     return outputs + cell.out.bias[:, None]
@@ -95,7 +95,7 @@ class _CellAlongRows(torch.autograd.Function):
         into, out = ctx.saved_tensors
         width, into, out_t, into_t = len(to_outputs), into[:, :-1], out.T, into[:, :-1].T
         to_into, to_bias, to_out, to_x = torch.zeros_like(into), into.new_zeros(len(into)), torch.zeros_like(out), []
-        # Gradients that come from the next position, which fewer rows reach.
+        # Gradients from the next position, which fewer rows reach.
         to_short, to_long = to_outputs.new_empty(len(out) - width, 0), to_outputs.new_empty(out.shape[1], 0)
         parts = to_outputs.split([len(step[0][0]) for step in ctx.steps], 1)
         for to_output, (seen, gate, before, after, e) in zip(reversed(parts), reversed(ctx.steps), strict=True):
@@ -107,7 +107,7 @@ class _CellAlongRows(torch.autograd.Function):
             to_e, to_gate = out_t @ to_both, torch.empty_like(gate)
             to_long = _backward_through_gates(gate, before, after, to_e, to_long, to_gate)
             to_into.addmm_(to_gate, seen[:-1].T)
-            to_bias += to_gate.sum(1)  # a third cheaper than one more column in the product
+            to_bias += to_gate.sum(1)  # takes a third less time than one more column in the product
             to_read, to_short = (into_t @ to_gate).split([width, len(to_short)])
             to_x.append(to_read)
         to_into = torch.cat([to_into, to_bias[:, None]], 1)
@@ -115,8 +115,7 @@ class _CellAlongRows(torch.autograd.Function):
 
 
 def _allocate_per_position(like: Tensor, counts: list[int], size: int) -> list[Float[Tensor, "size rows"]]:
-    """Return uninitialised tensors for ``size`` numbers of each row, one tensor per position, in one block of
-    memory."""
+    """Return an uninitialised tensor "size rows" per position, all in one block of memory."""
     flat = like.new_empty(size * sum(counts))
     return [part.view(size, -1) for part in flat.split([size * count for count in counts])]
 
@@ -131,20 +130,20 @@ def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
 
 
 def _backward_through_gates(
-    gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
+    gates: Tensor, long_before: Tensor, long_after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
 ) -> Tensor:
     """Compute the backward pass through the gates of one step.
 
     Writes the gradient of the gates before their nonlinearities to ``out`` and returns the gradient of the previous
-    long state. Takes the gates after their nonlinearities, the long state ``before`` and ``after`` the step, the
-    gradient of e, and the gradient of the long state ``after`` from later steps.
+    long state. Takes the gates after their nonlinearities, the long state ``long_before`` and ``long_after`` the step,
+    the gradient of e, and the gradient of the long state ``long_after`` from later steps.
     """
     i, f, o, new = gates.chunk(4, -2)
     to_i, to_f, to_o, to_new = out.chunk(4, -2)
     to_after = torch.addcmul(to_after, to_emitted, o)
     torch.mul(to_after, new, out=to_i)
-    torch.mul(to_after, before, out=to_f)
-    torch.mul(to_emitted, after, out=to_o)
+    torch.mul(to_after, long_before, out=to_f)
+    torch.mul(to_emitted, long_after, out=to_o)
     torch.mul(to_after, i, out=to_new)
     sigmoids, to_sigmoids = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
     torch.ops.aten.sigmoid_backward.grad_input(to_sigmoids, sigmoids, grad_input=to_sigmoids)

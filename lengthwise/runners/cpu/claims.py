@@ -1,4 +1,4 @@
-"""The test whether a faster runner may claim a model: its formulas must be those of the model's modules.
+"""The check that a faster runner may run a model: its formulas must be those of the model's modules.
 
 Every module must have a known type, parts of known types, and an unpatched ``forward``, without hooks, parametrisations
 or methods set on the instance; parameters must be float32 or float64 on the runner's device; autocast must be off.
@@ -22,26 +22,26 @@ from lengthwise.registry.loading import import_folder
 from lengthwise.runners import Logits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import Plain
 
-# The methods of encodings that the package calls; of other modules it calls ``forward`` and their classes' methods.
+# The methods of encodings that the package calls. Of other modules it calls ``forward`` and their classes' methods.
 ENCODING = {"vectors", "angles", "keys", "attention_bias", "blank"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 DTYPES = (torch.float32, torch.float64)
 COMMON = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
-Slots = Mapping[str, tuple[type, ...] | list[type]]  # the allowed types of a module's parts, or list parts
+Slots = Mapping[str, tuple[type, ...] | list[type]]  # the types allowed for each part (a list: for its entries)
 Known = dict[type, Slots]
 
 
 class Claiming(Runner):
-    """A runner for models of one type, made of known parts."""
+    """A runner that claims models of one type, made of known parts."""
 
-    kind: ClassVar[type[Model]]  # the type of its models
-    parts: ClassVar[Known]  # the parts that they may have
+    kind: ClassVar[type[Model]]  # the type of model that it runs
+    parts: ClassVar[Known]  # the module types that the model may contain
     devices: ClassVar[Sequence[str]] = ("cpu",)
 
     @classmethod
-    def is_for(cls, model: Model) -> bool:
+    def handles_type(cls, model: Model) -> bool:
         """Return whether this runner is for models of this type."""
         return isinstance(model, cls.kind)
 
@@ -54,20 +54,20 @@ class Claiming(Runner):
         return Plain(self.model).carry(inputs, loops, at, state)
 
 
-_WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes before anyone could patch them
+_WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes, recorded before they can be patched
 
 
 def register_types(kinds: Known) -> Known:
-    """Return these module types and common ones, and record their methods, so that a later patch of a class is
-    noticed."""
-    found: Known = {kind: {} for kind in COMMON} | kinds
-    for kind in found:
-        _record_methods(kind)
+    """Return these module types and the common ones, and record their methods, so that later patches of a class are
+    detected."""
+    found: Known = {module_type: {} for module_type in COMMON} | kinds
+    for module_type in found:
+        _record_methods(module_type)
     return found
 
 
-def _record_methods(kind: type) -> None:
-    for one in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+def _record_methods(module_type: type) -> None:
+    for one in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
         _WRITTEN.setdefault(one, {name: part for name, part in vars(one).items() if inspect.isroutine(part)})
 
 
@@ -84,7 +84,7 @@ def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu"
             name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
         kinds[type(module)] = None
-    for one in dict.fromkeys(base for kind in kinds for base in _defining_classes(kind)):
+    for one in dict.fromkeys(base for module_type in kinds for base in _defining_classes(module_type)):
         own = vars(one)
         for name, method in _WRITTEN[one].items():
             if own.get(name) is not method:
@@ -93,14 +93,14 @@ def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu"
 
 
 def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
-    """Return how a module itself, apart from its parts, differs from the formulas; None if it does not."""
-    own, kind = vars(module), type(module)
-    if kind in parts:
-        methods, slots = _WRITTEN[kind], parts[kind]
-    elif _is_shipped_encoding(kind):
+    """Describe how a module itself, apart from its parts, differs from what runners implement; None if it does not."""
+    own, module_type = vars(module), type(module)
+    if module_type in parts:
+        methods, slots = _WRITTEN[module_type], parts[module_type]
+    elif _is_shipped_encoding(module_type):
         methods, slots = ENCODING, {}
     else:
-        return f"is of an unknown type, {kind.__name__}"
+        return f"is of an unknown type, {module_type.__name__}"
     if (reason := next(filter(None, (_find_foreign_part(own, *slot) for slot in slots.items())), None)) is not None:
         return reason
     if isinstance(module, nn.GELU) and module.approximate != "tanh":
@@ -115,11 +115,11 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
     return None
 
 
-def _find_foreign_part(own: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
+def _find_foreign_part(attributes: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
     """Describe the part in this slot of a module if its type is not allowed there; else return None."""
-    if name in own:
+    if name in attributes:
         return f"has a {name} that is not a module"
-    part = own["_modules"].get(name)
+    part = attributes["_modules"].get(name)
     if isinstance(kinds, list) and type(part) is nn.ModuleList and len(part):
         return next((f"has a {type(one).__name__} among its {name}" for one in part if type(one) not in kinds), None)
     known = part is None or (type(part) in kinds and not isinstance(kinds, list))
@@ -127,23 +127,23 @@ def _find_foreign_part(own: dict[str, Any], name: str, kinds: tuple[type, ...] |
 
 
 @cache
-def _defining_classes(kind: type) -> tuple[type, ...]:
+def _defining_classes(module_type: type) -> tuple[type, ...]:
     """Return the classes that define what a module of this type computes."""
-    return tuple(one for one in kind.__mro__ if one in _WRITTEN)
+    return tuple(one for one in module_type.__mro__ if one in _WRITTEN)
 
 
-def _encodings(kind: type = Encoding) -> Iterator[type]:
-    """Yield all encodings."""
-    for one in kind.__subclasses__():
+def _list_encodings(module_type: type = Encoding) -> Iterator[type]:
+    """Yield all subclasses."""
+    for one in module_type.__subclasses__():
         yield one
-        yield from _encodings(one)
+        yield from _list_encodings(one)
 
 
 @cache
-def _is_shipped_encoding(kind: type) -> bool:
-    return issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
+def _is_shipped_encoding(module_type: type) -> bool:
+    return issubclass(module_type, Encoding) and module_type.__module__.startswith("lengthwise.nn.")
 
 
 import_folder("nn")  # all that may define encodings
-for _kind in filter(_is_shipped_encoding, _encodings()):
+for _kind in filter(_is_shipped_encoding, _list_encodings()):
     _record_methods(_kind)

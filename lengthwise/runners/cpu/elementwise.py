@@ -1,10 +1,10 @@
-"""GELU and dropout, in less time than torch's on a CPU.
+"""GELU and dropout that are faster than torch's on a CPU.
 
 Since ½ (1 + tanh(y)) = σ(2 y), GELU in its tanh form is x σ(1.6 x + 0.07 x³): a few simple passes, cheaper than torch's
 tanh, for tensors of 2¹⁴ to 2¹⁹ numbers. Results are equal up to rounding.
 
-Torch's random numbers take a fifth of a small model's time. Here one draw of 64 random bits makes four decisions of 16
-bits each. The distribution equals torch's with the probability rounded to 1/65536; the random numbers differ.
+Torch's random numbers take a fifth of a small model's time. Here 64 random bits decide about four values, by 16 bits
+each. The distribution is torch's, with the probability rounded to 1/65536; the random numbers differ.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-# With fewer numbers, calls cost more than arithmetic; more do not fit in the cache, and saving the gate costs memory.
-LEAST, MOST = 1 << 14, 1 << 19
+# With fewer numbers, calls cost more than arithmetic; more numbers do not fit into the cache.
+MIN_NUMBERS, MAX_NUMBERS = 1 << 14, 1 << 19
 LINEAR = 2 * math.sqrt(2 / math.pi)
 CUBIC = 0.044715 * LINEAR
-LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / LEVELS; kept values are scaled by the rounded one
+LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / LEVELS
 
 
 def gelu(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
@@ -34,17 +34,17 @@ def gelu(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
 class _GELU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        found, gate = activate(x)
+        found, gate = gelu_forward(x)
         ctx.save_for_backward(x, gate)
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return activate_backward(gradient, *ctx.saved_tensors)
+        return gelu_backward(gradient, *ctx.saved_tensors)
 
 
-def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
+def gelu_forward(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
     """Return GELU of x, and σ(1.6 x + 0.07 x³) for the backward pass, or None if torch computed it."""
     if not _is_faster(x):
         return F.gelu(x, approximate="tanh"), None
@@ -52,10 +52,10 @@ def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Ten
     return x * gate, gate
 
 
-def activate_backward(
+def gelu_backward(
     gradient: Float[Tensor, "*b d"], x: Float[Tensor, "*b d"], gate: Float[Tensor, "*b d"] | None
 ) -> Float[Tensor, "*b d"]:
-    """Return the gradient with respect to x, given that of GELU(x) and the ``gate`` from ``activate``."""
+    """Return the gradient of x, given the ``gradient`` of GELU(x) and the ``gate`` from ``gelu_forward``."""
     if gate is None:
         return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
     slope = torch.addcmul(_coefficient(x.dtype), x, x, value=3 * CUBIC).mul_(x)  # x · d(1.6 x + 0.07 x³)/dx
@@ -65,7 +65,7 @@ def activate_backward(
 
 def _is_faster(x: Float[Tensor, "*b d"]) -> bool:
     """Return whether this module's formula is faster than torch's function."""
-    return LEAST <= x.numel() <= MOST
+    return MIN_NUMBERS <= x.numel() <= MAX_NUMBERS
 
 
 @lru_cache

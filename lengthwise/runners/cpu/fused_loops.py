@@ -2,9 +2,9 @@
 
 In a small model autograd takes about as long as the arithmetic: it records every operation, pads the gradients of
 finished rows with zeros, and computes the gradients of shared weights separately in each loop. Here both passes are
-written by hand: finished rows are cut off by a slice, and gradients are accumulated in place. In a causal model,
-positions with equal tokens and equal prefixes have equal states, so they are computed once. The formulas are those of
-the modules, so results are equal up to rounding. See bench/step.py.
+written by hand: a slice removes finished rows, and gradients are accumulated in place. In a causal model,
+positions with equal tokens and equal prefixes have equal states, so they are computed once. Results equal
+those of the modules up to rounding. See bench/step.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from lengthwise.nn.block import Block
 from lengthwise.runners.cpu import elementwise, small
 from lengthwise.runners.cpu.packing import select_unique
-from lengthwise.runners.cpu.pattern import attention_of, dropout_probability
+from lengthwise.runners.cpu.pattern import block_attention, dropout_probability
 
 MOST_DISTINCT = 0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
 
@@ -33,10 +33,10 @@ class Loop(NamedTuple):
     """The plan of one loop. Distinct positions are ordered row by row, rows with the most loops first."""
 
     positions: int  # number of distinct positions in this loop
-    views: list[AttentionView]  # attention among them, one view per group of rows
+    views: list[AttentionView]  # attention among these positions, one view per group of rows
     wanted: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
-    going: int  # how many of the wanted ones take part in the next loop: the first ones
-    done: Int[Tensor, " l"]  # which of the wanted ones the loss reads after this loop
+    going: int  # the first ``going`` of the wanted positions take part in the next loop
+    done: Int[Tensor, " l"]  # indices of the wanted positions that the loss reads after this loop
 
 
 def find_distinct_states(
@@ -44,33 +44,33 @@ def find_distinct_states(
 ) -> Int[Tensor, " n"] | None:
     """Return, for each position of a causal model, the number of its distinct state (see ``index_unique_prefixes``).
 
-    None if positions may differ although their tokens and prefixes are equal, or if too few are equal to save time.
+    None if positions with equal tokens and prefixes may have different states, or if too few are equal to save time.
     """
     if any(len(part.bias) > 1 for part in plans):
         return None  # rows may differ
-    which = index_unique_prefixes(tokens, ends, [len(part.padded.ends) for part in plans])
-    first = _first_indices(which)
-    if len(first) > MOST_DISTINCT * len(which):
+    state_numbers = index_unique_prefixes(tokens, ends, [len(part.padded.ends) for part in plans])
+    first = _first_indices(state_numbers)
+    if len(first) > MOST_DISTINCT * len(state_numbers):
         return None
     # Positional vectors make inputs differ although tokens and prefixes are equal.
-    return which if torch.equal(x.detach()[first[which]], x.detach()) else None
+    return state_numbers if torch.equal(x.detach()[first[state_numbers]], x.detach()) else None
 
 
-def _first_indices(which: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Return the indices at which each number occurs for the first time."""
-    return first_occurrences(which).nonzero()[:, 0]
+def _first_indices(state_numbers: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+    """Return the index of each number's first occurrence."""
+    return first_occurrences(state_numbers).nonzero()[:, 0]
 
 
-def first_occurrences(which: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """Return a mask that is True where a number occurs for the first time."""
-    return which.cummax(0).values.diff(prepend=which.new_tensor([-1])) > 0
+def first_occurrences(state_numbers: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """Return a mask that is True at the first occurrence of each number."""
+    return state_numbers.cummax(0).values.diff(prepend=state_numbers.new_tensor([-1])) > 0
 
 
 def index_unique_prefixes(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int]) -> Int[Tensor, " n"]:
-    """Number the positions of packed rows such that those with equal tokens and equal prefixes share a number.
+    """Number the positions of packed rows such that positions with equal tokens and equal prefixes share a number.
 
-    A causal model without positional vectors has equal states there. Numbers count up from 0 in order of first
-    occurrence. Rows in different ``parts`` (given by their numbers of rows) never share numbers.
+    A causal model without positional vectors has equal states at these positions. Numbers count up from 0 in order of
+    first occurrence. Rows in different ``parts`` (given by their numbers of rows) never share numbers.
     """
     found, count, start = [], 0, 0
     starts = set(accumulate(parts))
@@ -87,55 +87,55 @@ def index_unique_prefixes(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts
     return torch.tensor(found)
 
 
-def plan(
+def plan_loops(
     plans: list[list[small.AttentionPlan]],
     ends: Sequence[int],
     running: list[int],
     until: Int[Tensor, " n"],
-    which: Int[Tensor, " n"] | None,
+    state_numbers: Int[Tensor, " n"] | None,
 ) -> list[Loop]:
     """Plan all loops of packed rows that end at ``ends``, of which the first ``running[k]`` take part in loop k + 1.
 
-    ``plans[k]`` describes attention in that loop, ``until`` is the last loop after which each position's state is read
-    (see ``transformer._needed_until``), and positions with equal numbers in ``which`` are computed once.
+    ``plans[k]`` describes attention in loop k + 1, ``until`` is the last loop after which each position's state
+    is read (see ``transformer._needed_until``), and positions with equal ``state_numbers`` are computed once.
     """
-    which = torch.arange(len(until)) if which is None else which
-    new = first_occurrences(which)
+    state_numbers = torch.arange(len(until)) if state_numbers is None else state_numbers
+    new = first_occurrences(state_numbers)
     counts = [0, *new.cumsum(0).tolist()]  # number of distinct positions before each position
-    last = until.new_zeros(counts[-1]).scatter_reduce_(0, which, until, "amax")  # a merged state serves all its rows
+    last = until.new_zeros(counts[-1]).scatter_reduce_(0, state_numbers, until, "amax")  # of all its positions
     found = []
     for k, (rows, seen) in enumerate(zip(running, plans, strict=True), 1):
         stay = ends[running[k] - 1] if k < len(running) else 0
         positions = counts[ends[rows - 1]]
         wanted = last[:positions] >= k
-        leaving = which[stay : ends[rows - 1]][until[stay : ends[rows - 1]] == k]
+        leaving = state_numbers[stay : ends[rows - 1]][until[stay : ends[rows - 1]] == k]
         at = None
         if not bool(wanted.all()):
             at, leaving = wanted.nonzero()[:, 0], (wanted.cumsum(0) - 1)[leaving]
-        found.append(Loop(positions, _build_views(seen, which, new), at, counts[stay], leaving))
+        found.append(Loop(positions, _build_views(seen, state_numbers, new), at, counts[stay], leaving))
     return found
 
 
 class AttentionView(NamedTuple):
-    """Attention among the distinct positions of one group of rows, which is computed in padded rows."""
+    """Attention among the distinct positions of one group of rows, computed in padded rows."""
 
     spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
     at: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
-    repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
+    repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # other padded positions, and what they hold
     real: Float[Tensor, "rows width"]  # 1 at the padded positions ``at``, else 0
-    bias: Float[Tensor, "#r #k #k"]  # attention bias, all rows of the first head, then those of the next
+    bias: Float[Tensor, "#r #k #k"]  # attention bias: all rows of the first head, then of the next
 
 
 def _build_views(
-    plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool[Tensor, " n"]
+    plans: list[small.AttentionPlan], state_numbers: Int[Tensor, " n"], new: Bool[Tensor, " n"]
 ) -> list[AttentionView]:
-    """Build the views of groups of rows, given the number of each position and whether it is new."""
+    """Build a view per group of rows, given each position's number, and a mask of first occurrences."""
     found, start = [], 0
     for part in plans:
         shape, at = (len(part.padded.ends), part.padded.width), part.padded.at
         padded = math.prod(shape)
         own = slice(start, start + len(at))
-        here, number = new[own], which[own] - which[start]
+        here, number = new[own], state_numbers[own] - state_numbers[start]
         spread = number.new_zeros(padded).index_copy_(0, at, number)
         again = None if bool(here.all()) else (at[~here], number[~here])
         at = at[here]
@@ -148,31 +148,31 @@ def _build_views(
     return found
 
 
-def can_run(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
-    """Return whether these blocks can be fused: they must differ only in their weights, and all norms have one ε."""
-    kinds = {(one.post, one.mlp.gated, type(one.mlp.act), attention_of(one).heads) for one in blocks}
+def can_fuse(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
+    """Return whether these blocks can be fused: they differ only in weights, and all norms have the same ε."""
+    kinds = {(one.post, one.mlp.gated, type(one.mlp.act), block_attention(one).heads) for one in blocks}
     norms = [*(part for one in blocks for part in (one.norm_mixer, one.norm_mlp)), *([norm] if norm else [])]
-    drops = any((one.drop.training and one.drop.p) or dropout_probability(attention_of(one)) for one in blocks)
+    drops = any((one.drop.training and one.drop.p) or dropout_probability(block_attention(one)) for one in blocks)
     same = len(kinds) == 1 and len({part.eps for part in norms}) == 1
     return same and not (blocks[0].post or blocks[0].mlp.gated or drops)
 
 
-def run(
+def run_loops(
     x: Float[Tensor, "n d"],
-    which: Int[Tensor, " n"] | None,
+    state_numbers: Int[Tensor, " n"] | None,
     loops: list[Loop],
     blocks: Sequence[Block],
     norm: nn.LayerNorm | None,
     *,
-    again: bool,
+    inject_again: bool,
 ) -> Float[Tensor, "m d"]:
-    """Return the states that the loss reads, loop by loop. A loop is all blocks and ``norm``; the first loop's input is
-    x, and with ``again``, x is added to the state before each further loop."""
-    x = x if which is None else select_unique(x, _first_indices(which))
+    """Return the states that the loss reads, loop by loop. A loop runs all blocks and ``norm``. The first loop's input
+    is x; with ``inject_again``, x is added to the state before each later loop."""
+    x = x if state_numbers is None else select_unique(x, _first_indices(state_numbers))
     block = blocks[0]
     relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_mixer.eps
-    settings = _Settings(loops, len(blocks), attention_of(block).heads, eps, relu, again)
-    parameters = [parameter for block in blocks for parameter in _Layer.of(block)]
+    settings = _Settings(loops, len(blocks), block_attention(block).heads, eps, relu, inject_again)
+    parameters = [parameter for block in blocks for parameter in _Layer.from_block(block)]
     last = (None, None) if norm is None else (norm.weight, norm.bias)
     return _AllLoops.apply(x, settings, *parameters, *last)
 
@@ -186,10 +186,10 @@ class _Settings:
     heads: int
     eps: float
     relu: bool
-    again: bool
+    inject_again: bool
 
     def split(self, tensors: Sequence[Any]) -> tuple[list[_Layer], Sequence[Any]]:
-        """Split parameters, or their gradients, into those of each layer and those of the final norm."""
+        """Split parameters (or gradients) by layer, and return them with the final norm's."""
         size, end = len(_Layer._fields), len(tensors) - 2
         return [_Layer(*tensors[start : start + size]) for start in range(0, end, size)], tensors[end:]
 
@@ -211,10 +211,10 @@ class _Layer(NamedTuple):
     narrow_bias: Tensor | None
 
     @staticmethod
-    def of(block: Block) -> _Layer:
-        """Return a block's parameters, in the order (coordinate, head) instead of (head, coordinate): then a head's
-        positions can be the last axis without a copy."""
-        attention, mlp = attention_of(block), block.mlp
+    def from_block(block: Block) -> _Layer:
+        """Return a block's parameters, with the axis (head, coordinate) reordered to (coordinate, head), so that a
+        head's positions can be the last axis without a copy."""
+        attention, mlp = block_attention(block), block.mlp
         parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
         layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
         bias = None if layer.project_bias is None else _reorder_heads(layer.project_bias, (3, attention.heads))
@@ -223,7 +223,7 @@ class _Layer(NamedTuple):
 
 
 def _reorder_heads(x: Float[Tensor, "c ..."], parts: tuple[int, int]) -> Float[Tensor, "c ..."]:
-    """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head); parts are q, k, v, or one."""
+    """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head)."""
     return x.unflatten(0, (*parts, -1)).transpose(1, 2).flatten(0, 2)
 
 
@@ -235,9 +235,9 @@ class _AllLoops(torch.autograd.Function):
         for number, loop in enumerate(settings.loops):
             if number:
                 state = state[: loop.positions]
-                state = state + x[: loop.positions] if settings.again else state
+                state = state + x[: loop.positions] if settings.inject_again else state
             for layer in layers:
-                state, saved = _layer(state, layer, loop, settings, last=layer is layers[-1])
+                state, saved = _forward_layer(state, layer, loop, settings, is_last=layer is layers[-1])
                 kept.append(saved)
             if norm[0] is not None:
                 before = state
@@ -266,45 +266,45 @@ class _AllLoops(torch.autograd.Function):
             if norm[0][0] is not None:
                 to_state = _norm_backward(to_state, *kept.pop(), *norm)
             for layer in reversed(layers):
-                to_state = _layer_backward(to_state, kept.pop(), layer, loop, settings, last=layer is layers[-1])
-            if settings.again or not number:  # x enters this loop
+                to_state = _backward_layer(to_state, kept.pop(), layer, loop, settings, is_last=layer is layers[-1])
+            if settings.inject_again or not number:  # x enters this loop
                 to_x[: loop.positions].add_(to_state)
         return to_x, None, *to
 
 
-def _layer(
-    x: Float[Tensor, "n d"], layer: _Layer, loop: Loop, settings: _Settings, *, last: bool
+def _forward_layer(
+    x: Float[Tensor, "n d"], layer: _Layer, loop: Loop, settings: _Settings, *, is_last: bool
 ) -> tuple[Float[Tensor, "m d"], list[Any]]:
-    """Compute one block, and what its backward pass needs. After attention, a loop's last block computes only the
-    states that a later loop or the loss reads."""
-    wanted = loop.wanted if last else None
+    """Compute one block; return its output and the tensors for its backward pass. After attention, a loop's last block
+    computes only the states that a later loop or the loss reads."""
+    wanted = loop.wanted if is_last else None
     seen, *normed = _norm(x, layer.norm_attention, layer.norm_attention_bias, settings.eps)
-    projected = layer.project @ seen.T
+    qkv = layer.project @ seen.T
     if layer.project_bias is not None:
-        projected.add_(layer.project_bias[:, None])
-    found, attended = _attend(projected, loop.views, settings.heads)
+        qkv.add_(layer.project_bias[:, None])
+    found, attended = _attend(qkv, loop.views, settings.heads)
     found, rest = (found, x) if wanted is None else (found.index_select(1, wanted), x.index_select(0, wanted))
     middle = F.linear(found.T, layer.out, layer.out_bias).add_(rest)
     read, *normed_again = _norm(middle, layer.norm_mlp, layer.norm_mlp_bias, settings.eps)
     wide = F.linear(read, layer.widen, layer.widen_bias)
-    active, gate = (wide.relu(), None) if settings.relu else elementwise.activate(wide)
+    active, gate = (wide.relu(), None) if settings.relu else elementwise.gelu_forward(wide)
     state = F.linear(active, layer.narrow, layer.narrow_bias).add_(middle)
     wide = None if settings.relu else wide
     return state, [x, *normed, seen, found, middle, *normed_again, read, wide, gate, active, *attended]
 
 
-def _layer_backward(
-    gradient: Float[Tensor, "m d"], saved: list[Any], layer: Any, loop: Loop, settings: _Settings, *, last: bool
+def _backward_layer(
+    gradient: Float[Tensor, "m d"], saved: list[Any], layer: Any, loop: Loop, settings: _Settings, *, is_last: bool
 ) -> Float[Tensor, "n d"]:
     """Return the gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
     x, mean, scale, seen, found, middle, mean_again, scale_again, read, wide, gate, active, *attended = saved
-    wanted = loop.wanted if last else None
+    wanted = loop.wanted if is_last else None
     _add_linear_gradients(gradient, active, layer.narrow, layer.narrow_bias)
     to_wide = gradient @ layer.narrow[0]
     if settings.relu:
         to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
     else:
-        to_wide = elementwise.activate_backward(to_wide, wide, gate)
+        to_wide = elementwise.gelu_backward(to_wide, wide, gate)
     _add_linear_gradients(to_wide, read, layer.widen, layer.widen_bias)
     to_read = to_wide @ layer.widen[0]
     to_middle = _norm_backward(to_read, middle, mean_again, scale_again, layer.norm_mlp, layer.norm_mlp_bias).add_(
@@ -322,12 +322,12 @@ def _layer_backward(
 
 
 def _attend(
-    projected: Float[Tensor, "c n"], views: list[AttentionView], heads: int
+    qkv: Float[Tensor, "c n"], views: list[AttentionView], heads: int
 ) -> tuple[Float[Tensor, "d n"], list[Tensor]]:
-    """Compute attention, and what its backward pass needs. In shapes, r counts the heads of all rows, e the coordinates
-    of a head."""
+    """Compute attention; return its output and the tensors for its backward pass. In shapes, r counts the heads of all
+    rows, e the coordinates of a head."""
     parts, saved = [], []
-    for part, view in zip(projected.split([len(view.at) for view in views], 1), views, strict=True):
+    for part, view in zip(qkv.split([len(view.at) for view in views], 1), views, strict=True):
         rows, width = view.real.shape
         query, key, value = part.index_select(1, view.spread).view(3, -1, heads * rows, width).transpose(1, 2)
         weights, inverse_sums = small.attention_weights(query, key, view.bias)
@@ -354,8 +354,8 @@ def _attend_backward(
         to_parts = to_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
         to_part = to_parts.index_select(1, view.at)
         if view.repeated is not None:
-            at, which = view.repeated
-            to_part.index_add_(1, which, to_parts.index_select(1, at))
+            at, state_numbers = view.repeated
+            to_part.index_add_(1, state_numbers, to_parts.index_select(1, at))
         parts.append(to_part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
@@ -373,7 +373,7 @@ def _norm_backward(
     weight: tuple[Tensor, Tensor],
     bias: tuple[Tensor, Tensor],
 ) -> Float[Tensor, "n d"]:
-    """Return the gradient of a layer norm's input; add to the gradients of its parameters, the second of each pair."""
+    """Return the gradient of a layer norm's input; update its parameters' gradients, given as (parameter, gradient)."""
     to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
         gradient, x, x.shape[1:], mean, scale, weight[0], bias[0], [True, True, True]
     )
@@ -388,7 +388,7 @@ def _add_linear_gradients(
     weight: tuple[Tensor, Tensor],
     bias: tuple[Tensor | None, Tensor | None],
 ) -> None:
-    """Add to the gradients of a linear layer's parameters, the second of each pair."""
+    """Add to the gradients of a linear layer's parameters, given as pairs (parameter, gradient)."""
     torch.addmm(weight[1], gradient.T, x, out=weight[1])  # torch's FLOP counter does not count ``addmm_``
     if bias[1] is not None:
         bias[1].add_(gradient.sum(0))

@@ -1,7 +1,7 @@
-"""Rows without padding, so that layers compute real tokens only.
+"""Packed rows, without padding, so that layers compute real tokens only.
 
 ``Ragged`` stores one row after the other; ``Packing``, for recurrent models, one position after the other, like torch's
-``PackedSequence``. Rows that end or halt first are last, so the rows that continue are always the first ones, and no
+``PackedSequence``. Rows that end or halt first are last, so the rows that continue are always the first, and no
 data are moved.
 """
 
@@ -21,13 +21,13 @@ from lengthwise.runners import Logits, Selected
 
 
 def select_unique(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
-    """Select positions by index, none twice: then gradients are copied, not accumulated, which would be slow."""
+    """Select positions by distinct indices, so that gradients are copied, not accumulated, which is slower."""
     return _SelectRows.apply(x.reshape(-1, x.shape[-1]), at)
 
 
 def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
-    """Return row indices in groups of about ``positions`` padded positions, longest rows first. Rows of a group need
-    little padding, and its tensors fit in the cache. One group if the batch has fewer than twice as many positions."""
+    """Return row indices in groups of about ``positions`` padded positions, longest rows first, so that a group needs
+    little padding and fits into the cache. A batch of fewer than twice as many positions is one group."""
     rows, width = inputs.tokens.shape
     if rows * width < 2 * positions:
         return [torch.arange(rows)]
@@ -36,10 +36,10 @@ def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
     return list(order.split(max(1, positions // width)))
 
 
-def restore_order(found: Logits, rows: Int[Tensor, " b"], at: Selected) -> Logits:
-    """Reorder results at the positions ``at``, row by row, from the order of ``rows`` to that of the batch."""
+def restore_order(logits: Logits, rows: Int[Tensor, " b"], at: Selected) -> Logits:
+    """Reorder logits at the positions ``at``, row by row, from the order of ``rows`` to the batch's order."""
     number = (at.flatten().cumsum(0) - 1).view(at.shape)  # index of each result in the batch's order
-    return select_unique(found, number[rows][at[rows]].argsort())
+    return select_unique(logits, number[rows][at[rows]].argsort())
 
 
 class _SelectRows(torch.autograd.Function):
@@ -63,44 +63,44 @@ class Ragged:
     at: Int[Tensor, " n"]  # index of each packed position in the flattened padded rows
 
     @staticmethod
-    def of(padding_mask: Bool[Tensor, "b t"]) -> Ragged:
+    def from_mask(padding_mask: Bool[Tensor, "b t"]) -> Ragged:
         ends = list(accumulate(padding_mask.sum(1).tolist()))
         return Ragged(ends, padding_mask.shape[1], padding_mask.flatten().nonzero()[:, 0])
 
-    def positions(self, rows: slice) -> slice:
+    def packed_positions(self, rows: slice) -> slice:
         """Return the packed positions of contiguous rows."""
         start, stop, _ = rows.indices(len(self.ends))
         return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
 
-    def longest(self, rows: slice) -> int:
-        """Return the length of the longest of contiguous rows."""
+    def longest_row(self, rows: slice) -> int:
+        """Return the length of the longest row among contiguous rows."""
         starts = [0, *self.ends]
         return max(end - start for start, end in zip(starts[rows], self.ends[rows], strict=False))
 
     def take(self, rows: slice) -> Ragged:
         """Select contiguous rows."""
         start, _, _ = rows.indices(len(self.ends))
-        positions = self.positions(rows)
+        positions = self.packed_positions(rows)
         ends = [end - positions.start for end in self.ends[rows]]
         return Ragged(ends, self.width, self.at[positions] - start * self.width if start else self.at[positions])
 
-    def keep(self, at: Int[Tensor, " m"]) -> Ragged:
+    def select(self, at: Int[Tensor, " m"]) -> Ragged:
         """Select packed positions by index, in increasing order."""
-        # A row ends after its last selected position, so its end is the number of selected ones before its old end.
+        # A row's new end is the number of selected positions before its old end.
         return Ragged(torch.searchsorted(at, torch.tensor(self.ends)).tolist(), self.width, self.at[at])
 
     @property
-    def full(self) -> bool:
-        """True if there is no padding."""
+    def is_full(self) -> bool:
+        """True if the rows have no padding."""
         return len(self.at) == len(self.ends) * self.width
 
     def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
-        return x.flatten(0, 1) if self.full else x.flatten(0, 1).index_select(0, self.at)
+        return x.flatten(0, 1) if self.is_full else x.flatten(0, 1).index_select(0, self.at)
 
     def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
         """Invert ``pack``; padding is 0."""
         rows, rest = len(self.ends), x.shape[1:]
-        if self.full:
+        if self.is_full:
             return x.view(rows, self.width, *rest)
         return x.new_zeros(rows * self.width, *rest).index_copy_(0, self.at, x).view(rows, self.width, *rest)
 
@@ -113,11 +113,11 @@ class Packed:
     ragged: Ragged
 
     def take(self, rows: slice) -> Packed:
-        return Packed(self.value[self.ragged.positions(rows)], self.ragged.take(rows))
+        return Packed(self.value[self.ragged.packed_positions(rows)], self.ragged.take(rows))
 
-    def keep(self, at: Int[Tensor, " m"]) -> Packed:
+    def select(self, at: Int[Tensor, " m"]) -> Packed:
         """Select positions by index, in increasing order."""
-        return Packed(self.value.index_select(0, at), self.ragged.keep(at))
+        return Packed(self.value.index_select(0, at), self.ragged.select(at))
 
     def __getitem__(self, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
         """Select by a mask of padded rows, like indexing the padded tensor; no selected position may be padding."""
@@ -127,24 +127,24 @@ class Packed:
 class Packing(NamedTuple):
     """The order of rows by length, longest first, and the number of rows at each position."""
 
-    rows: Int[Tensor, " b"]  # row indices in that order
+    rows: Int[Tensor, " b"]  # row indices, longest row first
     counts: list[int]  # number of rows that reach each position
-    moved: bool  # False if the batch is already in that order
+    moved: bool  # False if the batch is already in this order
 
     @staticmethod
-    def of(padding_mask: Bool[Tensor, "b t"]) -> Packing:
+    def from_mask(padding_mask: Bool[Tensor, "b t"]) -> Packing:
         """Build the packing of rows that are padded on the right."""
         lengths, counts = padding_mask.sum(1), padding_mask.sum(0)
         rows = lengths.argsort(descending=True, stable=True)
         return Packing(rows, counts[counts > 0].tolist(), bool((lengths.diff() > 0).any()))
 
-    def order(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+    def sort_rows(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Sort rows by length."""
         return x[self.rows] if self.moved else x
 
     def pack(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "n d"]:
-        """Remove padding: all real tokens, position by position."""
-        turned = self.order(x)[:, : len(self.counts)].transpose(0, 1)
+        """Return all real tokens, position by position."""
+        turned = self.sort_rows(x)[:, : len(self.counts)].transpose(0, 1)
         return torch.cat([part[:count] for part, count in zip(turned, self.counts, strict=True)])
 
     def unpack(self, x: Float[Tensor, "n d"], width: int) -> Float[Tensor, "b t d"]:
@@ -156,7 +156,7 @@ class Packing(NamedTuple):
         spread = x.new_zeros(len(self.rows), width, x.shape[-1])
         return spread.index_put((row, position), x)
 
-    def find(self, at: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
+    def find_positions(self, at: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
         """Return the indices, in packed order, of the positions ``at``, row by row; none may be padding."""
         row, position = at.nonzero().unbind(1)
         rank = self.rows.argsort()  # index of each row in the order by length

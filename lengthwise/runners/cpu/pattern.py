@@ -29,24 +29,24 @@ from lengthwise.runners.cpu.packing import Packed, Ragged
 from lengthwise.runners.cpu.sparse_keys import SparseKeys, softmax
 from lengthwise.runners.plain import select_rows
 
-# The most groups of a batch; the fewest rows of a group, and the fewest heads summed over its rows.
-MOST_GROUPS, ROWS, HEADS = 4, 8, 512
-DENSE = 0.9  # if a larger fraction of positions is real, computing padding costs less than a further group
+# The largest number of groups in a batch; the smallest number of rows in a group, and of heads in all its rows.
+MAX_GROUPS, MIN_ROWS, MIN_HEADS = 4, 8, 512
+DENSE = 0.9  # if a larger fraction of positions is real, computing padding costs less than another group
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The attention bias "n h w" of the w nearest positions, where all heads see only neighbours; −inf if there is
-    none."""
+    """The attention bias "n h w" of each position's w nearest positions, if all heads see only neighbours; −inf for
+    missing positions."""
 
     bias: Packed
 
     def take(self, rows: slice) -> Band:
         return Band(self.bias.take(rows))
 
-    def keep(self, at: Int[Tensor, " m"]) -> Band:
-        """Select positions, in increasing order."""
-        return Band(self.bias.keep(at))
+    def select(self, at: Int[Tensor, " m"]) -> Band:
+        """Select positions by index, in increasing order."""
+        return Band(self.bias.select(at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class PaddedGroups:
         return PaddedGroups(parts)
 
 
-Pattern = Band | SparseKeys | PaddedGroups  # each can ``take`` its first rows
+Pattern = Band | SparseKeys | PaddedGroups  # ``take`` selects first rows
 
 
 def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, attention: SoftmaxAttention) -> Pattern:
-    """Choose the pattern of a batch, whose rows should be sorted by length."""
-    ragged = Ragged.of(inputs.padding_mask)
+    """Choose and build the pattern of a batch, whose rows should be sorted by length."""
+    ragged = Ragged.from_mask(inputs.padding_mask)
     kinds = [type(encoding) for encoding in encodings if encoding.attends]
     if kinds == [LocalEncoding]:
         (local,) = (encoding for encoding in encodings if isinstance(encoding, LocalEncoding))
@@ -79,21 +79,21 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
     width = attention.out.in_features // attention.heads
     if sparse_keys.is_worthwhile(width) and not attention.dropout and _all_heads_have_windows(encodings):
         bias = AttentionContext.of(encodings, inputs, causal=causal).bias
-        found = None if bias is None else SparseKeys.of(bias.expand(-1, attention.heads, -1, -1), ragged)
+        found = None if bias is None else SparseKeys.from_bias(bias.expand(-1, attention.heads, -1, -1), ragged)
         if found is not None:
             return found
     return PaddedGroups(
-        [_group_context(encodings, inputs, rows, ragged, causal) for rows in _groups(ragged, attention.heads)]
+        [_group_context(encodings, inputs, rows, ragged, causal) for rows in _split_groups(ragged, attention.heads)]
     )
 
 
 def _group_context(
     encodings: Sequence[Encoding], inputs: Inputs, rows: slice, ragged: Ragged, causal: bool
 ) -> tuple[Ragged, AttentionContext]:
-    own = inputs.take(rows).columns(0, ragged.longest(rows))
-    part, context = Ragged.of(own.padding_mask), AttentionContext.of(encodings, own, causal=causal)
+    own = inputs.take(rows).columns(0, ragged.longest_row(rows))
+    part, context = Ragged.from_mask(own.padding_mask), AttentionContext.of(encodings, own, causal=causal)
     # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
-    alone = part.full and not causal and not any(encoding.attends for encoding in encodings)
+    alone = part.is_full and not causal and not any(encoding.attends for encoding in encodings)
     return part, context._replace(bias=None) if alone else context
 
 
@@ -105,18 +105,18 @@ def _all_heads_have_windows(encodings: Sequence[Encoding]) -> bool:
     return bool(torch.stack([window.chosen for window in windows]).any(0).all())
 
 
-def _groups(ragged: Ragged, heads: int) -> list[slice]:
-    """Split rows into at most ``MOST_GROUPS`` groups of equally many rows; one group if all have about one length."""
+def _split_groups(ragged: Ragged, heads: int) -> list[slice]:
+    """Split rows into at most ``MAX_GROUPS`` groups of equally many rows; one group if all have about one length."""
     rows = len(ragged.ends)
     dense = ragged.ends[-1] >= DENSE * rows * ragged.width
-    most = rows if dense else max(ROWS, HEADS // heads, -(-rows // MOST_GROUPS))
+    most = rows if dense else max(MIN_ROWS, MIN_HEADS // heads, -(-rows // MAX_GROUPS))
     return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
 
 
 def _build_band(
     bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged: Ragged, *, causal: bool
 ) -> Packed:
-    """Return the attention bias of each position's neighbours. A position always sees itself, as a softmax needs a
+    """Return the attention bias of each position's neighbours. Every position sees itself, because a softmax needs a
     key."""
     reach = bias.shape[1] // 2
     seen = F.pad(padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
@@ -126,27 +126,27 @@ def _build_band(
     return Packed(bias.masked_fill(~ragged.pack(seen)[:, None], -torch.inf), ragged)
 
 
-def mix_values(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
-    """Return the softmax attention "n h e" of every query over the keys that it sees."""
+def mix_values(attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
+    """Return every query's softmax attention "n h e" over its visible keys."""
     if isinstance(pattern, SparseKeys):
-        return sparse_keys.attend(projected, pattern)
+        return sparse_keys.attend(qkv, pattern)
     if isinstance(pattern, Band):
-        return _attend_locally(attention, projected, pattern.bias.value)
-    groups = projected.split([ragged.ends[-1] for ragged, _ in pattern.each])
-    found = [_mix_by_group(attention, group, *part) for group, part in zip(groups, pattern.each, strict=True)]
+        return _attend_locally(attention, qkv, pattern.bias.value)
+    groups = qkv.split([ragged.ends[-1] for ragged, _ in pattern.each])
+    found = [_mix_group(attention, group, *part) for group, part in zip(groups, pattern.each, strict=True)]
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _mix_by_group(
-    attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, context: AttentionContext
+def _mix_group(
+    attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], ragged: Ragged, context: AttentionContext
 ) -> Float[Tensor, "n h e"]:
-    heads, size = projected.shape[2:]
+    heads, size = qkv.shape[2:]
     probability = dropout_probability(attention)
     if context.keys is None and small.is_worthwhile((len(ragged.ends), ragged.width, heads, size), probability):
-        bias = None if context.bias is None else context.bias.to(projected.dtype)
+        bias = None if context.bias is None else context.bias.to(qkv.dtype)
         causal = context.causal and bias is None
-        return small.attend(projected, bias, context.angles, causal=causal, probability=probability, ragged=ragged)
-    return ragged.pack(attention.mix(ragged.unpack(projected), context))
+        return small.attend(qkv, bias, context.angles, causal=causal, probability=probability, ragged=ragged)
+    return ragged.pack(attention.mix(ragged.unpack(qkv), context))
 
 
 def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[small.AttentionPlan] | None:
@@ -160,26 +160,27 @@ def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern)
         if angles is not None or keys is not None or learned:
             return None
         bias = None if bias is None else bias.to(like.dtype)
-        found.append(small.AttentionPlan.of(like, attention.heads, ragged, bias, None, causal=causal and bias is None))
+        causal = causal and bias is None
+        found.append(small.AttentionPlan.build(like, attention.heads, ragged, bias, None, causal=causal))
     return found
 
 
-def attention_of(block: Block) -> SoftmaxAttention:
-    """Return the attention of a claimed block, with its type."""
+def block_attention(block: Block) -> SoftmaxAttention:
+    """Return the mixer of a claimed block, which is always softmax attention."""
     return cast(SoftmaxAttention, block.mixer)
 
 
 def dropout_probability(attention: SoftmaxAttention) -> float:
-    """Return the probability of dropping an attention weight in the present mode; 0 at test."""
+    """Return the probability of dropping an attention weight: 0 in evaluation mode."""
     return attention.dropout if attention.training else 0.0
 
 
 def _attend_locally(
-    attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], band: Float[Tensor, "n h w"]
+    attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], band: Float[Tensor, "n h w"]
 ) -> Float[Tensor, "n h e"]:
-    """Compute attention over neighbours. At a row's ends these include positions of the next row, which ``band``
+    """Compute attention over neighbours. At a row's ends, neighbours include positions of other rows, which ``band``
     hides."""
-    query, key, value = projected.unbind(1)
+    query, key, value = qkv.unbind(1)
     positions, offsets = len(query), band.shape[-1]
     query = query * query.shape[-1] ** -0.5
     reach = offsets // 2

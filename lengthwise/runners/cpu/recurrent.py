@@ -1,8 +1,8 @@
 """The runners of recurrent models (LSTM, ReTran), for a CPU.
 
 They skip padding, position by position (``Packing``), and split large batches into groups of rows of about equal
-length. Models with several loops use the plain runner's loop over depth, each loop computed fast. Each cell of the LSTM
-runs over all positions as one autograd function (``cell``).
+length. For several loops, they use the plain runner's loop over depth, and compute each loop fast. Each cell of the
+LSTM runs over all positions as one autograd function (``cell``).
 
 ReTran's layers are computed at once, as a wave: at step w, layer l computes position w − l, so one product with stacked
 weights serves all active layers, and there are t + layers − 1 steps instead of t · layers. Keys and values are in one
@@ -27,7 +27,7 @@ from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import Logits, RowLoops, Selected, Steps
 from lengthwise.runners.cpu import claims
-from lengthwise.runners.cpu.cell import gate_matrix, run_cell, step_cells
+from lengthwise.runners.cpu.cell import build_gate_matrix, run_cell, step_cells
 from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Packing, group_by_length, restore_order, select_unique
 from lengthwise.runners.cpu.recall import Recall
@@ -36,7 +36,7 @@ from lengthwise.runners.plain import Plain
 GROUP_POSITIONS = 32_768  # about the fastest group size, in positions with padding
 NORMS = ("norm_attention", "norm_cell")
 EPS = 1e-5  # ε of the norms, torch's default
-# Linear layers of cells and of ReTran's layers, and whether they have biases.
+# Names of linear layers in cells and in ReTran's layers, and whether these have biases.
 BIASED = dict.fromkeys(("input", "short", "out", "query", "key", "value", "mix"), True) | {"recurrent": False}
 READOUT = (ScaledReadout, nn.Linear)
 CELL = {Cell: dict.fromkeys(("input", "recurrent", "short", "out"), (nn.Linear,)), ScaledReadout: {}}
@@ -45,7 +45,7 @@ LAYER = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fro
 RETRAN_MODEL = {"embedding": (nn.Embedding,), "layers": [Layer], "readout": READOUT}
 
 
-class Sequential(claims.Claiming):
+class RecurrentRunner(claims.Claiming):
     """A runner for models whose state is "r t d" and starts as the embedded input."""
 
     model: Any
@@ -62,7 +62,7 @@ class Sequential(claims.Claiming):
 
     @abstractmethod
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
-        """Compute one loop at all real tokens; the result is packed."""
+        """Return the packed states of all real tokens after one loop."""
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         # Several loops need states in the batch's order, padded; one loop can stay packed up to the logits.
@@ -71,9 +71,9 @@ class Sequential(claims.Claiming):
         rows, logits = group_by_length(inputs, GROUP_POSITIONS), []
         for group in rows:
             part = inputs.take(group).cut_padding()
-            packing, wanted = Packing.of(part.padding_mask), at[group, : part.tokens.shape[1]]
+            packing, wanted = Packing.from_mask(part.padding_mask), at[group, : part.tokens.shape[1]]
             found = self.run_packed(self.model.embed(part), packing)
-            logits.append(self.model.readout(select_unique(found, packing.find(wanted))))
+            logits.append(self.model.readout(select_unique(found, packing.find_positions(wanted))))
         return restore_order(torch.cat(logits), torch.cat(rows), at)
 
     def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
@@ -81,9 +81,9 @@ class Sequential(claims.Claiming):
 
 
 class _FastLoops(Model):
-    """The model with its loops computed by the fast runner, for use with the plain runner."""
+    """The model with its loops computed by the fast runner, so that the plain runner can run it."""
 
-    def __init__(self, runner: Sequential) -> None:
+    def __init__(self, runner: RecurrentRunner) -> None:
         super().__init__()
         self.runner = runner
 
@@ -94,14 +94,14 @@ class _FastLoops(Model):
         return context[0]
 
     def advance(self, state: Float[Tensor, "r t d"], context: Any) -> Float[Tensor, "r t d"]:
-        packing = Packing.of(context[1])
+        packing = Packing.from_mask(context[1])
         return packing.unpack(self.runner.run_packed(state, packing), state.shape[1])
 
     def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
         return self.runner.model.read(state)
 
 
-class PackedLSTM(Sequential):
+class PackedLSTM(RecurrentRunner):
     """The runner of ``LSTMModel``."""
 
     kind, parts = LSTMModel, claims.register_types({LSTMModel: LSTM_MODEL, **CELL})
@@ -115,7 +115,7 @@ class PackedLSTM(Sequential):
         return packed.T
 
 
-class Wave(Sequential):
+class Wave(RecurrentRunner):
     """The runner of ``ReTranModel``."""
 
     kind = ReTranModel
@@ -133,12 +133,12 @@ class Wave(Sequential):
         return "its layers differ in more than their weights" if len(kinds) > 1 else None
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
-        ordered = packing.order(x).transpose(0, 1)
-        return torch.cat(Pass(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
+        ordered = packing.sort_rows(x).transpose(0, 1)
+        return torch.cat(WavePass(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
 
 
-class Pass:
-    """A pass over all positions. At step w, layer l computes position w − l.
+class WavePass:
+    """A pass over all positions, in which layer l computes position w − l at step w.
 
     The output of layer l at position t is stored in slot t + l + 1, its learned first vector in slot l.
     """
@@ -150,7 +150,7 @@ class Pass:
         heads = layers[0].heads
         self.depth, self.probability = len(layers), layers[0].dropout if layers[0].training else 0.0
         self.maps, self.norms = stack_maps(layers, heads), stack_norms(layers)
-        self.gates = torch.stack([gate_matrix(layer.cell) for layer in layers])
+        self.gates = torch.stack([build_gate_matrix(layer.cell) for layer in layers])
         self.rates = model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
         self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
@@ -162,8 +162,8 @@ class Pass:
             self.recall.store(key, value, number, number)
 
     def run(self, x: Float[Tensor, "t b d"], counts: list[int]) -> list[Float[Tensor, "n d"]]:
-        """Return the last layer's outputs at each position: at the t-th, of the first ``counts[t]`` rows, which reach
-        it."""
+        """Return the last layer's outputs at each position t, for the first ``counts[t]`` rows, which are long
+        enough."""
         found, positions = [], len(counts)
         for wave in range(positions + self.depth - 1):
             # The active layers: those whose position, wave − layer, is inside the row.
@@ -187,24 +187,24 @@ class Pass:
         layers: range,
         wave: int,
     ) -> tuple[Float[Tensor, "l r d"], Float[Tensor, "l r d"], Float[Tensor, "l h r"]]:
-        """Compute one step of the active layers: outputs, short states and long states."""
+        """Return the active layers' outputs, short states and long states after one step."""
         first, count = layers[0], len(layers)
         position = wave + 1 - torch.arange(first, first + count, device=x.device)
         angles = (position[:, None, None] * self.rates).to(x.dtype)
-        turn = angles.cos(), angles.sin()
+        cos_sin = angles.cos(), angles.sin()
         slots = torch.arange(wave + 1 - first, device=x.device)
         # Layer l's keys begin at slot l; its earlier slots are empty.
-        hidden = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
+        hidden_mask = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
 
-        query = rotate(self._apply_linear("query", x, layers), turn)
-        mixed = self._apply_linear("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
+        query = rotate(self._apply_linear("query", x, layers), cos_sin)
+        mixed = self._apply_linear("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden_mask), layers)
         h = self._apply_norm("norm_attention", x + dropout(mixed, self.probability), layers)
         seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
         emitted, long = step_cells(seen, self._select_layers(self.gates, layers), long)
         out, short = self._apply_linear("out_short", emitted.mT, layers).chunk(2, -1)
         y = self._apply_norm("norm_cell", h + dropout(out, self.probability), layers)
         *keys, value = self._apply_linear("key_value", y, layers).split(x.shape[-1], -1)
-        self.recall.store(rotate(torch.cat(keys, -1), turn), value, first, wave + 1)
+        self.recall.store(rotate(torch.cat(keys, -1), cos_sin), value, first, wave + 1)
         return y, short, long
 
     def _select_layers(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
@@ -220,36 +220,36 @@ class Pass:
         return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 
 
-def rotate(both: Float[Tensor, "l r dd"], turn: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
+def rotate(both: Float[Tensor, "l r dd"], cos_sin: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
     """Rotate queries or keys: x cos + x⊥ sin, given x and x⊥, the vector rotated by 90°, concatenated."""
     straight, on = both.chunk(2, -1)
-    return torch.addcmul(straight * turn[0], on, turn[1])
+    return torch.addcmul(straight * cos_sin[0], on, cos_sin[1])
 
 
-def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
-    """Return weight and bias of a linear layer, and of the layer whose output is the first one's rotated by 90°:
+def _with_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
+    """Return weight and bias of a linear layer, and of a layer whose output is the same rotated by 90°, where
     coordinates i and i + half of a head form a pair."""
 
     def on(part: Tensor) -> Tensor:
         first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
         return torch.stack([-second, first], 1).view_as(part)
 
-    return [weights_of(linear), (on(linear.weight), on(linear.bias))]
+    return [weight_and_bias(linear), (on(linear.weight), on(linear.bias))]
 
 
 def stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
-        "query": [_quarter_turn(layer.query, heads) for layer in layers],
-        "key_value": [[*_quarter_turn(layer.key, heads), weights_of(layer.value)] for layer in layers],
-        "mix": [[weights_of(layer.mix)] for layer in layers],
-        "out_short": [[weights_of(layer.cell.out), weights_of(layer.cell.short)] for layer in layers],
+        "query": [_with_rotated_copy(layer.query, heads) for layer in layers],
+        "key_value": [[*_with_rotated_copy(layer.key, heads), weight_and_bias(layer.value)] for layer in layers],
+        "mix": [[weight_and_bias(layer.mix)] for layer in layers],
+        "out_short": [[weight_and_bias(layer.cell.out), weight_and_bias(layer.cell.short)] for layer in layers],
     }
     return {name: stack_linear(parts) for name, parts in maps.items()}
 
 
 def stack_linear(parts: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
-    """Return weights "l i o" and biases "l 1 o", given those of each layer's maps, which are concatenated."""
+    """Return weights "l i o" and biases "l 1 o", given (weight, bias) of each layer's maps, which are concatenated."""
     weights, biases = zip(*(map(torch.cat, zip(*part, strict=True)) for part in parts), strict=True)
     return torch.stack(weights).mT, torch.stack(biases)[:, None]
 
@@ -258,11 +258,11 @@ def stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights and biases "l 1 d" of the layer norms."""
     stacked = {}
     for name in NORMS:
-        scales, shifts = zip(*(weights_of(getattr(layer, name)) for layer in layers), strict=True)
+        scales, shifts = zip(*(weight_and_bias(getattr(layer, name)) for layer in layers), strict=True)
         stacked[name] = torch.stack(scales)[:, None], torch.stack(shifts)[:, None]
     return stacked
 
 
-def weights_of(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
+def weight_and_bias(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """Return a part's weight and bias."""
     return part.weight, part.bias

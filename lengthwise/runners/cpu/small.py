@@ -2,8 +2,8 @@
 
 Used where ``is_worthwhile`` is true: many heads of at most 8 coordinates, or dropout. On a CPU, torch's fused kernel
 computes heads one at a time, and does not support dropout. Here positions are the last axis, which makes each of a
-step's six matrix products two to four times as fast; and the softmax uses powers of 2, in half the time. Weights are
-equal up to rounding; if their sums leave a safe range, torch's softmax is used. See bench/heads.py.
+step's six matrix products two to four times as fast; and the softmax uses powers of 2, in half the time. Results are
+equal up to rounding; if sums of weights leave a safe range, torch's softmax is used. See bench/heads.py.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from lengthwise.runners.cpu.elementwise import dropout_factors
 from lengthwise.runners.cpu.packing import Ragged
 
 # With wider heads, fewer heads over all rows, or fewer positions, torch is at least as fast.
-LARGEST, LEAST_HEADS, FEWEST = 8, 64, 10
-ONE_STEP_HEADS = 8  # replaces LEAST_HEADS in ``fused_loops``, which saves more
+MAX_HEAD_WIDTH, MIN_HEADS, MIN_POSITIONS = 8, 64, 10
+MIN_FUSED_HEADS = 8  # replaces LEAST_HEADS in ``fused_loops``, which saves more
 LOG2E = 1 / math.log(2)
-SAFE_SUMS = 2.0**-60, 2.0**60  # range of a query's sum of weights in which dividing by it late loses no precision
+SAFE_SUMS = 2.0**-60, 2.0**60  # range of sums of weights in which late division loses no precision
 
 
-def is_worthwhile(shape: tuple[int, int, int, int], probability: float, least: int = LEAST_HEADS) -> bool:
-    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). Always
+def is_worthwhile(shape: tuple[int, int, int, int], probability: float, min_heads: int = MIN_HEADS) -> bool:
+    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head): always
     with dropout."""
     rows, positions, heads, size = shape
-    return probability > 0 or (size <= LARGEST and rows * heads >= least and positions >= FEWEST)
+    return probability > 0 or (size <= MAX_HEAD_WIDTH and rows * heads >= min_heads and positions >= MIN_POSITIONS)
 
 
 def attend(
-    projected: Float[Tensor, "*b 3 h e"],
+    qkv: Float[Tensor, "*b 3 h e"],
     mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
     angles: Float[Tensor, "b t half"] | None,
     *,
@@ -47,28 +47,29 @@ def attend(
     ragged: Ragged | None = None,
 ) -> Float[Tensor, "*b h e"]:
     """Return softmax(q kᵀ / √e + mask) v, with queries and keys rotated by ``angles`` and attention weights dropped
-    with ``probability``. ``projected`` has rows "b t" or, with ``ragged``, packed positions "n".
+    with ``probability``. ``qkv`` has rows "b t" or, with ``ragged``, packed positions "n".
 
     A Boolean mask is True at visible keys. A mask may have one more key than there are positions: the blank, a key and
     value of zeros. ``causal`` requires no mask: no position sees a later one.
     """
-    flat, ragged = projected.flatten(0, -4), ragged or Ragged.of(torch.ones(projected.shape[:2], dtype=torch.bool))
-    plan = AttentionPlan.of(flat, flat.shape[-2], ragged, mask, angles, causal=causal)
+    flat = qkv.flatten(0, -4)
+    ragged = ragged or Ragged.from_mask(torch.ones(qkv.shape[:2], dtype=torch.bool))
+    plan = AttentionPlan.build(flat, flat.shape[-2], ragged, mask, angles, causal=causal)
     return _AttendSmall.apply(flat, plan.padded, probability, plan.bias, *plan.turn).view(
-        *projected.shape[:-3], *flat.shape[-2:]
+        *qkv.shape[:-3], *flat.shape[-2:]
     )
 
 
 class AttentionPlan(NamedTuple):
-    """All arguments of attention that do not depend on queries, keys and values: the same in every layer."""
+    """The arguments of attention other than queries, keys and values: the same in every layer."""
 
     heads: int
-    padded: Ragged  # from given positions, row after row, to the padded rows in which attention is computed
+    padded: Ragged  # maps packed positions to the padded rows in which attention is computed
     bias: Float[Tensor, "#r #k #k"]  # attention bias times log₂ e
     turn: tuple[Tensor, ...]  # cosines and sines of the angles, if any, positions last
 
     @staticmethod
-    def of(
+    def build(
         like: Tensor,
         heads: int,
         ragged: Ragged,
@@ -80,7 +81,7 @@ class AttentionPlan(NamedTuple):
         """Build the plan for packed rows; other arguments are those of ``attend``."""
         rows, positions, at = len(ragged.ends), ragged.width, ragged.at
         width = positions if mask is None else mask.shape[-1]
-        if width > positions:  # the blank: each padded row is one longer, and its last key and value stay 0
+        if width > positions:  # the blank: padded rows are one position longer, where key and value are 0
             ragged = Ragged(ragged.ends, width, at + at // positions * (width - positions))
         if mask is not None:
             bias = _build_bias(mask, heads, rows, width, like)
@@ -111,11 +112,11 @@ def _build_bias(
 
 
 class _AttendSmall(torch.autograd.Function):
-    """``attend``, given a plan."""
+    """``attend`` as an autograd function of a plan."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, padded: Ragged, probability: float, bias: Tensor, *turn: Tensor) -> Tensor:
-        found, saved = _attend_forward(projected, padded, probability, bias, *turn)
+    def forward(ctx: Any, qkv: Tensor, padded: Ragged, probability: float, bias: Tensor, *turn: Tensor) -> Tensor:
+        found, saved = _attend_forward(qkv, padded, probability, bias, *turn)
         ctx.save_for_backward(*saved)
         ctx.padded, ctx.bias = padded, bias.shape if bias.requires_grad else None
         return padded.pack(found)
@@ -124,29 +125,29 @@ class _AttendSmall(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # under checkpointing they can be read once
-        projected, bias = _attend_backward(ctx.padded.unpack(gradient), saved, ctx.bias)
-        return ctx.padded.pack(projected), None, None, bias, *(None for _ in saved[SAVED:])
+        qkv, bias = _attend_backward(ctx.padded.unpack(gradient), saved, ctx.bias)
+        return ctx.padded.pack(qkv), None, None, bias, *(None for _ in saved[SAVED:])
 
 
-SAVED = 8  # number of tensors that ``_attend_forward`` saves, without those of ``turn``
+SAVED = 8  # number of tensors that ``_attend_forward`` saves, apart from ``turn``
 
 
 def _attend_forward(
-    projected: Float[Tensor, "n 3 h e"],
+    qkv: Float[Tensor, "n 3 h e"],
     padded: Ragged,
     probability: float,
     bias: Float[Tensor, "#r k k"],
     *turn: Tensor,
 ) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
-    """Compute attention, and what its backward pass needs. In the body, axis r runs over all heads of all rows."""
-    parts = padded.unpack(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
+    """Return the output of attention and the tensors for its backward pass. Axis r is all heads of all rows."""
+    parts = padded.unpack(qkv).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
     turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
     query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
     weights, inverse_sums = attention_weights(query, key, bias)
     dropout_mask = dropout_factors(weights, probability) if probability else None
-    used = weights if dropout_mask is None else weights * dropout_mask
-    found = torch.bmm(value, used.mT).mul_(inverse_sums)
-    saved = query, key, value, weights, used, dropout_mask, inverse_sums, found, *turn
+    dropped_weights = weights if dropout_mask is None else weights * dropout_mask
+    found = torch.bmm(value, dropped_weights.mT).mul_(inverse_sums)
+    saved = query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, found, *turn
     return found.view(parts.shape[1:]).permute(0, 3, 1, 2), saved
 
 
@@ -156,8 +157,8 @@ def attention_weights(
     """Return unnormalised attention weights of every query, and the factors that give them a sum of 1.
 
     The factors are applied to the attention's output, which is smaller than the weights. Powers of 2 take a third of
-    the time of powers of e. The largest score is not subtracted first, which would take as long as all the rest; if
-    sums become too large or too small, torch's softmax is used instead.
+    the time of powers of e. The largest score is not subtracted first, which would double the time; if sums become too
+    large or too small, torch's softmax is used instead.
     """
     scale = LOG2E * query.shape[1] ** -0.5
     weights = torch.baddbmm(bias, query.mT, key, alpha=scale).exp2_()
@@ -172,13 +173,13 @@ def attention_weights(
 def _attend_backward(
     gradient: Float[Tensor, "b t h e"], saved: Sequence[Any], bias: torch.Size | None
 ) -> tuple[Float[Tensor, "b t 3 h e"], Tensor | None]:
-    """Return the gradients of the projections, and of a bias of the shape ``bias``, if given."""
-    query, key, value, weights, used, dropout_mask, inverse_sums, found, *turn = saved
+    """Return the gradients of the projections and, if its shape ``bias`` is given, of the bias."""
+    query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, found, *turn = saved
     rows, _, heads, _ = gradient.shape
     gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
     # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
     mean = (gradient * found).sum(1)[:, :, None]
-    to_parts, scores = attention_gradients(gradient, query, key, value, weights, used, dropout_mask, mean)
+    to_parts, scores = attention_gradients(gradient, query, key, value, weights, dropped_weights, dropout_mask, mean)
     to_parts = to_parts.unflatten(1, (rows, heads))
     if turn:
         cos, sin = turn
@@ -193,14 +194,14 @@ def attention_gradients(
     key: Float[Tensor, "r e t"],
     value: Float[Tensor, "r e t"],
     weights: Float[Tensor, "r t t"],
-    used: Float[Tensor, "r t t"],
+    dropped_weights: Float[Tensor, "r t t"],
     dropout_mask: Tensor | None,
     mean: Float[Tensor, "r t 1"],
 ) -> tuple[Float[Tensor, "3 r e t"], Float[Tensor, "r t t"]]:
     """Return the gradients of query, key and value, and of the scores.
 
-    ``weights`` are unnormalised, ``used`` are those after dropout. ``gradient`` is that of the output times the
-    normalising factors of ``attention_weights``, and ``mean`` is Σ_e output · ``gradient``.
+    ``weights`` are unnormalised, ``dropped_weights`` are weights after dropout. ``gradient`` is that of the output
+    times the normalising factors of ``attention_weights``, and ``mean`` is Σ_e output · ``gradient``.
     """
     to_parts = value.new_empty(3, *value.shape)
     to_query, to_key, to_value = to_parts
@@ -211,5 +212,5 @@ def attention_gradients(
         scores = torch.bmm(gradient.mT, value).mul_(dropout_mask).sub_(mean).mul_(weights)
     torch.baddbmm(to_query, key, scores.mT, beta=0, alpha=scale, out=to_query)
     torch.baddbmm(to_key, query, scores, beta=0, alpha=scale, out=to_key)
-    torch.bmm(gradient, used, out=to_value)
+    torch.bmm(gradient, dropped_weights, out=to_value)
     return to_parts, scores

@@ -1,7 +1,7 @@
 """The runner of transformers with softmax attention, for a CPU.
 
-It skips padding (``packing``), finished rows, and positions whose state neither a later loop nor the loss reads;
-chooses the fastest form of attention (``pattern``); and runs all loops as one autograd function where that is faster
+It skips padding (``packing``), finished rows, and positions whose state neither a later loop nor the loss reads,
+chooses the fastest form of attention (``pattern``), and runs all loops as one autograd function if that is faster
 (``fused_loops``). Results are equal up to rounding; with dropout, in distribution.
 """
 
@@ -29,8 +29,8 @@ from lengthwise.runners.cpu.packing import Packed, Ragged, group_by_length, rest
 from lengthwise.runners.cpu.pattern import (
     Band,
     Pattern,
-    attention_of,
     attention_plans,
+    block_attention,
     build_pattern,
     dropout_probability,
     mix_values,
@@ -90,12 +90,12 @@ class PackedTransformer(claims.Claiming):
         # The latest states, the latest first: packed in a run of _run, padded between two, when rows have left.
         states, padded, done, ids = list[Packed](), list[Tensor](), 0, torch.arange(len(loops))
         while len(ids):
-            prepared, stay = _PreparedBatch.of(self.model, inputs.take(ids), loops[ids] - done), None
-            ragged = prepared.embedded.ragged
-            states = [Packed(ragged.pack(one[prepared.rows]), ragged) for one in padded]
+            prepared_batch, stay = _PreparedBatch.build(self.model, inputs.take(ids), loops[ids] - done), None
+            ragged = prepared_batch.embedded.ragged
+            states = [Packed(ragged.pack(one[prepared_batch.rows]), ragged) for one in padded]
             # Movement needs all positions; without it, only those on which answers depend are computed.
-            needed = None if movement or torch.is_grad_enabled() else at[ids[prepared.rows]]
-            for k, local, state in _run(self.model, prepared, 0, needed, states[0] if states else None):
+            needed = None if movement or torch.is_grad_enabled() else at[ids[prepared_batch.rows]]
+            for k, local, state in _run_loops(self.model, prepared_batch, 0, needed, states[0] if states else None):
                 rows, moved = ids[local], None
                 if movement:
                     states = [one.take(slice(len(rows))) for one in states]
@@ -115,7 +115,7 @@ class PackedTransformer(claims.Claiming):
 
 
 class Twice(claims.Claiming):
-    """The runner of models with a clock: it runs both transformers packed, and joins their logits."""
+    """The runner of models with a clock. It runs both transformers packed, and joins their logits."""
 
     model: TimedModel
     kind, parts = TimedModel, {**PARTS, **claims.register_types({TimedModel: {}})}
@@ -153,7 +153,7 @@ class Twice(claims.Claiming):
 class _PreparedBatch(NamedTuple):
     """A batch before its first loop, with rows sorted by loops, then by length, most and longest first."""
 
-    rows: Int[Tensor, " b"]  # their indices in the batch
+    rows: Int[Tensor, " b"]  # the rows' indices in the batch
     loops: Int[Tensor, " b"]
     running: list[int]  # number of rows in each loop
     inputs: Inputs
@@ -161,27 +161,28 @@ class _PreparedBatch(NamedTuple):
     pattern: Pattern
 
     @staticmethod
-    def of(model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"]) -> _PreparedBatch:
+    def build(model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"]) -> _PreparedBatch:
         rows = (loops * (inputs.tokens.shape[1] + 1) + inputs.padding_mask.sum(1)).argsort(descending=True, stable=True)
         running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
         inputs = inputs.take(rows)
-        ragged, embedded = Ragged.of(inputs.padding_mask), model.embed_tokens(inputs.tokens, model.vectors(inputs))
-        pattern = build_pattern(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
+        ragged = Ragged.from_mask(inputs.padding_mask)
+        embedded = model.embed_tokens(inputs.tokens, model.vectors(inputs))
+        pattern = build_pattern(list(model.encodings), inputs, model.causal, block_attention(model.blocks[0]))
         return _PreparedBatch(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
 
 
 def _final_states(
     model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], no_grad_loops: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
-    """Return row indices in the order of halting, and the states at the positions ``at`` after the rows' last loops."""
-    prepared = _PreparedBatch.of(model, _drop_padding(model, inputs), loops)
-    at = at[prepared.rows]
-    if not no_grad_loops and torch.is_grad_enabled() and (found := _run_fused(model, prepared, at)) is not None:
-        finished = prepared.loops.argsort(stable=True)
-        return prepared.rows[finished], found
+    """Return row indices in the order of halting, and the states at the positions ``at`` after each row's last loop."""
+    prepared_batch = _PreparedBatch.build(model, _drop_padding(model, inputs), loops)
+    at = at[prepared_batch.rows]
+    if not no_grad_loops and torch.is_grad_enabled() and (found := _run_fused(model, prepared_batch, at)) is not None:
+        finished = prepared_batch.loops.argsort(stable=True)
+        return prepared_batch.rows[finished], found
     left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
-    for k, rows, state in _run(model, prepared, no_grad_loops, at):
+    for k, rows, state in _run_loops(model, prepared_batch, no_grad_loops, at):
         if left[k]:
             done = slice(len(rows) - left[k], None)
             ids.append(rows[done])
@@ -192,8 +193,8 @@ def _final_states(
 
 
 def _drop_padding(model: TransformerModel, inputs: Inputs) -> Inputs:
-    """Return nearly full rows as if they were full: then no position has to be moved. Real tokens of a causal model do
-    not see the padding behind them, unless through an encoding that reads the mask."""
+    """If nearly all positions are real, treat padding as real too, so that no position has to be moved. Real tokens of
+    a causal model do not see later padding, unless an encoding reads the mask."""
     mask, digits = inputs.padding_mask, inputs.digit_position
     if not model.causal or int(mask.sum()) < MOST_NEEDED * mask.numel():
         return inputs
@@ -204,17 +205,17 @@ def _drop_padding(model: TransformerModel, inputs: Inputs) -> Inputs:
     return replace(inputs, padding_mask=torch.ones_like(mask), digit_position=digits)
 
 
-def _run(
+def _run_loops(
     model: TransformerModel,
-    prepared: _PreparedBatch,
+    prepared_batch: _PreparedBatch,
     no_grad_loops: int,
     at: Bool[Tensor, "b t"] | None,
     state: Packed | None = None,
 ) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
-    """Run all loops, as ``plain.unroll`` does. With ``at`` (in the order of ``prepared``), only the states at these
-    positions after a row's last loop are computed, and those they depend on. ``state`` replaces the model's state
-    before the first loop."""
-    rows, loops, running, _, x, pattern = prepared
+    """Run all loops, as ``plain.unroll`` does. With ``at`` (in the order of ``prepared_batch``), compute only the
+    states at these positions after a row's last loop, and the states on which they depend. ``state`` replaces the
+    model's state before the first loop."""
+    rows, loops, running, _, x, pattern = prepared_batch
     state = Packed(model.init_state(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.bias.value.shape[-1] // 2) if isinstance(pattern, Band) else None
     until = None if at is None else Packed(x.ragged.pack(_needed_until(at, loops, radius)), x.ragged)
@@ -229,26 +230,26 @@ def _run(
         if until is not None and radius and isinstance(pattern, Band):
             kept = (until.value >= k - 1).nonzero()[:, 0]
             if len(kept) < MOST_NEEDED * len(until.value):
-                state, x, until, pattern = state.keep(kept), x.keep(kept), until.keep(kept), pattern.keep(kept)
+                state, x, until, pattern = state.select(kept), x.select(kept), until.select(kept), pattern.select(kept)
         elif until is not None:
             wanted = (until.value >= k).nonzero()[:, 0]
             wanted = wanted if len(wanted) < MOST_NEEDED * len(until.value) else None
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
-            value = _advance(model, state.value, x.value, pattern, wanted)
-        state = Packed(value, state.ragged if wanted is None else state.ragged.keep(wanted))
+            value = _run_loop(model, state.value, x.value, pattern, wanted)
+        state = Packed(value, state.ragged if wanted is None else state.ragged.select(wanted))
         yield k, rows, state
 
 
 def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None) -> Int[Tensor, "b t"]:
     """Return the last loop after which each position's state is needed.
 
-    One loop earlier, a selected position needs all positions within ``radius``, the receptive field of one loop, or its
-    whole row if None or 0.
+    A selected position needs, one loop earlier, all positions within ``radius``, the receptive field of a loop (None
+    or 0: its whole row).
     """
     if not radius:
         return loops[:, None] - (~at).long()
     position = torch.arange(at.shape[1])
-    far = len(position) * int(loops.max()) * radius  # where there is no selected position: no number of loops covers it
+    far = len(position) * int(loops.max()) * radius  # out of reach, for rows without a selected position
     before = position.where(at, -far).cummax(1).values
     behind = position.where(at, 2 * far).flip(1).cummin(1).values.flip(1)
     gap = torch.minimum(position - before, behind - position)  # to the nearest selected position
@@ -256,18 +257,18 @@ def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int
 
 
 def _run_fused(
-    model: TransformerModel, prepared: _PreparedBatch, at: Bool[Tensor, "b t"]
+    model: TransformerModel, prepared_batch: _PreparedBatch, at: Bool[Tensor, "b t"]
 ) -> Float[Tensor, "m d"] | None:
-    """Return the states at the positions ``at`` after their rows' last loops, in the order of halting, by
-    ``fused_loops``; None if it cannot run the model or is not faster."""
-    _, loops, running, inputs, x, pattern = prepared
+    """Return the states at the positions ``at`` after each row's last loop, in the order of halting, by
+    ``fused_loops``; None if it does not support the model or is not faster."""
+    _, loops, running, inputs, x, pattern = prepared_batch
     blocks, ends = list(model.blocks), x.ragged.ends
-    attention = attention_of(blocks[0])
+    attention = block_attention(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
     known = model.injection == model.inject.how in ("add", "once") and not (model.start_noise and model.training)
-    possible = known and fused_loops.can_run(blocks, norm)
+    possible = known and fused_loops.can_fuse(blocks, norm)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    if not possible or not small.is_worthwhile(shape, dropout_probability(attention), small.ONE_STEP_HEADS):
+    if not possible or not small.is_worthwhile(shape, dropout_probability(attention), small.MIN_FUSED_HEADS):
         return None
     each = []
     for rows in running:
@@ -276,16 +277,16 @@ def _run_fused(
             return None
         each.append(found)
     which = fused_loops.find_distinct_states(x.value, inputs.tokens, ends, each[0]) if model.causal else None
-    # Attention may read all positions, so before a row's last loop all its states are needed.
+    # Attention may read all positions, so all states of a row are needed before its last loop.
     until = x.ragged.pack(loops[:, None] - (~at).long())
-    plan = fused_loops.plan(each, ends, running, until, which)
-    return fused_loops.run(x.value, which, plan, blocks, norm, again=model.injection == "add")
+    plan = fused_loops.plan_loops(each, ends, running, until, which)
+    return fused_loops.run_loops(x.value, which, plan, blocks, norm, inject_again=model.injection == "add")
 
 
-def _advance(
+def _run_loop(
     model: TransformerModel, state: Float[Tensor, "n d"], x: Float[Tensor, "n d"], pattern: Pattern, at: Tensor | None
 ) -> Float[Tensor, "m d"]:
-    """Compute one loop; return its result at the positions ``at`` only."""
+    """Compute one loop; return the new state at the positions ``at`` only."""
     state = model.inject(state, x)
     last = model.blocks[-1]
     for block in model.blocks:
@@ -297,27 +298,27 @@ def _advance(
 
 
 def _run_block(
-    block: Block, x: Float[Tensor, "n d"], pattern: Pattern, read: Tensor | None, at: Int[Tensor, " m"] | None
+    block: Block, x: Float[Tensor, "n d"], pattern: Pattern, injected: Tensor | None, at: Int[Tensor, " m"] | None
 ) -> Float[Tensor, "m d"]:
     """Compute one block; after attention, at the positions ``at`` only."""
-    attention, probability = attention_of(block), block.drop.p if block.drop.training else 0.0
-    seen = _add(x if block.post else block.norm_mixer(x), read)
+    attention, probability = block_attention(block), block.drop.p if block.drop.training else 0.0
+    seen = _add_optional(x if block.post else block.norm_mixer(x), injected)
     projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))
     found = mix_values(attention, projected, pattern).flatten(1)
     if at is not None:
-        found, x, read = (
+        found, x, injected = (
             select_unique(found, at),
             select_unique(x, at),
-            None if read is None else select_unique(read, at),
+            None if injected is None else select_unique(injected, at),
         )
     x = x + dropout(attention.out(found), probability)
     if block.post:
         x = block.norm_mixer(x)
-        return block.norm_mlp(x + dropout(_mlp(block.mlp, _add(x, read)), probability))
-    return x + dropout(_mlp(block.mlp, _add(block.norm_mlp(x), read)), probability)
+        return block.norm_mlp(x + dropout(_run_mlp(block.mlp, _add_optional(x, injected)), probability))
+    return x + dropout(_run_mlp(block.mlp, _add_optional(block.norm_mlp(x), injected)), probability)
 
 
-def _mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def _run_mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     act = gelu if isinstance(mlp.act, nn.GELU) else mlp.act
     wide = mlp.widen(x)
     if mlp.gated:
@@ -326,5 +327,5 @@ def _mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return mlp.narrow(act(wide))
 
 
-def _add(x: Float[Tensor, "n d"], read: Float[Tensor, "n d"] | None) -> Float[Tensor, "n d"]:
-    return x if read is None else x + read
+def _add_optional(x: Float[Tensor, "n d"], injected: Float[Tensor, "n d"] | None) -> Float[Tensor, "n d"]:
+    return x if injected is None else x + injected
