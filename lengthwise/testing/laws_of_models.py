@@ -36,6 +36,8 @@ DIGITS = Vocab(tuple("012345"))
 LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # of the rows in a check
 SMALL = Transformer(width=8, heads=2, layers=1)
 LONG = 200  # positions of a row far longer than in training
+CHUNKS = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
+CUTS = 8  # positions of such a row after which tokens are changed
 FURTHEST = 12  # largest size above a task's smallest, in rows of `checked_on` problems
 FAR = 0.4  # standard deviation of the noise added to initial weights
 NEAR = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits
@@ -52,12 +54,9 @@ def evaluation_is_deterministic(runner: Runner) -> None:
 
 def logits_do_not_depend_on_other_rows(runner: Runner) -> None:
     """A row gets the same logits alone and in a batch with longer rows and other numbers of loops."""
-    inputs = _rows_of(runner, width=10)
-    together = logits_of(runner, inputs)
-    for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
-        row = inputs.take(slice(i, i + 1)).columns(0, length)
-        if differ(together[i, :length], logits_of(runner, row, [LOOPS[i]])[0]):
-            raise Broken(f"the logits of a row of {length} tokens change when longer rows are in the batch")
+    _compare_with_alone(runner, _rows_of(runner, width=10), LOOPS)
+    with suppress(UsageError):  # the model may have fewer positions
+        _compare_with_alone(runner, _rows_of(runner, (CHUNKS // 3, CHUNKS, 5)), (1, 1, 1))
 
 
 def padding_is_ignored(runner: Runner) -> None:
@@ -82,6 +81,8 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
     """In a causal layout each position depends on itself and on no later one, for any number of loops."""
     for runner in _runners(spec, [True]):
         check_causality(runner)
+        with suppress(UsageError):  # the model may have fewer positions
+            _check_long_causality(runner)
 
 
 def carried_states_continue_a_run(runner: Runner) -> None:
@@ -144,6 +145,39 @@ def on_each_model(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None]:
             law(runner)
 
     return check
+
+
+def _compare_with_alone(runner: Runner, inputs: Inputs, loops: Sequence[int]) -> None:
+    """Raise Broken if a row's logits differ from those that it gets alone, without padding. Rows of several chunks in
+    which rounding errors grow, as recurrent models can do, are left out."""
+    together = logits_of(runner, inputs, loops)
+    for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
+        row = inputs.take(slice(i, i + 1)).columns(0, length)
+        alone = logits_of(runner, row, [loops[i]])
+        if differ(together[i, :length], alone[0]):
+            copies = row.take(torch.zeros(len(inputs), dtype=torch.long))
+            if length > max(LENGTHS) and differ(logits_of(runner, copies, [loops[i]] * len(inputs))[:1], alone):
+                continue
+            raise Broken(f"the logits of a row of {length} tokens change when longer rows are in the batch")
+
+
+@torch.no_grad()
+def _check_long_causality(runner: Runner) -> None:
+    """Raise Broken if changing all tokens after one of ``CUTS`` positions of a long row changes a logit before: a
+    mistake at the border of two chunks does not show in short rows."""
+    row = _rows_of(runner, [CHUNKS])
+    width, symbols = row.tokens.shape[1], int(row.tokens.max()) + 1
+    cuts = torch.linspace(0, width - 2, CUTS).round().long()
+    later = torch.arange(width) > cuts[:, None]
+    changed = row.tokens.where(~later, (row.tokens + 1) % symbols)
+    copies = row.take(torch.zeros(CUTS, dtype=torch.long))  # in batches of one size, rounding errors are equal
+    before, after = (logits_of(runner, part, [1] * CUTS) for part in (copies, replace(copies, tokens=changed)))
+    moved = ((after - before).abs().amax(-1) > SEEN[after.dtype]) & ~later
+    if moved.any():
+        cut, position = moved.nonzero()[0].tolist()
+        raise Broken(
+            f"in a row of {width}, tokens after position {int(cuts[cut])} change the logits at position {position}"
+        )
 
 
 def _check_carrying(runner: Runner, inputs: Inputs, first: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli import entry
+from lengthwise.evaluation import causality
 from lengthwise.evaluation.causality import check_model
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
@@ -279,6 +280,61 @@ def test_who_looks_ahead_within_the_answer_alone_is_refused(lengths, pauses):
             check_model(SinglePass(Peeks(len(reads), len(writes))), own.change(rows))
 
 
+class FromPosition(Causal):
+    """Correct up to position 32; then it has one of the faults that a chunk of 32 positions brings."""
+
+    def __init__(self, reads, writes, fault):
+        super().__init__(reads, writes)
+        self.fault = fault
+
+    def forward(self, tokens):
+        found, width = super().forward(tokens), tokens.shape[1]
+        later = torch.nn.functional.pad(found[:, 1:], (0, 0, 0, 1))
+        far = (torch.arange(width) >= 32)[:, None]
+        if self.fault == "chunks":
+            parts = found.split(32, 1)
+            return torch.cat([*parts[:1], *(part + part.mean(1, keepdim=True) for part in parts[1:])], 1)
+        if self.fault == "nan":
+            return found.masked_fill(far, torch.nan)
+        return found + (later * far if self.fault == "later" else width * (width > 60))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("later", "FromPosition looks ahead"),
+        ("chunks", "FromPosition looks ahead"),
+        ("width", "FromPosition reads padding, or other rows"),
+        ("nan", r"FromPosition gives logits that are NaN in a batch with rows of \d+ positions"),
+    ],
+)
+def test_faults_in_long_rows_are_found_when_those_are_trained_or_measured(fault, message):
+    """Rows of a copy have 2 n + 2 positions; short rows show none of these faults."""
+    reads, writes = lw.NextToken().vocabs(lw.Copy())
+    torch.manual_seed(0)
+    net = FromPosition(len(reads), len(writes), fault)
+    known = {"task": lw.Copy(), "layout": lw.NextToken()}
+    assert lw.evaluate(net, [10, 14], trained_to=10, samples=4, quiet=True, **known)
+    for lengths in ([40], [10, 40], [80]):
+        with pytest.raises(lw.UsageError, match=message):
+            lw.evaluate(net, lengths, trained_to=10, samples=4, quiet=True, **known)
+    with pytest.raises(lw.UsageError, match=message):
+        lw.train(net, "steps=1", "watch.every=0", lengths=40, quiet=True, **known)
+
+
+def test_long_rows_are_checked_few_at_a_time(monkeypatch):
+    widths = []
+    compute = causality._compute_logits
+    monkeypatch.setattr(causality, "_compute_logits", lambda m, x: widths.append(x.tokens.shape) or compute(m, x))
+    own = recipe(lw.Pairs(), "Masked")
+    check_model(own.build(), own, [1000])
+    assert max(rows * width for rows, width in widths) <= 6 * 1100
+    monkeypatch.setattr(causality, "MAX_POSITIONS", 2000)
+    widths.clear()
+    check_model(own.build(), own, [1000])
+    assert max(rows * width for rows, width in widths) <= 2 * 1100
+
+
 def test_the_check_is_quick():
     import time
 
@@ -287,3 +343,32 @@ def test_the_check_is_quick():
     start = time.process_time()
     check_model(SinglePass(model) if not isinstance(model, lw.Model) else model, own)
     assert time.process_time() - start < 1  # types are checked here, which takes most of it; without, a hundredth
+
+
+class Chaotic(nn.Module):
+    """A causal recurrence with weights so large that rounding errors grow from position to position."""
+
+    def __init__(self, reads, writes):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(reads, 16), nn.Linear(16, writes)
+        self.weight = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, tokens):
+        x, states = self.embedding(tokens), []
+        state = torch.zeros_like(x[:, 0])
+        for inputs in x.unbind(1):
+            state = torch.sin(5 * state @ self.weight + inputs)
+            states.append(state)
+        return self.head(torch.stack(states, 1))
+
+
+def test_rounding_errors_that_grow_along_a_row_are_no_leak():
+    torch.manual_seed(0)
+    reads, writes = lw.NextToken().vocabs(lw.Copy())
+    net = Chaotic(len(reads), len(writes))
+    known = {"task": lw.Copy(), "layout": lw.NextToken()}
+    rows = torch.randint(len(reads), (6, 160))
+    alone, together = (net.double()(part)[0] for part in (rows[:1], rows))
+    assert (alone - together).abs().max() > 1e-3  # otherwise it tests nothing
+    net.float()
+    assert lw.evaluate(net, [10, 80], trained_to=10, samples=4, quiet=True, **known)

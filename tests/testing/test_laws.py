@@ -588,6 +588,28 @@ def test_a_recipe_that_cannot_be_made_is_told_with_its_field():
     assert found.law == "It can be made." and found.told.startswith("family_names: copy has no family 'few'")
 
 
+class ChunkMean(nn.Module):
+    """Adds to each position the mean of its chunk of 32, from the second chunk on."""
+
+    def forward(self, x):
+        first, *chunks = x.split(32, 1)
+        return torch.cat([first, *(chunk + chunk.mean(1, keepdim=True) for chunk in chunks)], 1)
+
+
+@dataclass(frozen=True)
+class ChunkMeans(lw.MixerSpec):
+    """Correct in rows of up to 32 positions."""
+
+    def build(self, width, heads, *, causal):
+        return ChunkMean()
+
+
+def test_a_fault_beyond_the_first_chunk_of_a_row_is_found():
+    (alone, (_, law, result)) = check_part(ChunkMeans()).lines()
+    assert "the logits of a row of 45 tokens change when longer rows are in the batch" in alone
+    assert law.startswith("In a causal layout") and "in a row of 136, tokens after position" in result
+
+
 def test_what_is_found_prints_as_a_table():
     found = lw.check(_Roomy())
     assert isinstance(found, Findings)
