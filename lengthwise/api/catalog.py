@@ -221,5 +221,8 @@ def study(name: str, **choices: Any) -> Study:
 def task(name: str, changes: Iterable[str] = ()) -> Task:
     """Return a task by its name in the shell (``addition``), with ``name=value`` changes to its fields."""
     import_parts()
-    cls = _find_by_name("task", name, {to_kebab_case(kind): cls for kind, cls in part_classes(Task).items()})
+    tasks = {to_kebab_case(kind): cls for kind, cls in part_classes(Task).items()}
+    if isinstance(name, str) and name not in tasks and name in recipes():
+        raise UsageError(f"{name} is a recipe; its task is {recipe(name).task.name}")
+    cls = _find_by_name("task", name, tasks)
     return build(cls, changes)

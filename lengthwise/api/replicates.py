@@ -109,6 +109,6 @@ def _open(source: object) -> RunFolder:
     if isinstance(source, str | Path):
         return RunFolder(run_path(source))
     raise UsageError(
-        f"compare pools runs, their folders and shipped weights, not {quote_value(source)}; "
-        "keep scores in a run with lw.evaluate(run, …, save=True)"
+        f"compare pools runs, their folders and shipped weights, not {type(source).__name__}; "
+        "give scores without a list, or keep them in a run with lw.evaluate(run, …, save=True)"
     )

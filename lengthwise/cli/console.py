@@ -69,7 +69,9 @@ def has_code_changed(run: Run, model: nn.Module | None = None) -> bool:
     trained: the scores would then belong to another model."""
     if changed := run.changed_code(model):
         err.print(
-            f"{', '.join(changed)} changed since {run.folder.name} was trained: scores are not kept", style="yellow"
+            f"{', '.join(changed)} changed since {run.folder.name} was trained: scores are not kept; undo the change, "
+            "or train again",
+            style="yellow",
         )
     return bool(changed)
 

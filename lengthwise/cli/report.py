@@ -29,6 +29,7 @@ from lengthwise.runs.folder import (
     SHIPPED,
     InquiryFolder,
     RunFolder,
+    check_is_run,
     inquiry_path,
     list_shipped,
     read_operations,
@@ -146,8 +147,7 @@ def _skip_other_folders(names: Sequence[str]) -> list[str]:
 def _open_run(name: str) -> RunFolder:
     """Return the folder of a run or of shipped weights. The recipe is not read, which would be slow."""
     path = SHIPPED / name if not is_folder(Path(name)) and name in list_shipped() else run_path(name)
-    if not (path / "config.json").exists() and any(path.glob("*/config.json")):
-        raise UsageError(f"{name}: a folder of runs; name the runs, e.g. {name.rstrip('/')}/*")
+    check_is_run(path)
     return RunFolder(path)
 
 

@@ -84,6 +84,9 @@ def _import_module(name: str, prefix: str) -> None:
         foreign = [frame for frame in frames if not is_packaged(Path(frame.filename))]
         if isinstance(error, UsageError) and not foreign:
             raise  # the module names something that does not exist; the message suffices
+        if isinstance(error, ModuleNotFoundError) and not foreign:
+            where = f"neither in {Path.cwd()} nor among the installed packages"
+            raise UsageError(f"{prefix}{name}: there is no module {error.name}, {where}") from None
         last = [*frames, *foreign][-1]
         own = "importlib" not in last.filename
         where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""

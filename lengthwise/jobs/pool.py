@@ -63,7 +63,8 @@ class JobPool:
     def check(self) -> None:
         """Raise UsageError, in one line, if a run failed."""
         if self.failed:
-            reasons = "; ".join(f"{folder}: {remove_controls(reason)}" for folder, reason in self.failed.items())
+            failed = {folder: reason.removeprefix(f"{folder}: ") for folder, reason in self.failed.items()}
+            reasons = "; ".join(f"{folder}: {remove_controls(reason)}" for folder, reason in failed.items())
             raise UsageError(reasons if len(self.failed) == 1 else f"{len(self.failed)} runs failed: {reasons}")
 
     def poll(self) -> bool:

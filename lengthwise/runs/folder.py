@@ -85,6 +85,18 @@ def find_run(name: str | Path) -> Path | None:
     return next((path for path in (to_path(name), runs_folder() / name) if is_folder(path)), None)
 
 
+def check_is_run(folder: Path) -> None:
+    """Raise UsageError, with the folders to name instead, if a folder holds no recipe."""
+    if (folder / "config.json").exists():
+        return
+    for kind, file in (("runs", "config.json"), ("folders of results", "runs.json")):
+        if inside := sorted(path.parent for path in folder.glob(f"*/{file}")):
+            raise UsageError(
+                f"{folder} is not a run's folder; it holds {len(inside)} {kind}: name one or more, e.g. {inside[0]}"
+            )
+    raise UsageError(f"{folder} is not a run's folder: it has no config.json")
+
+
 def inquiry_path(name: str | Path) -> Path | None:
     """Return the folder of an inquiry to a language model, given its path or name; None if there is none."""
     paths = (Path(name), runs_folder() / name)

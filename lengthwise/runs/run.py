@@ -41,7 +41,7 @@ from lengthwise.experiment.own_code import changed_classes, hash_user_code
 from lengthwise.experiment.recipe import Recipe, outline
 from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, device_of
-from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
+from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, list_shipped, run_path, runs_folder
 from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
 FINAL = "final.pt"  # the final training state, from which another run can start
@@ -81,12 +81,33 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     estimate_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:
-        model.load_state_dict(rename_parameters(load_tensors(read_bytes(path, max_tensor_bytes()))))
+        tensors = rename_parameters(load_tensors(read_bytes(path, max_tensor_bytes())))
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path}: not a whole safetensors file ({error_line(error)})") from None
-    except RuntimeError as error:
-        raise UsageError(f"{path}: these weights do not fit the recipe beside them ({error_line(error)})") from None
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise UsageError(f"{path}: {_describe_misfit(model, tensors, Run(folder, recipe))}") from None
     return Weights(weights_name(weights, folder), recipe, model.to(chosen).eval())
+
+
+def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> str:
+    """Return why a run's weights cannot be loaded into a model of its recipe."""
+    own = {name: value.shape for name, value in model.state_dict().items()}
+    faults = {
+        "they lack": [name for name in own if name not in tensors],
+        "unknown is": [name for name in tensors if name not in own],
+        "of another shape is": [name for name in own if name in tensors and tensors[name].shape != own[name]],
+    }
+    reasons = [
+        f"{fault} {names[0]}" + f" and {len(names) - 1} more" * (len(names) > 1)
+        for fault, names in faults.items()
+        if names
+    ]
+    why = f"these weights do not fit the recipe beside them: {', '.join(reasons)}"
+    if changed := run.changed_code(model):
+        why += f"; {', '.join(changed)} changed since they were trained: undo the change, or train again"
+    return why
 
 
 def weights_folder(weights: str | Path) -> Path:
@@ -140,6 +161,7 @@ def is_torchrun_process() -> bool:
 
 def read_recipe(folder: Path) -> Recipe:
     """Read the recipe of a folder. Raises UsageError if there is none."""
+    check_is_run(folder)
     text = read_text(folder / "config.json")
     try:
         return Recipe.read(text)

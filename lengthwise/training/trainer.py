@@ -240,9 +240,11 @@ class Trainer:
         if self.allow_divergence:
             return
         (step, loss), recipe = self.last, self.recipe
-        before = f"the last finite loss was {loss:.4g} at step {step}" if step else "it was never finite"
-        advice = f"a lower optimizer.rate than {recipe.optimizer.rate:g}" + ("" if recipe.clip else ", or clip=1")
-        raise Diverged(f"{recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
+        before = f"the last finite loss was {loss:.4g} at step {step}" if step else "none was finite before"
+        advice = f"try a lower optimizer.rate than {recipe.optimizer.rate:g}" + ("" if recipe.clip else ", or clip=1")
+        if not step and runs_foreign_code(recipe, self.model):
+            advice = f"look for NaN and infinity in your own code, or {advice}"
+        raise Diverged(f"{recipe.name}: the loss is not finite at step {self.step}; {before}; {advice}")
 
     def measure(self) -> dict[str, Any]:
         """Measure what the recipe watches; return a row of metrics."""

@@ -15,7 +15,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack, typed_prompts
 from lengthwise.evaluation.recording import find_recording_obstacle
 from lengthwise.evaluation.sealed import weights_digest
-from lengthwise.evaluation.solver import Solver
+from lengthwise.evaluation.solver import Solver, parse_prompt
 from lengthwise.experiment.data import sampler
 from lengthwise.runs.run import Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts
@@ -51,6 +51,12 @@ def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
     names = [model.name for model in models]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{repeated[0]} is given more than once: list each model once")
+    for number, problem in enumerate(problems, 1):
+        for model in models:
+            try:
+                parse_prompt(model.recipe.task, problem)
+            except UsageError as error:
+                raise UsageError(f"problem {number}: {error}") from None
     data = [model_data(model, problems=problems) for model in models]
     recorded = ["recordings" in model for model in data]
     about = [ABOUT_COMPUTED] * (not all(recorded)) + [ABOUT_RECORDED] * any(recorded)

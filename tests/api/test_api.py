@@ -236,6 +236,8 @@ def test_scores_are_rows_frames_and_pictures(run):
 
 def test_scores_are_compared(run):
     other = lw.evaluate("looped-parity", [6, 2, 7], samples=10, quiet=True)
+    with pytest.raises(lw.UsageError, match=r"not Scores; give scores without a list, [^\n]*$"):
+        lw.compare([run.scores])
     both = lw.compare(run, other)
     assert [row["size"] for row in both.rows()] == ["2", "6"]
     assert run.scores.compare(other).rows() == both.rows()

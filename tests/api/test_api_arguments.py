@@ -205,6 +205,7 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
     [
         (("train", "parity"), "'parity' is not one of the"),
         (("train", "parity"), "it is a task, of which there are settled-parity, halting-parity, looped-parity"),
+        (("sample", "looped-parity", "5"), "looped-parity is a recipe; its task is parity"),
         (("list", "--import", "own_task.py"), "name a module, as --import own_task; give it once for each"),
         (("list", "--import", "one,two"), "name a module, as --import one; give it once for each"),
         (("solve", "looped-pairs", "1+1", "--device", "tpu"), "available are: auto, cpu"),
@@ -216,9 +217,15 @@ def test_what_was_meant_is_said(words, message):
 
 def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(tmp_path):
     assert command("report", "looped-parity", "--out", tmp_path / "figures").returncode == 0
-    (tmp_path / "some" / "one").mkdir(parents=True)
-    (tmp_path / "some" / "one" / "config.json").write_text("{}")
-    assert f"a folder of runs; name the runs, e.g. {tmp_path}/some/*" in command("report", tmp_path / "some").stderr
+    for file, kind in (("config.json", "runs"), ("runs.json", "folders of results")):
+        folder = tmp_path / kind
+        (folder / "one").mkdir(parents=True)
+        (folder / "one" / file).write_text("{}")
+        for verb in ("report", "evaluate"):
+            line = command(verb, folder, "--quiet").stderr.strip()
+            told = f"{folder} is not a run's folder; it holds 1 {kind}: name one or more, e.g. {folder / 'one'}"
+            assert line == f"lengthwise: {told}"
+    assert "one is not a run's folder: it has no config.json" in command("evaluate", folder / "one").stderr
 
 
 def test_a_closed_output_is_said(monkeypatch, capsys):

@@ -330,7 +330,7 @@ def test_a_module_that_cannot_be_imported(code, typed, tmp_path, monkeypatch):
     name = f"module_{abs(hash(code))}"
     if code:
         Path(f"{name}.py").write_text(code, encoding="utf-8")
-    refused(typed("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "No module"))
+    refused(typed("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "no module"))
 
 
 @pytest.mark.parametrize("device", ["meta", "abacus", "cuda:99", "", None, 3.5])

@@ -21,7 +21,7 @@ from lengthwise.base import fields
 from lengthwise.cli.entry import parse
 from lengthwise.cli.verbs import load_verb as verb
 from lengthwise.experiment.own_code import hash_user_code
-from lengthwise.runs.run import Run, runs_folder
+from lengthwise.runs.run import Run, load, runs_folder
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
 
@@ -121,8 +121,23 @@ def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
     assert train(changed.change(name="another")).done
     words = parse(["evaluate", str(run.folder), "--lengths", "2", "--samples", "2", "--uniform-only"])
     verb(words)()
-    assert "my_scaled.Net" in capsys.readouterr().err and not run.rows("scores")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "my_scaled.Net" in told and "not kept; undo the change, or train again" in told and not run.rows("scores")
     assert Run.open(run.folder).changed_code(changed.build())
+
+
+def test_weights_of_changed_code_that_do_not_fit_are_explained(write):
+    run = train(recipe(write(SOURCE)))
+    write(SOURCE.replace("self.table", "self.lookup"))
+    told = (
+        "they lack module.lookup.weight, unknown is module.table.weight; my_scaled.Net, my_scaled.Scaled changed since "
+        "they were trained: undo the change, or train again"
+    )
+    with pytest.raises(lw.UsageError) as error:
+        load(run.folder)
+    assert str(error.value) == (
+        f"{run.folder}/model.safetensors: these weights do not fit the recipe beside them: {told}"
+    )
 
 
 AS_SCRIPT = """

@@ -249,8 +249,10 @@ def test_a_fleet_runs_on_whatever_has_room():
     assert engine.last.most == 2 and len(engine.last.stopped) == 1
     assert fleet.failed == {found[1].folder: "it is hot"}
     assert json.loads((found[1].folder / "failed.json").read_text())["reason"] == "it is hot"
-    with pytest.raises(UsageError, match="it is hot"):
+    fleet.failed = {run.folder: f"{run.folder}: it is hot" for run in found[:2]}
+    with pytest.raises(UsageError) as error:
         fleet.check()
+    assert str(error.value) == f"2 runs failed: {found[0].folder}: it is hot; {found[1].folder}: it is hot"
 
 
 @pytest.mark.usefixtures("untyped")

@@ -666,7 +666,11 @@ def test_a_module_without_parts_or_that_is_none_is_refused_in_one_line():
             "own_figure: defines no part, recipe or study; a part is a dataclass that subclasses e.g. lw.Task",
         ),
         (["own_task.py"], "check own_task.py: name a module, as check own_task"),
-        (["no_such_module"], "check no_such_module: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            ["no_such_module"],
+            f"check no_such_module: there is no module no_such_module, neither in {EXAMPLES} nor among the installed "
+            "packages",
+        ),
     ):
         done = command(*words, "--quiet")
         assert done.returncode == 2 and done.stdout == ""

@@ -619,7 +619,7 @@ def test_weights_that_are_cut_short_or_do_not_fit_are_refused():
     with pytest.raises(lw.UsageError, match="not a whole safetensors file"):
         load(folder)
     path.write_bytes(unbroken(WIDER)[0])
-    with pytest.raises(lw.UsageError, match="do not fit the recipe"):
+    with pytest.raises(lw.UsageError, match=r"beside them: .*of another shape is"):
         load(folder)
     path.unlink()
     with pytest.raises(lw.UsageError, match="has its training ended"):

@@ -13,9 +13,11 @@ from random import Random
 
 import pytest
 from small_runs import SMALL
+from torch import nn
 from torture import races
 from torture import signals as signal_cases
 
+import lengthwise as lw
 from lengthwise.base import signals
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.experiment.optim import AdamW
@@ -112,6 +114,17 @@ def test_signals_and_races_leave_no_trace(tmp_path):
 
 
 # Divergence
+
+
+class Poisoned(nn.Embedding):
+    def forward(self, tokens):
+        return super().forward(tokens) * math.nan
+
+
+def test_a_module_whose_loss_was_never_finite_is_to_blame():
+    told = r"step \d+; none was finite before; look for NaN and infinity in your own code, or try a lower"
+    with pytest.raises(Diverged, match=told):
+        lw.train(Poisoned(4, 4), task="parity", lengths=4, steps=20, quiet=True)
 
 
 def test_divergence_is_said_at_once_and_leaves_what_was_finite():

@@ -95,7 +95,7 @@ def test_a_given_problem_is_first_where_the_page_computes_too():
 def test_what_cannot_be_shown_is_said(tmp_path):
     page = tmp_path / "page.html"
     for words, said in {
-        ("looped-maze", "--html", page, "--problem", "###/#S#"): "separated by /",
+        ("looped-maze", "--html", page, "--problem", MAZE, "--problem", "#"): "problem 2: maze: write a square of",
         ("looped-maze", "--problem", MAZE): "--problem needs --html FILE",
         ("gpt-small", "--html", page): "nor show a recording (its layout feeds the answer in)",
     }.items():
