@@ -30,8 +30,8 @@ class Fates(PrintedTable, list[Fate]):
         return [row for fate in self for row in fate.rows()]
 
     def plot(self, title: str | None = None) -> Drawing:
-        """Draw exact match and movement against loops, counted from T(n); for up to three weights also a map and a
-        path."""
+        """Draw exact match and movement against loops, counted from T(n); for up to three weights also a map of the
+        movement, loop by position, and the state's path on two principal components, both of one problem."""
         from lengthwise.report.depth_figure import fate_figure  # late: it imports matplotlib
 
         return fate_figure(self, title or "What more loops do")
@@ -73,9 +73,9 @@ def depth(
     how the answer and the state change.
 
     ``weights`` are one or several, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest training size
-    unless given. The result prints as a table of fates, the seeds of a recipe in one line; ``rows()`` has a row per
-    loop, counted from each problem's own T(n), ``plot()`` draws them. Raises UsageError for a model that is not looped,
-    or whose answer is fed in.
+    unless given. The result prints as a table of fates, the seeds of a recipe in one line. ``rows()`` has a row per
+    loop (see ``Fate.rows``): exact match, how far one and two loops moved the state, and its cosine similarity to the
+    last state. ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is fed in.
     """
     several: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
     if not several:

@@ -12,7 +12,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.ranges import Count, Name, OneLine, Seed, Size, Sizes
-from lengthwise.base.score_rows import Row, group_by, size_text
+from lengthwise.base.score_rows import Row, group_by
 
 # The kind of a set of problems: "uniform" (random, at given sizes), "natural" (from the task's own distribution over
 # sizes), a family's name, "hard" (the task's harder set, which is one family), or "every" (all problems of a size).
@@ -209,8 +209,8 @@ RULE = (
 
 @dataclass(frozen=True)
 class Fate:
-    """The accuracy and the movement of the states of one set of weights, loop by loop; ``after`` counts loops from each
-    problem's own T(n). ``seed`` drew the problems; the weights were trained with ``trained_seed``."""
+    """The accuracy and the movement of the states of one set of weights, loop by loop: h_k is the state after loop k.
+    ``seed`` drew the problems; the weights were trained with ``trained_seed``."""
 
     weights: str
     recipe: str
@@ -220,11 +220,11 @@ class Fate:
     count: int
     seed: int
     planned: float  # T(n), mean over problems
-    after: list[int]
-    exact: list[float | None]
+    after: list[int]  # loops after each problem's own T(n); negative before it
+    exact: list[float | None]  # fraction of problems whose answer is right
     moved: list[float | None]  # ‖h_k − h_{k−1}‖ / ‖h_k‖, mean over positions and problems
-    moved_over_two: list[float | None]  # ‖h_k − h_{k−2}‖ / ‖h_k‖
-    cosine: list[float | None]  # cosine similarity to the last state
+    moved_over_two: list[float | None]  # ‖h_k − h_{k−2}‖ / ‖h_k‖: small if the state returns after two loops
+    cosine: list[float | None]  # cosine similarity of h_k to the state after the last loop
     map: list[list[float | None]] = field(repr=False)  # loop × position, of one problem
     path: list[list[float]] = field(repr=False)  # loop × 2: its states, projected on two principal components
     map_planned: int = 0  # T(n) of that problem
@@ -244,10 +244,13 @@ class Fate:
         return "cycles" if two < STILL else "drifts"
 
     def rows(self) -> list[Row]:
-        """Return one row per loop."""
+        """Return one row per loop. ``after``: loops after T(n). ``exact``: fraction of problems that are right.
+        ``moved`` and ``moved_over_two``: ‖h_k − h_{k−1}‖ / ‖h_k‖ and ‖h_k − h_{k−2}‖ / ‖h_k‖, where h_k is the state
+        after loop k, None where there is no earlier state. ``cosine``: the cosine similarity of h_k to the state after
+        the last loop. The last three are means over positions and problems."""
         about: Row = {
             "weights": self.weights, "recipe": self.recipe, "seed": self.trained_seed,
-            "task": self.task, "size": size_text(self.sizes), "count": self.count,
+            "task": self.task, "sizes": list(self.sizes), "count": self.count,
         }  # fmt: skip
         names = ("after", "exact", "moved", "moved_over_two", "cosine")
         return [about | dict(zip(names, values, strict=True)) for values in zip(

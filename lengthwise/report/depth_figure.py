@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
@@ -95,6 +97,8 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
         LineStyle("movement over one loop (right)", COLOURS[1], "", "-"),
         LineStyle("over two loops (right)", COLOURS[2], "", DASHED),
     ]
+    if detailed:
+        looks.append(LineStyle("state after T(n) loops (lowest panel)", COLOURS[1], "x", "", hollow=True))
     add_legend(figure, looks, columns=3)
     return fix_layout(figure, title)
 
@@ -119,22 +123,36 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
 
 
 def _draw_map(axes: Axes, fate: Fate) -> None:
-    """Draw how far each loop moved the state of each position of one problem; dark: no movement."""
-    logs = [[0.5 if x is None else math.log10(max(FLOOR, x)) for x in loop] for loop in fate.map]
-    axes.imshow(logs, aspect="auto", vmin=-6, vmax=0.3, interpolation="nearest", cmap="viridis")
-    axes.axhline(fate.map_planned - 1, color="white", linewidth=0.6)
+    """Draw how far each loop, counted from 1, moved the state of each position of one problem; dark: no movement."""
+    moved = [[math.nan if x is None else max(FLOOR, x) for x in loop] for loop in fate.map]
+    edges = (-0.5, len(moved[0]) - 0.5, len(moved) + 0.5, 0.5)  # left, right, bottom, top
+    scale = LogNorm(1e-6, 2)
+    image = axes.imshow(moved, aspect="auto", norm=scale, interpolation="nearest", cmap="viridis", extent=edges)
+    axes.axhline(fate.map_planned, color="white", linewidth=0.8)
+    axes.text(len(moved[0]) - 0.6, fate.map_planned, "T(n)", color="white", fontsize=6, ha="right", va="bottom")
     axes.grid(visible=False)
-    axes.set_xlabel("position", fontsize=6.5)
-    axes.set_ylabel("loop", fontsize=6.5)
+    _label(axes, "position", "loop")
+    _add_colour_bar(axes, image, "movement")
+
+
+def _label(axes: Axes, across: str, up: str) -> None:
+    axes.set_xlabel(across, fontsize=6.5)
+    axes.set_ylabel(up, fontsize=6.5)
     axes.tick_params(labelsize=6)
+
+
+def _add_colour_bar(axes: Axes, shown: ScalarMappable, label: str) -> None:
+    bar = axes.figure.colorbar(shown, ax=axes, pad=0.02)
+    bar.set_label(label, fontsize=6.5)
+    bar.ax.tick_params(labelsize=6)
 
 
 def _draw_path(axes: Axes, fate: Fate) -> None:
     """Draw one problem's states on two principal components; the cross is T(n)."""
     across, up = zip(*fate.path, strict=True)
     axes.plot(across, up, color=FAINT, linewidth=0.5)
-    axes.scatter(across, up, c=range(len(across)), s=5, cmap="viridis", zorder=3)
+    states = axes.scatter(across, up, c=range(1, len(across) + 1), s=5, cmap="viridis", zorder=3)
     axes.plot(*fate.path[fate.map_planned - 1], marker="x", color=COLOURS[1], markersize=7, zorder=4)
-    axes.set_xlabel("principal components", fontsize=6.5)
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.tick_params(labelsize=6)
+    _label(axes, "first principal component", "second")
+    _add_colour_bar(axes, states, "loop")

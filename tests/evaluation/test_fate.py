@@ -75,8 +75,25 @@ def test_seeds_of_a_recipe_stand_in_one_line_and_one_panel():
     assert several == ["r, 3 seeds", "4", "4", "1.00", "0.50 to 1.00", "", "", "", "0.50 to 1.00", "1e-04", "1e-04",
                        "settles right 2, settles wrong 1"]  # fmt: skip
     assert one[0] == "w0" and one[-1] == "drifts"
-    assert len(fates.plot().axes) == 2 * 2 + 2 * 2  # curves with two scales, a map and a path of each
+    assert len(fates.plot().axes) == 2 * 2 + 2 * 4  # curves with two scales; a map, a path and their colour bars
     assert [row["seed"] for row in fates.rows()] == [0, 0, 1, 1, 2, 2, 0, 0]
+    assert all(row["sizes"] == [4] for row in fates.rows())  # as in rows of scores
+
+
+def test_the_map_counts_loops_from_one_and_its_parts_are_named():
+    figure = Fates([made(1e-4, 1e-4)]).plot()
+    (shown,) = (axes for axes in figure.axes if axes.images)
+    assert shown.images[0].get_extent() == [-0.5, 0.5, 5.5, 0.5]  # five loops, one position
+    assert list(shown.lines[0].get_ydata()) == [4, 4]  # T(n) = 4
+    labels = {axes.get_ylabel() for axes in figure.axes} | {axes.get_xlabel() for axes in figure.axes}
+    assert {"loop", "position", "movement", "first principal component", "second"} <= labels
+    assert "state after T(n) loops (lowest panel)" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_the_table_of_several_weights_keeps_the_column_on_which_a_verdict_rests(capsys):
+    words = ["depth", "looped-pairs", "looped-parity", "--lengths", "3", "--more", "20", "--samples", "2"]
+    assert entry._run(entry.parse(words)) == 0
+    assert "over" in capsys.readouterr().out.split("looped")[0]  # its heading
 
 
 def looped_once():
