@@ -14,7 +14,7 @@ from lengthwise.base.types import Batch
 from lengthwise.evaluation.answers import Predictions, predict_by_rules, trace_loops
 from lengthwise.evaluation.scores import split_batches
 from lengthwise.experiment.data import evaluation_problems
-from lengthwise.experiment.stopping import choose_loops, limit_of
+from lengthwise.experiment.stopping import choose_loops, loop_limits
 from lengthwise.runs.run import Weights, load
 
 SAMPLES, REPEATS = (8, 1) if QUICK else (64, 3)
@@ -35,7 +35,7 @@ def traced(weights: Weights, batch: Batch) -> Predictions:
     """Answer as before: trace all loops, then choose one."""
     model, recipe, rule = weights.model, weights.recipe, weights.recipe.stopping
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
-    limit = limit_of(rule, planned)
+    limit = loop_limits(rule, planned)
     found = trace_loops(model, batch, limit, recipe.layout.end(recipe.task))
     chosen = choose_loops(rule, replace(found, loops=limit), planned, limit)
     return Predictions(found.predictions[chosen - 1, row], found.confidence[chosen - 1, row], chosen, ran=limit)

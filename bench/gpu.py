@@ -85,7 +85,7 @@ def one_of_each() -> list[Recipe]:
 
 def gradient(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
     """The loss of a step's batch, and its gradients, on the CPU."""
-    loss = recipe.objective(runner, *data.batch(recipe, step), stream(0, "objective"))
+    loss = recipe.objective(runner, *data.draw_batch(recipe, step), stream(0, "objective"))
     return [
         loss.value.detach().cpu(),
         *(one.cpu() for one in torch.autograd.grad(loss.value, list(runner.model.parameters()))),
@@ -183,7 +183,7 @@ def recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> dict[str, 
     exact = gradient(recipe, Plain(trainer.model), last)
     for _ in range(2):  # the second is a replay
         trainer.optimizer.zero_grad()
-        loss = next(trainer.compute_losses(*data.batch(recipe, last)))
+        loss = next(trainer.compute_losses(*data.draw_batch(recipe, last)))
     read = [loss.value.detach(), *(one.grad for one in trainer.model.parameters())]
     for graphs in (False, True):
         own = Trainer(recipe, device, graphs=graphs)
@@ -232,7 +232,7 @@ def peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
     """Measure a plain loop, compiled and not, and layers of other libraries of the same width and as many loops, with
     the input added in each: whole steps with AdamW, in fp32 and bf16."""
     recipe = published(name, quick=quick)
-    batch, loops = data.batch(recipe, recipe.steps // 2)
+    batch, loops = data.draw_batch(recipe, recipe.steps // 2)
     spec, most, model, found = recipe.model, int(loops.max()), recipe.build().to(device), {}
     rows = replace(batch, inputs=batch.inputs.to(device), targets=batch.targets.to(device),
                    loss_mask=batch.loss_mask.to(device))  # fmt: skip

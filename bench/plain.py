@@ -23,7 +23,7 @@ def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
 
 def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
     """The logits "b t v" at all positions after each loop."""
-    x, mask = model.embed_tokens(inputs.tokens, model.vectors(inputs)), allowed(model, inputs)
+    x, mask = model.embed_tokens(inputs.tokens, model.position_vectors(inputs)), allowed(model, inputs)
     state, found = model.init_state(x), []
     for _ in range(loops):
         state = model.inject(state, x)

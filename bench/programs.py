@@ -8,8 +8,8 @@ import torch
 from common import QUICK, print_result
 
 from lengthwise.experiment.data import fresh_problems
-from lengthwise.rasp.program import Program, check, execute
-from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.rasp.program import Program, check_program, execute
+from lengthwise.rasp.programs import PUBLISHED, find_program
 from lengthwise.tasks.addition import Addition
 
 LENGTHS, COUNT = ((1, 4), 5) if QUICK else ((*range(1, 65), 200), 1000)
@@ -31,8 +31,8 @@ def main() -> None:
     torch.set_num_threads(1)
     result = {}
     for task in (*PUBLISHED, Addition(2, "least", True, True)):
-        runner = program(task)
-        check(runner)
+        runner = find_program(task)
+        check_program(runner)
         for more in ((1,), (2,)) if len(task.axes) == 2 else ((),):
             start = time.perf_counter()
             found = sum(right(runner, (*more, n)) for n in LENGTHS)

@@ -83,7 +83,7 @@ def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
 def measured(name: str) -> dict[str, object]:
     recipe = replace(catalog.recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
     losses: list[Loss] = [partial(plain_loss, PLAIN[name]), partial(quick_loss, recipe)]
-    batch, _ = data.batch(recipe, 0)
+    batch, _ = data.draw_batch(recipe, 0)
     both = [gradients(loss, recipe.build().eval().double(), batch) for loss in losses]
     difference = max(float((a - b).abs().max()) for a, b in zip(*both, strict=True))
     model = recipe.build().train()
@@ -91,7 +91,7 @@ def measured(name: str) -> dict[str, object]:
     theirs = library(recipe) if library else None
     ratios, further = [], []
     for step in range(REPEATS[name] + 1):
-        batch, _ = data.batch(recipe, step)
+        batch, _ = data.draw_batch(recipe, step)
         slow, quick = (seconds(loss, model, batch) for loss in losses)
         ratios.append(slow / quick)
         if theirs:

@@ -79,7 +79,7 @@ def difference(name: str) -> float:
     """The largest difference in loss and gradients, in float64, on an eighth of a batch."""
     small = replace(recipe(name), batch=2 if QUICK else 8)
     model = small.build().double()
-    both = zip(*(gradients(how, model, *data.batch(small, 0)) for how in LOSSES), strict=True)
+    both = zip(*(gradients(how, model, *data.draw_batch(small, 0)) for how in LOSSES), strict=True)
     return max(float((a - b).abs().max()) for a, b in both)
 
 
@@ -134,7 +134,7 @@ def measured(name: str) -> dict[str, object]:
     assert isinstance(spec, Transformer)
     ratios, bounds, shares = [], [], []
     for step in range(repeats(name) + 1):
-        batch, loops = data.batch(chosen, step)
+        batch, loops = data.draw_batch(chosen, step)
         operations, bound = needed(spec, batch, loops)
         took = {how: seconds(gradients, how, model, batch, loops) for how in LOSSES}
         ratios.append(took["plain"] / took["quick"])
@@ -166,7 +166,7 @@ def libraries(name: str) -> dict[str, float | str]:
             skipped[library] = f"skipped: {error}; pip install 'lengthwise[bench]'"
     ratios: dict[str, list[float]] = {library: [] for library in looped}
     for step in range(repeats(name) + 1):
-        batch, loops = data.batch(chosen, step)
+        batch, loops = data.draw_batch(chosen, step)
         ours = seconds(gradients, "quick", model, batch, loops)
         for library, other in looped.items():
             ratios[library].append(seconds(step_of, other, batch, loops) / ours)
@@ -190,7 +190,7 @@ def memory(how: str) -> int:
     """The largest growth of the process, in bytes, during one step of addition."""
     chosen = recipe(ADDITION)
     model = chosen.build()
-    batch, loops = data.batch(chosen, 0)
+    batch, loops = data.draw_batch(chosen, 0)
     before = peak()
     gradients(how, model, batch, loops)
     return peak() - before

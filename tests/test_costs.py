@@ -8,7 +8,7 @@ import pytest
 from conftest import command
 
 from lengthwise.api import catalog
-from lengthwise.experiment.resources import parameters
+from lengthwise.experiment.resources import count_parameters
 from lengthwise.training import cost
 from lengthwise.training.trainer import Trainer
 
@@ -51,7 +51,7 @@ def test_stored_costs_are_those_of_the_recipes():
     assert stored, "make costs"
     for recipe in stored[:3]:
         price = cost.look_up_cost(recipe)
-        assert (price.parameters, price.steps) == (parameters(recipe), recipe.steps)
+        assert (price.parameters, price.steps) == (count_parameters(recipe), recipe.steps)
         assert price.operations == pytest.approx(cost.count_operations(recipe, recipe.batch, n_steps=2), rel=0.02)
 
 

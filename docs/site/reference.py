@@ -101,9 +101,9 @@ def _plain(signature: str) -> str:
 
 def _fields(found: type, source: Path) -> Iterator[str]:
     """Return a table of the fields of a dataclass, inherited ones first."""
-    if not sources.find(found.__name__):
-        sources.add(source)
-    declared = sources.find(found.__name__)
+    if not sources.find_class(found.__name__):
+        sources.register_module(source)
+    declared = sources.find_class(found.__name__)
     if declared and declared.fields:
         yield "| field | type | default | meaning |\n| --- | --- | --- | --- |"
         for one in declared.fields:

@@ -50,7 +50,7 @@ from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Maste
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.experiment.problem_set import ProblemSet, problem_set
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, outline
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, build_outline
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Restarts, Settled, Stopping
@@ -288,7 +288,7 @@ def evaluate(
             scores += scores_with_progress(found, sizes, rules, progress, label=what, families=True, **options)
     if own:
         own.append_new("scores", *(score.row() | {"seed": seed} for score in scores))
-    facts = replace(outline(found.recipe), name=found.name)
+    facts = replace(build_outline(found.recipe), name=found.name)
     if isinstance(weights, nn.Module) and trained_to is None:  # its training length is unknown
         facts = replace(facts, top=0, tops=(0,) * len(facts.axes))
     return Scores(scores, facts)

@@ -139,7 +139,7 @@ def add_module(module: ModuleType) -> None:
     _OWN.update(recipes)
     _OWN_STUDIES.update(studies)
     if module.__file__:
-        sources.add(Path(module.__file__))
+        sources.register_module(Path(module.__file__))
 
 
 def find_definitions(

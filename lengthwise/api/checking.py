@@ -12,8 +12,8 @@ from lengthwise.base.quantities import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 from lengthwise.tasks.file import File
-from lengthwise.tasks.problem_file import PARTS, form_of, list_faults, to_text
-from lengthwise.testing.laws import Findings, check_kinds, check_part
+from lengthwise.tasks.problem_file import PARTS, choose_form, list_errors, to_text
+from lengthwise.testing.laws import Findings, check_classes, check_part
 from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
 from lengthwise.training.arithmetic import computation_settings
 
@@ -42,7 +42,7 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
             elif isinstance(thing, Study):
                 found += check_studies({thing.title: lambda study=thing: study})
             elif isinstance(thing, type) and issubclass(thing, fields.Config):
-                found += check_kinds([thing])
+                found += check_classes([thing])
             elif isinstance(thing, fields.Config):
                 found += check_part(thing)
             else:
@@ -53,7 +53,7 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
 
 def list_file_errors(name: str, *, words: bool = False, grid: bool = False) -> list[str]:
     """Return the errors in a file of problems, or in a data set's folder, with their line numbers."""
-    return list_faults(to_path(name).resolve(), form_of(words=words, grid=grid))
+    return list_errors(to_path(name).resolve(), choose_form(words=words, grid=grid))
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> list[tuple[str, str]]:

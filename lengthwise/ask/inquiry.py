@@ -18,7 +18,7 @@ from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, Score, UsageError
 from lengthwise.experiment.data import fresh_problems, smallest_natural_size
 from lengthwise.experiment.source import FRESH, Source
-from lengthwise.tasks import Task, texts_of
+from lengthwise.tasks import Task, iterate_texts
 
 ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
 
@@ -64,7 +64,7 @@ class Inquiry(fields.Config):
         fields.validate(Whole, examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.first_sizes(examples)]
         # From another random stream than the questions; a short problem may still be one of them.
-        drawn = tuple(next(texts_of(task, fresh_problems(task, size, 1, seed=0, step=0))) for size in shortest)
+        drawn = tuple(next(iterate_texts(task, fresh_problems(task, size, 1, seed=0, step=0))) for size in shortest)
         instruction = f"{question or task.question} {ALONE}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
 
@@ -133,7 +133,7 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
         bottom = smallest_natural_size(size, inquiry.bottom, inquiry.top)
         chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
         problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
-        found += [Item(size, prompt, answer) for prompt, answer in texts_of(inquiry.task, problems)]
+        found += [Item(size, prompt, answer) for prompt, answer in iterate_texts(inquiry.task, problems)]
     return found
 
 

@@ -68,21 +68,21 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def _is_checkable(kind: Any) -> bool:
-    options = [option for option in typing.get_args(kind) if option is not type(None)]
-    if typing.get_origin(kind) in (Annotated, typing.Union, types.UnionType):
-        single = typing.get_origin(kind) is Annotated or len(options) == 1
+def _is_checkable(annotation: Any) -> bool:
+    options = [option for option in typing.get_args(annotation) if option is not type(None)]
+    if typing.get_origin(annotation) in (Annotated, typing.Union, types.UnionType):
+        single = typing.get_origin(annotation) is Annotated or len(options) == 1
         return single and _is_checkable(options[0])
-    plain = kind in (bool, int, float, str) or typing.get_origin(kind) is Literal
-    return plain or (isinstance(kind, type) and issubclass(kind, Config))
+    plain = annotation in (bool, int, float, str) or typing.get_origin(annotation) is Literal
+    return plain or (isinstance(annotation, type) and issubclass(annotation, Config))
 
 
 @cache
-def field_types(kind: type) -> Mapping[str, Any]:
+def field_types(cls: type) -> Mapping[str, Any]:
     """Return the declared types of a dataclass's fields, or of a TypedDict's keys."""
-    found = typing.get_type_hints(kind, include_extras=True)
-    if dataclasses.is_dataclass(kind):
-        return {f.name: found[f.name] for f in dataclasses.fields(kind)}
+    found = typing.get_type_hints(cls, include_extras=True)
+    if dataclasses.is_dataclass(cls):
+        return {f.name: found[f.name] for f in dataclasses.fields(cls)}
     # A key that is not required still has its declared type where it is present.
     return {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) is NotRequired else hint
@@ -111,10 +111,11 @@ def _non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
     return [f for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
 
 
-def decode(kind: type[T], value: Any, path: str = "") -> T:
-    """Build a ``kind`` from JSON values. Raises UsageError, with the field's path, if a value does not fit."""
+def decode(annotation: type[T], value: Any, path: str = "") -> T:
+    """Build a value of type ``annotation`` from JSON values. Raises UsageError, with the field's path, if a value does
+    not fit."""
     try:
-        return validate(kind, value, path)
+        return validate(annotation, value, path)
     except RecursionError:
         raise UsageError(f"{path or 'recipe'}: nested too deeply") from None
 
@@ -128,11 +129,11 @@ def override(part: T, changes: Iterable[str]) -> T:
     return decode(type(part), _apply_changes(encode(part), changes))
 
 
-def build(kind: type[T], changes: Iterable[str]) -> T:
-    """Build a part of class ``kind`` from its defaults and ``name=value`` changes (see ``override``). Raises UsageError
+def build(cls: type[T], changes: Iterable[str]) -> T:
+    """Build a part of class ``cls`` from its defaults and ``name=value`` changes (see ``override``). Raises UsageError
     if a field without a default is missing."""
-    given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, kind)) if f.default is not MISSING}
-    return decode(kind, _apply_changes({"kind": kind.__name__} | given, changes))
+    given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, cls)) if f.default is not MISSING}
+    return decode(cls, _apply_changes({"kind": cls.__name__} | given, changes))
 
 
 def _apply_changes(tree: Any, changes: Iterable[str]) -> Any:
@@ -195,10 +196,10 @@ def _is_index(parts: list[Any], step: str) -> bool:
     return step in map(str, range(len(parts)))
 
 
-def validate(kind: Any, value: Any, path: str) -> Any:
+def validate(annotation: Any, value: Any, path: str) -> Any:
     """Convert a value to its declared type: an integer to a float, a class's name to an instance, a single value to a
-    tuple of one. Raises UsageError, with the field's path, if it does not fit."""
-    origin, options = typing.get_origin(kind), typing.get_args(kind)
+    tuple of one. Raises UsageError, with the field's path, if the value does not fit."""
+    origin, options = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         value = validate(options[0], value, path)
         for rule in options[1:]:
@@ -219,19 +220,19 @@ def validate(kind: Any, value: Any, path: str) -> Any:
         if len(kinds) != len(values):
             raise UsageError(f"{path}: needs {len(kinds)} values, not {len(values)}")
         return tuple(validate(k, v, f"{path}.{i}") for i, (k, v) in enumerate(zip(kinds, values, strict=True)))
-    if kind in (bool, int, float, str):
-        if kind is float and type(value) is int and abs(value) < 2**53:  # larger integers are not exact as floats
+    if annotation in (bool, int, float, str):
+        if annotation is float and type(value) is int and abs(value) < 2**53:  # larger ones are not exact as floats
             value = float(value)
-        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+        if type(value) is not annotation or (isinstance(value, float) and not math.isfinite(value)):
             names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-            raise UsageError(f"{path}: {quote_value(value)} is not {names[kind]}")
+            raise UsageError(f"{path}: {quote_value(value)} is not {names[annotation]}")
         return value
-    if origin is dict or typing.is_typeddict(kind):
-        return _validate_row(kind, options, value, path)
-    return _validate_part(kind, value, path)
+    if origin is dict or typing.is_typeddict(annotation):
+        return _validate_row(annotation, options, value, path)
+    return _validate_part(annotation, value, path)
 
 
-def _validate_row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
+def _validate_row(annotation: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
     """Check a dictionary and return it unchanged; a TypedDict may have further keys."""
     if not isinstance(value, dict):
         raise UsageError(f"{path}: {quote_value(value)} is not a JSON object")
@@ -240,32 +241,32 @@ def _validate_row(kind: Any, options: tuple[Any, ...], value: Any, path: str) ->
             validate(options[0], name, f"{path}: a key")
             validate(options[1], part, f"{path}.{name}")
         return value
-    for name, hint in field_types(kind).items():
+    for name, hint in field_types(annotation).items():
         if name in value:
             validate(hint, value[name], f"{path}: {name}")
-        elif name in kind.__required_keys__:
+        elif name in annotation.__required_keys__:
             raise UsageError(f"{path}: the field {name} is missing")
     return value
 
 
-def rows_fit(kind: Any, rows: Sequence[Any]) -> bool:
+def rows_fit(row_type: Any, rows: Sequence[Any]) -> bool:
     """Return whether rows fit a ``TypedDict``. Checking by columns is ten times as fast as ``validate``, which names
     the error. The result may be False for rows that ``validate`` accepts, but never True for rows that do not fit."""
     if not {*map(type, rows)} <= {dict}:
         return False
-    for name, hint in field_types(kind).items():
+    for name, hint in field_types(row_type).items():
         column = [row[name] for row in rows if name in row]
-        if (len(column) < len(rows) and name in kind.__required_keys__) or not _column_fits(hint, column):
+        if (len(column) < len(rows) and name in row_type.__required_keys__) or not _column_fits(hint, column):
             return False
     return True
 
 
-def _column_fits(kind: Any, values: Sequence[Any]) -> bool:
-    kind, *rules = typing.get_args(kind) if typing.get_origin(kind) is Annotated else (kind,)
-    origin, options = typing.get_origin(kind), typing.get_args(kind)
+def _column_fits(annotation: Any, values: Sequence[Any]) -> bool:
+    annotation, *rules = typing.get_args(annotation) if typing.get_origin(annotation) is Annotated else (annotation,)
+    origin, options = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType) and options[1:] == (types.NoneType,):
         return _column_fits(options[0], [value for value in values if value is not None])
-    if not values or {*map(type, values)} != {{tuple: list}.get(origin, origin or kind)}:
+    if not values or {*map(type, values)} != {{tuple: list}.get(origin, origin or annotation)}:
         return not values
     if origin is dict:
         names, parts = (chain.from_iterable(map(each, values)) for each in (dict.keys, dict.values))
@@ -273,11 +274,13 @@ def _column_fits(kind: Any, values: Sequence[Any]) -> bool:
     if origin is tuple and options[1:] == (Ellipsis,):
         inside = _column_fits(options[0], [*chain.from_iterable(values)])
         return inside and not any(rule.broken_requirement(value) for rule in rules for value in {*map(tuple, values)})
-    if kind is float and not all(map(math.isfinite, values)):
+    if annotation is float and not all(map(math.isfinite, values)):
         return False
     # If the smallest and the largest number are in a range, all are.
-    tried = (min(values), max(values)) if kind in (int, float) else {*values}
-    return kind in (int, float, str) and not any(rule.broken_requirement(value) for rule in rules for value in tried)
+    tried = (min(values), max(values)) if annotation in (int, float) else {*values}
+    return annotation in (int, float, str) and not any(
+        rule.broken_requirement(value) for rule in rules for value in tried
+    )
 
 
 def _validate_part(base_class: Any, value: Any, path: str) -> Any:

@@ -62,7 +62,7 @@ def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
 
 def append(path: Path, lines: bytes) -> int:
     """Append all lines to a file or none, after removing an incomplete last line. Return the file's size in bytes.
-    Raises UsageError if the file is a link or too large, OSError if it cannot be written."""
+    Raises UsageError if the file is a link or too large, OSError if writing fails."""
     check_no_link(path)
     with open(path, "ab+", buffering=0, opener=_open) as file:
         state = os.fstat(file.fileno())
@@ -144,12 +144,12 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def write_json(path: Path, tree: Any) -> None:
-    """Replace a JSON file atomically. Raises UsageError if it cannot be written."""
+    """Replace a JSON file atomically. Raises UsageError if the file cannot be written."""
     write(path, (json_text(tree, indent=1) + "\n").encode())
 
 
 def write_json_rows(path: Path, rows: Iterable[Any]) -> None:
-    """Replace a JSON file of a list atomically, one entry a line. Raises UsageError if it cannot be written."""
+    """Replace a JSON file atomically by a list, with an entry per line. Raises UsageError if writing fails."""
     entries = ",\n".join(map(json_text, rows))
     write(path, f"[\n{entries}\n]\n".encode())
 
@@ -179,7 +179,7 @@ def check_regular(path: Path) -> Path:
 
 
 def to_path(value: str | Path) -> Path:
-    """Return an argument as a path. Raises UsageError if it is not a valid path, or too long."""
+    """Return an argument as a path. Raises UsageError if the path is invalid or too long."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
         raise UsageError(f"give a name or a folder, not {quote_value(value)}")
     try:
@@ -198,8 +198,8 @@ def is_folder(path: Path) -> bool:
 
 
 def read_bytes(path: Path, max_bytes: float = MAX_TEXT_BYTES) -> bytes:
-    """Read a file of at most ``max_bytes``. Raises UsageError if it is larger or not a regular file, OSError if it
-    cannot be read."""
+    """Read a file of at most ``max_bytes``. Raises UsageError for a larger file or one that is not regular, OSError if
+    reading fails."""
     with check_regular(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         _check_size(path, size, max_bytes)
@@ -212,7 +212,7 @@ def _check_size(path: Path, size: int, max_bytes: float) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read a text file. Raises UsageError if it cannot be read."""
+    """Read a text file. Raises UsageError if the file cannot be read."""
     try:
         return read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:

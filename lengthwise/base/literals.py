@@ -23,7 +23,7 @@ PLAIN = ("True", "False", "None")  # Python keywords that keep their meaning
 def parse_literal(text: str, name: str = "value") -> Any:
     """Parse an override's value into JSON values, without running any code in it.
 
-    Raises UsageError if it is not a number, a word, a class with fields, or a tuple.
+    Raises UsageError unless the text is a number, a word, a class with fields, or a tuple.
     """
     try:
         return _to_value(ast.parse(WORDS.sub(_quote_word, text.strip()), mode="eval").body)
@@ -72,12 +72,12 @@ def _to_value(node: ast.expr) -> Any:
     raise ValueError
 
 
-def _parse_fields(kind: str, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
+def _parse_fields(class_name: str, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for keyword in keywords:
         if keyword.arg is None:
             raise ValueError
         if keyword.arg in found:
-            raise UsageError(f"{kind}: {keyword.arg} is given twice")
+            raise UsageError(f"{class_name}: {keyword.arg} is given twice")
         found[keyword.arg] = _to_value(keyword.value)
     return found

@@ -101,8 +101,8 @@ def _describe_annotated(match: re.Match[str]) -> str:
     return _describe_number(match[1], Range(*ast.literal_eval(match[2])))
 
 
-def _describe_number(kind: str, bounds: Range) -> str:
-    return kind if bounds.low <= -LARGEST_SHOWN else f"{kind} ({bounds})"
+def _describe_number(type_name: str, bounds: Range) -> str:
+    return type_name if bounds.low <= -LARGEST_SHOWN else f"{type_name} ({bounds})"
 
 
 _SPELLED = {

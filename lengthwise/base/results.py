@@ -63,8 +63,8 @@ class Score:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of ``exact`` over independent trials (see ``trials``)."""
-        return wilson(self.exact, trials(vars(self)))
+        """Wilson's 95 % interval of ``exact`` over independent trials (see ``effective_trials``)."""
+        return wilson(self.exact, effective_trials(vars(self)))
 
     @property
     def scaled(self) -> float | None:
@@ -132,7 +132,7 @@ def counted_problems(row: Mapping[str, Any]) -> int:
     return row["distinct"] if row.get("fixed_set") else row["count"]
 
 
-def trials(row: Mapping[str, Any]) -> float:
+def effective_trials(row: Mapping[str, Any]) -> float:
     """Return the effective number of independent trials of a score's row."""
     return independent_trials(counted_problems(row), row.get("together"))
 

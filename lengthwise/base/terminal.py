@@ -21,7 +21,7 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: Any = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             text, style, control = segment
-            yield segment if control or text.isprintable() else Segment(_printable(text), style)
+            yield segment if control or text.isprintable() else Segment(_keep_printable(text), style)
 
     def status(self, status: RenderableType, **options: Any) -> Status:
         return super().status(Text(status) if isinstance(status, str) else status, **options)
@@ -30,5 +30,5 @@ class Terminal(Console):
         raise
 
 
-def _printable(text: str) -> str:
+def _keep_printable(text: str) -> str:
     return "".join(character for character in text if character.isprintable() or character == "\n")

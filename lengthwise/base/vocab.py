@@ -29,7 +29,7 @@ class Vocab:
         return len(self.symbols)
 
     def id(self, symbol: str) -> int:
-        """Return the id of one symbol. Raises ValueError if it is not in the vocabulary."""
+        """Return the id of one symbol. Raises ValueError for a symbol that is not in the vocabulary."""
         return self.symbols.index(symbol)
 
     @property

@@ -28,7 +28,7 @@ def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _list_recipes(**_: Any) -> list[str]:
-    return [name for system in sources.systems() or [] for name in system.recipes] + _list_runs()
+    return [name for system in sources.list_systems() or [] for name in system.recipes] + _list_runs()
 
 
 def _list_runs(**_: Any) -> list[str]:
@@ -40,8 +40,8 @@ NAMES: dict[str, Any] = {
     "like": _list_recipes,
     "weights": lambda **_: [*list_shipped(), *_list_runs()],
     "runs": _list_runs,
-    "task": lambda **_: [to_kebab_case(name) for name in sources.parts()["tasks"]],
+    "task": lambda **_: [to_kebab_case(name) for name in sources.declared_parts()["tasks"]],
     "changes": lambda **_: [f"{path}=" for path in sources.field_paths()],
-    "study": lambda **_: list(sources.studies()),
-    "stopping": lambda **_: list(sources.parts()["stopping"]),
+    "study": lambda **_: list(sources.list_studies()),
+    "stopping": lambda **_: list(sources.declared_parts()["stopping"]),
 }

@@ -39,7 +39,7 @@ class Options(OutputOptions):
 
 def run(args: Options) -> int:
     """List recipes, studies, weights, runs and parts; with words, those that match every word."""
-    systems, studies = _read_systems(), sources.studies()
+    systems, studies = _read_systems(), sources.list_studies()
     if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
@@ -49,7 +49,9 @@ def run(args: Options) -> int:
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything |= {"studies": studies} | _read_sections()
     found = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
-    summaries = {kind: {name: one.summary for name, one in known.items()} for kind, known in sources.parts().items()}
+    summaries = {
+        kind: {name: one.summary for name, one in known.items()} for kind, known in sources.declared_parts().items()
+    }
     parts = {kind: sources.filter_entries(about, args.words, f"parts {kind}") for kind, about in summaries.items()}
     if args.json:
         return print_result(
@@ -78,10 +80,10 @@ def run(args: Options) -> int:
 
 
 def _read_systems() -> list[sources.System]:
-    if (found := sources.systems()) is None:  # their files have changed: import them
+    if (found := sources.list_systems()) is None:  # their files have changed: import them
         from lengthwise.api import catalog
 
-        found = sources.systems(catalog.family_members())
+        found = sources.list_systems(catalog.family_members())
     return found or []
 
 

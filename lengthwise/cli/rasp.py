@@ -15,8 +15,8 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, out, print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Words
-from lengthwise.rasp.program import answer, execute, format_rounds, format_state
-from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.rasp.program import execute, format_answer, format_rounds, format_state
+from lengthwise.rasp.programs import PUBLISHED, find_program
 
 
 @dataclass(kw_only=True)
@@ -32,7 +32,7 @@ def run(args: Options) -> int:
     """Print a program's state after each round; without a task, list the programs."""
     tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
     if args.task is None:
-        known = {name: catalog.read_summary(type(program(task))) for name, task in tasks.items()}
+        known = {name: catalog.read_summary(type(find_program(task))) for name, task in tasks.items()}
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, text in known.items():
             table.add_row(Text(name, "bold"), text)
@@ -47,8 +47,8 @@ def run(args: Options) -> int:
             line.total = count
             line.update(done)
 
-        ran = execute(program(task), task.parse(args.prompt), show_round)
-        row, rounds, answer_text = format_state(ran.row), format_rounds(ran), answer(ran, task)
+        ran = execute(find_program(task), task.parse(args.prompt), show_round)
+        row, rounds, answer_text = format_state(ran.row), format_rounds(ran), format_answer(ran, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
         return print_result(args, result)

@@ -120,7 +120,7 @@ def _list_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
         value, name = getattr(part, field.name), f"{path}{field.name}"
         style = "" if value == usual[field.name] else "bold"
         rows.append((name, Text.assemble((fields.part_text(value), style), (f"  {field.about}", "dim"))))
-        if sources.find(type(value).__name__):
+        if sources.find_class(type(value).__name__):
             rows += _list_fields(value, f"{name}.")
     return rows
 
@@ -129,9 +129,9 @@ def _list_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
 
 
 def _find_class(name: str) -> sources.ClassDeclaration:
-    if found := sources.find(name):
+    if found := sources.find_class(name):
         return found
-    known = [kind for kinds in sources.parts().values() for kind in kinds]
+    known = [kind for kinds in sources.declared_parts().values() for kind in kinds]
     raise UsageError(f"show: there is no part {name}; `lengthwise list` shows all parts{fields.suggest(name, known)}")
 
 
@@ -150,11 +150,11 @@ def _show_part(args: Options) -> int:
         "part": part.name,
         "about": part.about,
         "fields": [vars(field) for field in part.fields],
-        "source": part.where,
-        "kinds": list(sources.parts()[kinds[0]]) if kinds else [],
+        "source": part.location,
+        "kinds": list(sources.declared_parts()[kinds[0]]) if kinds else [],
     }
     shown: list[RenderableType] = [
-        Text.assemble((part.name, "bold"), f"  {part.where}"),
+        Text.assemble((part.name, "bold"), f"  {part.location}"),
         Text(_split_paragraphs(part.about)),
         "",
     ]
@@ -180,7 +180,7 @@ def _describe_field(field: sources.Field) -> Text:
 
 
 def _format_parts(kind: str) -> RenderableType:
-    rows = [(name, Text(one.summary)) for name, one in sources.parts()[kind].items()]
+    rows = [(name, Text(one.summary)) for name, one in sources.declared_parts()[kind].items()]
     return format_columns(Text("one of", "bold"), rows)
 
 
@@ -191,7 +191,7 @@ def _resolve_field(name: str) -> list[tuple[sources.ClassDeclaration, sources.Fi
     """Resolve a path such as ``model.positions``: return the classes that have such a field; None if it is not a
     path."""
     *parents, last = name.split(".")
-    owners = [sources.find("Recipe")]
+    owners = [sources.find_class("Recipe")]
     for step in parents:
         types = [field.type for owner in owners if owner for field in owner.fields if field.name == step]
         owners = [one for text in types for one in sources.possible_parts(text)]
@@ -201,9 +201,9 @@ def _resolve_field(name: str) -> list[tuple[sources.ClassDeclaration, sources.Fi
 def _show_field(args: Options, owners: list[tuple[sources.ClassDeclaration, sources.Field]]) -> int:
     """Show the meaning of a field in every part that has it, and its possible values."""
     _check_no_recipe_options(args)
-    result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]
+    result = [vars(field) | {"of": owner.name, "source": owner.location} for owner, field in owners]
     rows = [(f"{owner.name}.{field.name}", _describe_field(field)) for owner, field in owners]
     words = set(re.findall(r"\w+", " ".join(field.type for _, field in owners)))
     kinds = [kind for kind, base in sources.BASES.items() if base in words]
-    head = Text(f"{args.recipe}  {owners[0][0].where}", "bold")
+    head = Text(f"{args.recipe}  {owners[0][0].location}", "bold")
     return print_result(args, result, Group(format_columns(head, rows), *(_format_parts(kind) for kind in kinds)))

@@ -30,7 +30,7 @@ from lengthwise.cli.options import (
     training_options,
 )
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
-from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
+from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_size_for_choosing
 from lengthwise.experiment.recipe import ChosenOn, Recipe
 from lengthwise.jobs.axes import Axis, Point, grid_points, parse_axes
 from lengthwise.jobs.pool import JobPool, show_progress
@@ -99,7 +99,7 @@ def _parse_sweep(args: Options) -> Sweep:
     recipe = find_recipe(args.recipe, changes)
     check_data_seed(recipe)
     recipe = recipe.with_seed(recipe.seed)  # as in training
-    limit = largest_choice(recipe)
+    limit = largest_size_for_choosing(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
     announce_evaluation(recipe, sizes, args.samples, [recipe.stopping])

@@ -78,10 +78,10 @@ def _import_module(name: str, prefix: str) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add_module(importlib.import_module(name))
     except BaseException as error:  # Ctrl-C does not get here: see `signals.exit_on_stop_signals`
-        from lengthwise.experiment.own_code import is_packaged
+        from lengthwise.experiment.own_code import is_library_file
 
         frames = traceback.extract_tb(error.__traceback__)
-        foreign = [frame for frame in frames if not is_packaged(Path(frame.filename))]
+        foreign = [frame for frame in frames if not is_library_file(Path(frame.filename))]
         if isinstance(error, UsageError) and not foreign:
             raise  # the module names something that does not exist; the message suffices
         if isinstance(error, ModuleNotFoundError) and not foreign:

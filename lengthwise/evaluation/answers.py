@@ -12,9 +12,16 @@ from torch import Tensor
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Trace, UsageError
-from lengthwise.experiment.layout import up_to_end
+from lengthwise.experiment.layout import mask_through_end
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import Restarts, Stopping, choose_loops, done_rows, first_done, limit_of
+from lengthwise.experiment.stopping import (
+    Restarts,
+    Stopping,
+    choose_loops,
+    find_done_rows,
+    find_first_done,
+    loop_limits,
+)
 from lengthwise.models import Model, State
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.movement import PERIODS
@@ -85,7 +92,7 @@ def _answers_from_one_start(
 ) -> list[Predictions]:
     """Return predictions without restarts; with ``movement``, they have residuals."""
     planned = recipe.loops.planned(batch.rounds)
-    limits, end_id = [limit_of(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
+    limits, end_id = [loop_limits(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not movement:
         logits = choose_runner(model).last(batch.inputs, limits[0], batch.answer_slots)
         (best,) = _copy_to_host([_most_likely(logits)])
@@ -104,7 +111,7 @@ def _answers_from_one_start(
         limited, stopped, ran = replace(traced, loops=limit), None, None
         chosen = choose_loops(rule, limited, planned, limit)
         if rule.stops:
-            stopped = first_done(rule, limited, planned)[1]
+            stopped = find_first_done(rule, limited, planned)[1]
             ran = torch.where(stopped, chosen + rule.back, limit)
         elif rule.reads_output:
             ran = limit
@@ -130,7 +137,7 @@ class _RuleProgress:
     def choose(self, trace: Trace, loop: int) -> None:
         """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
         if self.rule.stops:
-            done = done_rows(self.rule, trace, loop, self.planned) & self.open
+            done = find_done_rows(self.rule, trace, loop, self.planned) & self.open
             self._take_answers(done, trace, self.rule.back, loop)
             self.stopped |= done
         self._take_answers(self.open & (self.limit == loop), trace, 0, loop)
@@ -286,7 +293,7 @@ def answer_mask(
     symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end_id: int | None
 ) -> Bool[Tensor, "b a"]:
     """Return True at the slots of each row's answer, end symbol included; ``symbols`` are the symbols in all slots."""
-    return filled_slots(answer_slots) & up_to_end(symbols, end_id)
+    return filled_slots(answer_slots) & mask_through_end(symbols, end_id)
 
 
 def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:

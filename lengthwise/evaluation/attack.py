@@ -27,11 +27,11 @@ from lengthwise.evaluation.curves import relative_cost
 from lengthwise.evaluation.families import all_problems, short_sizes
 from lengthwise.evaluation.scores import resolve_rules, right_rows, split_batches
 from lengthwise.evaluation.solver import Solver
-from lengthwise.experiment.data import check_size, sampler
+from lengthwise.experiment.data import check_size, get_sampler
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.models import device_of
+from lengthwise.models import get_device
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 
@@ -132,7 +132,7 @@ def _check_time(weights: Weights, size: tuple[int, ...], rule: Stopping, seconds
     one = f"one problem of size {size_text(size)}"
     demand.check(one)
     takes = demand.seconds / torch.get_num_threads()
-    if device_of(weights.model).type == "cpu" and takes > seconds:
+    if get_device(weights.model).type == "cpu" and takes > seconds:
         raise UsageError(
             f"{one} takes about {duration_text(takes)}: allow more than {seconds:g} s, or attack shorter problems"
         )
@@ -185,7 +185,7 @@ def _generate_candidates(
     origins = {"uniform": 2 * INITIAL} | {family.name: INITIAL for family in task.families}
     for size in sizes:
         for origin, count in origins.items():
-            yield sampler(task, origin)(torch.tensor([list(size)]).repeat(count, 1), draw), origin
+            yield get_sampler(task, origin)(torch.tensor([list(size)]).repeat(count, 1), draw), origin
     for short in short_sizes(recipe):
         problems = all_problems(recipe, recipe.sizes(short))
         if problems is not None and bool((problems.sizes <= max_sizes).all()):
@@ -196,7 +196,7 @@ def _generate_candidates(
         if mutations := list(_generate_mutations(task, history, rng, max_sizes)):
             yield Problems.join(mutations), "mutation"
         else:
-            yield sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(MUTATIONS, 1), draw), "uniform"
+            yield get_sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(MUTATIONS, 1), draw), "uniform"
         fruitless = 0 if len(history.known) > before else fruitless + 1
 
 

@@ -28,9 +28,9 @@ from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.data import check_size
 from lengthwise.experiment.layout import Layout
-from lengthwise.experiment.own_code import running_foreign_code
+from lengthwise.experiment.own_code import guard_foreign_code
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, device_of, limited_encodings, preserve_modes
+from lengthwise.models import Model, get_device, limited_encodings, preserve_modes
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, describe_too_few_positions
 from lengthwise.runners.plain import Plain
 
@@ -53,7 +53,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
     package's own models, only the positions are checked."""
     if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
-    with preserve_modes(model), running_foreign_code(recipe):
+    with preserve_modes(model), guard_foreign_code(recipe):
         model.eval()
         if not _is_foreign_model(model):
             _check_positions(model, recipe, sizes)
@@ -181,7 +181,7 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
     """Raise UsageError unless the model embeds every input symbol and has a logit for every output symbol."""
     (reads, writes), name = recipe.layout.vocabs(recipe.task), _model_name(model)
     try:
-        if device_of(model).type != "cpu":
+        if get_device(model).type != "cpu":
             _try_on_cpu(model, inputs)
         logits = _compute_logits(model, inputs)
     except TooFewPositions:
@@ -223,7 +223,7 @@ def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageEr
         for encoding in limited_encodings(model):
             encoding.check(inputs)
         if _is_foreign_model(model):
-            on_cpu = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
+            on_cpu = model if get_device(model).type == "cpu" else deepcopy(model).cpu()
             _compute_logits(on_cpu, inputs.take(slice(1)))
     except UsageError as fault:
         return fault

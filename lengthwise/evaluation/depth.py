@@ -16,7 +16,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.curves import sizes_with_progress
 from lengthwise.evaluation.scores import trace_answers
 from lengthwise.experiment.data import evaluation_problems
-from lengthwise.experiment.stopping import MaxConfidence, Oracle, choose_loops, limit_of
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, choose_loops, loop_limits
 from lengthwise.runs.run import Run, Weights
 
 QUANTILES = (0.1, 0.9)
@@ -48,7 +48,7 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
         "example": MaxConfidence(most.extra, per="example"),
         **({} if own == Oracle() or isinstance(own, MaxConfidence) else {"own": own}),
     }
-    limits = {name: limit_of(rule, planned) for name, rule in rules.items()}
+    limits = {name: loop_limits(rule, planned) for name, rule in rules.items()}
     traced, right = trace_answers(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
     chosen = {
         name: choose_loops(rule, replace(traced, loops=limits[name]), planned, limits[name])

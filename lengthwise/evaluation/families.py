@@ -18,7 +18,7 @@ from lengthwise.evaluation.scores import (
     results_by_row,
     results_of_groups,
 )
-from lengthwise.experiment.data import NoProblemsLeft, evaluation_problems, source_of
+from lengthwise.experiment.data import NoProblemsLeft, effective_source, evaluation_problems
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hash_prompts
 from lengthwise.experiment.stopping import Stopping
@@ -112,7 +112,7 @@ def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> P
     problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
         return None
-    problems = problems.take(source_of(recipe.task, recipe.source).of("test", problems))
+    problems = problems.take(effective_source(recipe.task, recipe.source).mask_part("test", problems))
     return problems if len(problems) else None
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.answers import Predictions, answer_mask, gather_slots, predict
 from lengthwise.experiment.recipe import Recipe, check_stopping
-from lengthwise.experiment.stopping import Stopping, limit_of
+from lengthwise.experiment.stopping import Stopping, loop_limits
 from lengthwise.models import Model
 from lengthwise.runners.cpu import Reader, choose_reader
 
@@ -31,7 +31,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     symbol. ``confidence`` is the mean log probability of the predicted answer.
     """
     model.eval()
-    limit = limit_of(stopping, recipe.loops.planned(batch.rounds))
+    limit = loop_limits(stopping, recipe.loops.planned(batch.rounds))
     end_id = recipe.layout.end(recipe.task)
     predicted = torch.zeros_like(batch.targets)
     log_probability = torch.zeros(predicted.shape)

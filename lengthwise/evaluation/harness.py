@@ -10,7 +10,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import write
 from lengthwise.base.score_rows import size_text
 from lengthwise.experiment.data import fresh_problems
-from lengthwise.tasks import Task, texts_of
+from lengthwise.tasks import Task, iterate_texts
 
 
 def write_harness_task(
@@ -26,7 +26,7 @@ def write_harness_task(
     name, question, files = f"lengthwise_{task.name.replace('-', '_')}", task.question, []
     for size in sizes:
         problems, test_name = fresh_problems(task, size, samples, seed=seed), f"{name}_{size_text(size)}"
-        texts = ({"prompt": prompt, "answer": answer} for prompt, answer in texts_of(task, problems))
+        texts = ({"prompt": prompt, "answer": answer} for prompt, answer in iterate_texts(task, problems))
         lines = [json.dumps(text, ensure_ascii=False) + "\n" for text in texts]
         rows = folder / f"{test_name}.jsonl"
         write(rows, "".join(lines).encode())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems, to_device
 from lengthwise.evaluation.scores import positions_at_once, split_batches
-from lengthwise.experiment.layout import up_to_end
+from lengthwise.experiment.layout import mask_through_end
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
 from lengthwise.runners.cpu import choose_runner
@@ -18,7 +18,7 @@ from lengthwise.runners.cpu import choose_runner
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end_id: int | None) -> Float[Tensor, " b"]:
     """Return, on the CPU, the perplexity exp(−mean log p) of the right answers' symbols, end symbol included, after
     ``loops`` loops. If the answer is an input, each symbol is predicted from the right symbols before it."""
-    counted = batch.loss_mask & up_to_end(batch.targets.where(batch.loss_mask, -1), end_id)
+    counted = batch.loss_mask & mask_through_end(batch.targets.where(batch.loss_mask, -1), end_id)
     log_probabilities = _log_probs(model, batch, loops, counted)
     means = torch.stack([row.mean() for row in log_probabilities.split(counted.sum(1).tolist())])
     return means.neg().exp().float()

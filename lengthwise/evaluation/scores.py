@@ -29,13 +29,13 @@ from lengthwise.evaluation.answers import (
 from lengthwise.evaluation.causality import check_model
 from lengthwise.evaluation.generate import decode
 from lengthwise.experiment.data import evaluation_problems
-from lengthwise.experiment.layout import until_end
+from lengthwise.experiment.layout import mask_before_end
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.source import describe_repeats, hash_prompts
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.models import Model, device_of
+from lengthwise.models import Model, get_device
 from lengthwise.runs.run import Weights
-from lengthwise.tasks import texts_of
+from lengthwise.tasks import iterate_texts
 
 TOKENS = 32_768  # positions per forward pass, so that memory does not grow with length
 GPU_FACTOR = 16  # times as many positions on a GPU, where launching operations takes longer than computing them
@@ -205,7 +205,7 @@ def _answer_rows(
     values = (results.symbols, results.slots.tolist(), results.counts[:, [0, 4]].tolist(), results.confidence.tolist())
     rows = []
     for (prompt, wanted), symbols, room, (is_right, loops), confidence in zip(
-        texts_of(recipe.task, problems), *values, strict=True
+        iterate_texts(recipe.task, problems), *values, strict=True
     ):
         text = answer_text(recipe, symbols[:room])
         one = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
@@ -284,7 +284,7 @@ def _results_of_batches(
 ) -> list[RowResults]:
     """Return ``results_by_row`` for rules that can share batches."""
     results: list[list[RowResults]] = [[] for _ in rules]
-    cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
+    cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in rules)
     positions = min(CACHE_POSITIONS, TOKENS) if cached else positions_at_once(model)
     together = max(rule.together for rule in rules)
     for rows, batch in split_batches(recipe, problems, positions, batch_rows=together):
@@ -331,7 +331,7 @@ def _is_final_part_right(
         symbols[wrong, : said.shape[1]] = said
     both = torch.cat([symbols, gather_slots(batch.targets, batch.answer_slots)])
     end, mark = recipe.layout.end(recipe.task), recipe.layout.vocabs(recipe.task)[1].id(recipe.task.final_after)
-    counted = until_end(both, end) & filled_slots(batch.answer_slots).repeat(2, 1)
+    counted = mask_before_end(both, end) & filled_slots(batch.answer_slots).repeat(2, 1)
     at = torch.arange(1, both.shape[1] + 1)
     first = ((both == mark) & counted).mul(at).amax(1)  # where the final part begins; 0: no mark
     said, wanted = zero_after(shift_right(both + 1, -first, both.shape[1]), counted.sum(1) - first).chunk(2)
@@ -356,7 +356,7 @@ def split_batches(
 
 def positions_at_once(model: Model) -> int:
     """Return the number of positions per forward pass on the model's device."""
-    return TOKENS if device_of(model).type == "cpu" else GPU_FACTOR * TOKENS
+    return TOKENS if get_device(model).type == "cpu" else GPU_FACTOR * TOKENS
 
 
 def _row_width(recipe: Recipe, problems: Problems) -> int:

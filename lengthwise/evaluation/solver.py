@@ -16,7 +16,7 @@ from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.evaluation.answers import answer_text, with_first_state
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
-from lengthwise.experiment.layout import up_to_end
+from lengthwise.experiment.layout import mask_through_end
 from lengthwise.experiment.resources import ResourceEstimate, estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model
@@ -82,7 +82,7 @@ class Solver:
         row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end(recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         wanted = row.targets[row.answer_slots]
-        correct = (symbols == wanted) | ~up_to_end(wanted, end)
+        correct = (symbols == wanted) | ~mask_through_end(wanted, end)
         is_graded = recipe.layout.chance(recipe.task) is not None
         return Answer(
             prompt=prompt,

@@ -1,4 +1,4 @@
-"""The recipes and sizes between which a sweep may choose."""
+"""Limits on the recipes and sizes that a sweep compares to choose a recipe."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SHORT = 1.3  # times the training length: the largest size at which recipes may 
 
 
 def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
-    """Return the recipe at a point of the sweep. Raises UsageError if it has another task or training length, since
-    recipes are compared at one size."""
+    """Return the recipe with a sweep point's changes. Raises UsageError if they change the task or the training length,
+    since recipes are compared at one size."""
     found = recipe.change(f"{path}={value}" for path, value in point.items())
     if (found.task, found.lengths.top) != (recipe.task, recipe.lengths.top):
         changed = ", ".join(f"{path}={value}" for path, value in point.items())
@@ -21,15 +21,16 @@ def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
     return found
 
 
-def largest_choice(recipe: Recipe) -> int:
-    """Return the largest size at which a recipe may be chosen: a short step beyond its training lengths."""
+def largest_size_for_choosing(recipe: Recipe) -> int:
+    """Return the largest size at which recipes may be compared to choose one, slightly beyond the training lengths."""
     top = recipe.lengths.top
     return max(top + 1, int(SHORT * top))
 
 
 def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
-    """Raise UsageError for a size too large to choose on: a size used to choose a recipe no longer tests it."""
-    most = largest_choice(recipe)
+    """Raise UsageError for a size too large to choose a recipe by, since a size used for choosing no longer tests
+    it."""
+    most = largest_size_for_choosing(recipe)
     for size in sizes:
         if max(recipe.sizes(size)) > most:
             raise UsageError(

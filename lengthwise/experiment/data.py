@@ -21,22 +21,23 @@ from lengthwise.experiment.source import FRESH, Finite, Source, hash_prompts
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, choose_families, draw_mixture
 
-CHUNK = 65_536  # problems of a fixed set that are drawn at a time
+CHUNK = 65_536  # problems of a fixed set drawn in one call
 
 
 class NoProblemsLeft(UsageError):
-    """A fixed set of problems leaves too few of this size and kind to test with."""
+    """Raised if a fixed set of problems leaves too few of a size and kind to test with."""
 
 
-def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
-    """Return training batch ``step`` with its rows' loops. ``passed`` counts exams passed (``Mastery``); None: all."""
+def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
+    """Return training batch ``step`` with its rows' loops. ``exams_passed`` counts exams passed (``Mastery``); None:
+    all."""
     if isinstance(recipe.source, Finite):
         whole, rows = fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
         epoch, number = divmod(step, rows // recipe.batch)
         order = _epoch_order(rows, recipe.data_seed, epoch)
         problems = whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
     else:
-        problems = _batch_of_step(recipe, step, recipe.lengths.clock(step, passed))
+        problems = _draw_step_problems(recipe, step, recipe.lengths.curriculum_step(step, exams_passed))
     written = recipe.layout.write_training(problems, recipe.task)
     if recipe.layout.causal:
         written = written.cut_unsupervised()
@@ -45,28 +46,34 @@ def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batc
     return written, recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
 
 
-def _batch_of_step(recipe: Recipe, step: int, clock: int) -> Problems:
-    seed = recipe.data_seed
-    return _draw_problems(recipe, clock, recipe.batch, stream(seed, "train", step), stream(seed, "families", step))
+def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Problems:
+    seed, rows = recipe.data_seed, recipe.batch
+    return _draw_problems(recipe, curriculum_step, rows, stream(seed, "train", step), stream(seed, "families", step))
 
 
 def _draw_problems(
-    recipe: Recipe, clock: int, count: int, draw: Generator, structured: Generator, purpose: Purpose = "train"
+    recipe: Recipe,
+    curriculum_step: int,
+    count: int,
+    generator: Generator,
+    family_generator: Generator,
+    purpose: Purpose = "train",
 ) -> Problems:
-    """Draw ``count`` problems: the recipe's fraction of families with ``structured``, all others with ``draw``."""
+    """Draw ``count`` problems: the recipe's fraction from families, with ``family_generator``, the others with
+    ``generator``."""
     of_families, task = round(recipe.families * count), recipe.task.part(purpose)
     rows, hard = count - of_families, round(recipe.hard * count)
     parts: list[Problems] = []
     if rows:
-        parts.append(recipe.lengths.problems(task, clock, rows, draw, hard=min(hard, rows)))
+        parts.append(recipe.lengths.problems(task, curriculum_step, rows, generator, hard=min(hard, rows)))
     if of_families:  # their sizes have the same distribution as the others'
-        sizes = recipe.lengths.problems(recipe.task, clock, of_families, structured).sizes
+        sizes = recipe.lengths.problems(recipe.task, curriculum_step, of_families, family_generator).sizes
         families = choose_families(recipe.task.families, recipe.family_names, recipe.task.name)
-        parts.append(draw_mixture(families, sizes, structured))
+        parts.append(draw_mixture(families, sizes, family_generator))
     return Problems.join(parts)
 
 
-# The order of each set and seed in its latest epoch, with that epoch; millions of rows take 20 MB.
+# For each number of rows and seed, the latest epoch and its order of rows; millions of rows take 20 MB.
 _LATEST_ORDERS: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
 
 
@@ -79,15 +86,15 @@ def _epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
 
 @lru_cache(maxsize=2)
 def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
-    """Return the set of a Finite source, in small integers: the first ``rows`` different training problems drawn with
-    its seed. Raises UsageError if the task has too few."""
+    """Return the set of a Finite source, stored as small integers: the first ``rows`` different training problems drawn
+    with its seed. Raises UsageError if the task has too few different problems."""
     found: list[Problems] = []
     kept = count = 0
     while kept < source.rows:
-        before, chunks = kept, max(1, count)  # double the set each time, so that it is rarely sorted
+        before, chunks = kept, max(1, count)  # double the set each time, since each time it is sorted
         for _ in range(chunks):
             drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
-            drawn = drawn.take(source_of(task, source).of("train", drawn))
+            drawn = drawn.take(effective_source(task, source).mask_part("train", drawn))
             found.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
         found = [_drop_repeats(Problems.join(found))]
@@ -106,20 +113,21 @@ def _drop_repeats(problems: Problems) -> Problems:
 
 
 def validation_problems(recipe: Recipe, count: int) -> Problems:
-    """Draw problems as at the end of training, from their own random stream, for a loss on unseen problems."""
-    clock, seed = recipe.lengths.clock(recipe.steps, None), recipe.data_seed
-    draws = {"draw": stream(seed, "validation"), "structured": stream(seed, "families", "validation")}
-    draw_more = partial(_draw_problems, recipe, clock, purpose="validation", **draws)
-    return _draw_part("validation", source_of(recipe.task, recipe.source), draw_more, count)
+    """Draw problems for a loss on unseen problems: distributed as at the end of training, from a separate stream."""
+    curriculum_step, seed = recipe.lengths.curriculum_step(recipe.steps, None), recipe.data_seed
+    draws = {"generator": stream(seed, "validation"), "family_generator": stream(seed, "families", "validation")}
+    draw_more = partial(_draw_problems, recipe, curriculum_step, purpose="validation", **draws)
+    return _draw_part("validation", effective_source(recipe.task, recipe.source), draw_more, count)
 
 
-def source_of(task: Task, source: Source) -> Source:
-    """Return the source that assigns problems to parts, unless the task itself separates them."""
+def effective_source(task: Task, source: Source) -> Source:
+    """Return the source that assigns problems to training, validation and test: ``source``, unless the task itself does
+    so."""
     return FRESH if task.is_collection else source
 
 
 def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
-    """Raise UsageError if the task has no such size."""
+    """Raise UsageError if the task has no problems of this size and kind."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     listed = task.listed_sizes
@@ -144,18 +152,18 @@ def fresh_problems(
     bottom: int = 1,
     source: Source = FRESH,
 ) -> Problems:
-    """Draw problems of one size from their own random stream, which no training batch shares: for tests or, with a
-    ``step``, for validation during training. None of them is in a fixed set. ``natural`` ones follow the task's own
-    distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name. Raises NoProblemsLeft if a
-    fixed set leaves none."""
+    """Draw problems of one size from a random stream that no training batch uses: for tests or, with a ``step``, for
+    validation during training. None of them is in a fixed set. The kind ``natural`` is the task's own distribution over
+    sizes from ``bottom`` to this size; other kinds are names of families. Raises NoProblemsLeft if a fixed set leaves
+    no problems."""
     if count < 1:
         raise UsageError(f"count must be 1 or more, not {count}")
     purpose: Purpose = "test" if step is None else "validation"
-    task, source = task.part(purpose), source_of(task, source)
+    task, source = task.part(purpose), effective_source(task, source)
     check_size(task, size, kind)
     if kind == "natural" and len(set(size)) > 1:
         raise UsageError(f"natural problems have one size on every axis: {max(size)}, not {'x'.join(map(str, size))}")
-    sample = sampler(task, kind)
+    sample = get_sampler(task, kind)
     address = "hard" if kind == task.harder else kind  # two names of one set of problems
     draw = stream(seed, "test", task.name, address, *size, -1 if step is None else step)
 
@@ -167,7 +175,7 @@ def fresh_problems(
     return _draw_part(purpose, source, draw_more, count)
 
 
-def sampler(task: Task, kind: Kind) -> Sampler:
+def get_sampler(task: Task, kind: Kind) -> Sampler:
     """Return the function that draws problems of a kind. Raises UsageError if the task has no such kind."""
     if kind in ("uniform", "natural"):
         return task.sample
@@ -184,16 +192,16 @@ def evaluation_problems(
     recipe: Recipe, size: AnySize, count: int, *, seed: int, step: int | None = None, kind: Kind = "uniform"
 ) -> Problems:
     """Draw fresh problems for a model of this recipe. A single number is a size on all of the task's axes (see
-    ``Recipe.sizes``). ``natural`` problems start where training starts or, beyond the training length, where it ends,
-    so that the two sets do not overlap."""
+    ``Recipe.sizes``). Sizes of ``natural`` problems start at the smallest training size or, for ``size`` beyond the
+    training length, just above that length, so that the two sets do not overlap."""
     sizes = recipe.sizes(size)
     where = {"bottom": smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
     return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
 
 
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
-    """Return the largest size up to this one that has problems for a purpose, else the smallest; the size itself, on
-    all axes, if a task has all sizes."""
+    """Return the largest size up to ``size`` that has problems for a purpose, else the smallest, on all axes. If the
+    task has all sizes, return ``size`` itself."""
     return recipe.sizes(recipe.task.part(purpose).nearest_size(size))
 
 
@@ -207,8 +215,8 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
 
 
 def check_training(recipe: Recipe) -> None:
-    """Draw the problems that later steps need: the fixed set, those for validation, and the longest, with its
-    positions. Raises UsageError if the task has no such problems."""
+    """Draw problems of every kind that training will need: the fixed set, validation problems, and the longest problem,
+    with its positions. Raises UsageError if the task lacks such problems."""
     watch, seed = recipe.watch, recipe.data_seed
     if isinstance(recipe.source, Finite):
         fixed_set(recipe.task, recipe.lengths, recipe.source)
@@ -223,25 +231,25 @@ def check_training(recipe: Recipe) -> None:
 
 
 def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
-    """Raise UsageError if one of these sizes has no such problems for evaluating a model of this recipe."""
+    """Raise UsageError if one of these sizes has no problems of this kind to evaluate a model of this recipe."""
     for size in sizes:
         evaluation_problems(recipe, size, 1, seed=0, kind=kind)
 
 
 def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
-    """Return the smallest size of natural problems up to ``sizes``, for training from ``bottom`` to ``top`` (None: no
-    training)."""
+    """Return the smallest size of natural problems of up to ``sizes``, given the range of training sizes, ``bottom`` to
+    ``top`` (None: no training)."""
     return top + 1 if top is not None and max(sizes) > top else bottom
 
 
-def _draw_part(part: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int) -> Problems:
-    """Draw ``count`` problems of this part. Raises NoProblemsLeft if there are too few."""
+def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int) -> Problems:
+    """Draw ``count`` problems for a purpose. Raises NoProblemsLeft if there are too few."""
     found: list[Problems] = []
     kept, tried = 0, 0
     while kept < count:
         drawn = draw_more(count)
-        found.append(drawn.take(source.of(part, drawn)))
+        found.append(drawn.take(source.mask_part(purpose, drawn)))
         kept, tried = kept + len(found[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (kept + 1):
-            raise NoProblemsLeft(f"almost no problem of this size is left for the {part} part: use a larger size")
+            raise NoProblemsLeft(f"almost no problem of this size is left for the {purpose} part: use a larger size")
     return Problems.join(found).take(slice(count))

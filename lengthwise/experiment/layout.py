@@ -24,7 +24,7 @@ from lengthwise.tasks.addition import Addition
 
 
 class Layout(Config):
-    """Writes problems as a batch. Subclasses are frozen dataclasses."""
+    """Base class of layouts, which write problems as a batch. Subclasses are frozen dataclasses."""
 
     causal: ClassVar[bool]  # True if a position sees only itself and earlier positions
     decodes: ClassVar[bool]  # True if answer tokens are inputs, so that solving needs decoding token by token
@@ -47,12 +47,12 @@ class Layout(Config):
         """Write one row per problem. Raises UsageError if the task is not accepted."""
 
     def write_training(self, problems: Problems, task: Task) -> Batch:
-        """Write a training batch. Unlike in ``write``, a row may depend on the other rows."""
+        """Write a training batch. Unlike in ``write``, a row may depend on the other rows of its batch."""
         return self.write(problems, task)
 
     @abstractmethod
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        """Return the answer in the predictions of a row's answer slots, in the task's own order, without its end.
+        """Return the answer that a row's answer slots predict, in the task's own digit order, without its end symbol.
 
         Ids are those of the output vocabulary; an untrained model may predict symbols outside the task.
         """
@@ -128,7 +128,7 @@ class _RowLayout(Layout):
         return Batch(inputs, targets, loss_mask, answer_slots, problems.rounds, problems.sizes)
 
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        return predicted[: int(until_end(predicted, self.end(task)).sum())]
+        return predicted[: int(mask_before_end(predicted, self.end(task)).sum())]
 
 
 def digit_positions(
@@ -152,7 +152,7 @@ class _Ids(NamedTuple):
 
     dtype: torch.dtype  # the smallest type for all ids
     around: tuple[int, ...]  # the tokens between prompt and answer, then the end
-    edges: tuple[int, ...]  # bounds of the ranges of ids that are signs: first, one after last, first, …
+    edges: tuple[int, ...]  # bounds of the ranges of ids that are signs: first id, last id + 1, first id, …
     start: int
     pad: int
 
@@ -167,16 +167,16 @@ def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) 
     return _Ids(smallest_integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges), start, pad)
 
 
-def _mark_signs(tokens: Int[Tensor, "b t"], edges: tuple[int, ...]) -> Int[Tensor, "b t"]:
+def _mark_signs(tokens: Int[Tensor, "b t"], bounds: tuple[int, ...]) -> Int[Tensor, "b t"]:
     """Return 1 at signs, else 0."""
-    # Each clamp is 1 for ids from an edge on. Comparing takes ten times as long, indexing a table thirty times.
-    return reduce(operator.xor, ((tokens - (edge - 1)).clamp_(0, 1) for edge in edges))
+    # Each clamp is 1 for ids from a bound on. Comparing takes ten times as long, indexing a table thirty times.
+    return reduce(operator.xor, ((tokens - (edge - 1)).clamp_(0, 1) for edge in bounds))
 
 
 @lru_cache(maxsize=64)
 def _pad_ids(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
-    """Return ``width`` zeros, then the ids, then the last id repeated: a window of this is a row without prompt and
-    answer."""
+    """Return ``width`` zeros, then the ids, then the last id repeated. A window of this sequence is a row without its
+    prompt and answer."""
     row = torch.full((2 * width + 1,), ids[-1], dtype=dtype)
     row[:width] = 0
     row[width : width + len(ids)] = torch.tensor(ids)
@@ -204,7 +204,7 @@ class FullOutput(_RowLayout):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.level and not self.whole_tail:
-            raise UsageError("level adds slots after the answer, and only whole_tail trains on these: set both")
+            raise UsageError("level adds slots after the answer, and only whole_tail trains on them: set both")
 
     def write(self, problems: Problems, task: Task) -> Batch:
         batch = super().write(problems, task)
@@ -253,19 +253,19 @@ class Pairs(Layout):
     def write(self, problems: Problems, task: Task) -> Batch:
         self.check(task)
         assert isinstance(task, Addition)
-        columns, count = task.stack(problems)
+        columns, count = task.stack_columns(problems)
         width = columns.shape[1] + self.carry
         tokens = columns[..., 0].long() * task.base + columns[..., 1]
         tokens = torch.nn.functional.pad(tokens, (0, width - tokens.shape[1]))
         padding_mask = length_mask(count + self.carry, width)
-        targets = task.digits(problems, width).long().where(padding_mask, 0)
+        targets = task.answer_digits(problems, width).long().where(padding_mask, 0)
         position = torch.arange(width).expand(len(problems), -1)
         inputs = Inputs(tokens, position, position + 1, padding_mask)
         return Batch(inputs, targets, padding_mask, padding_mask, problems.rounds, problems.sizes)
 
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         assert isinstance(task, Addition)
-        return task.answer(predicted)
+        return task.order_answer(predicted)
 
 
 class _ClassLayout(Layout):
@@ -374,8 +374,8 @@ def _build_inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"],
 
 
 def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> Int[Tensor, "*b n"]:
-    """Replace ids of one vocabulary by those of the same symbols in another. Symbols that it lacks, and ids without a
-    symbol, become an id outside ``new_vocab``."""
+    """Convert ids from one vocabulary to another, symbol by symbol. Symbols that ``new_vocab`` lacks, and ids without a
+    symbol, become an id outside it."""
     if old_vocab.symbols == new_vocab.symbols[: len(old_vocab)]:
         return ids.long()
     known = {symbol: i for i, symbol in enumerate(new_vocab.symbols)}
@@ -383,14 +383,14 @@ def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> I
     return table[ids.long().clamp(max=len(old_vocab))]
 
 
-def until_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
-    """Return a mask that is True before each row's first end symbol; True everywhere if the row has none."""
-    if end is None:
+def mask_before_end(predicted: Int[Tensor, "*k a"], end_id: int | None) -> Bool[Tensor, "*k a"]:
+    """Return a mask that is True before each row's first end symbol, or everywhere if the row has none."""
+    if end_id is None:
         return torch.ones_like(predicted, dtype=torch.bool)
-    return (predicted == end).cumsum(-1) == 0
+    return (predicted == end_id).cumsum(-1) == 0
 
 
-def up_to_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
+def mask_through_end(predicted: Int[Tensor, "*k a"], end_id: int | None) -> Bool[Tensor, "*k a"]:
     """Return a mask that is True up to and including each row's first end symbol."""
-    before = until_end(predicted, end)
+    before = mask_before_end(predicted, end_id)
     return torch.cat([torch.ones_like(before[..., :1]), before[..., :-1]], -1)

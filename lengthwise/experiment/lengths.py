@@ -1,4 +1,4 @@
-"""Distributions of training sizes, per step. All bounds are inclusive."""
+"""Distributions of the sizes of training problems at each step. All bounds are inclusive."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Lengths(Config):
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         """Draw the problems of one batch, in random order of size; the first ``hard`` are from the harder set."""
 
-    def clock(self, step: int, passed: int | None) -> int:
+    def curriculum_step(self, step: int, exams_passed: int | None) -> int:
         """Return the ``step`` argument of ``problems``: the training step or, with ``Mastery``, the number of exams
         passed."""
         return step
 
 
 class SampledLengths(Lengths):
-    """Sizes are drawn first, independently on each axis, then problems of these sizes; for sizes that the task lacks,
-    of random smaller ones (``Task.replace_missing_sizes``)."""
+    """Sizes are drawn first, independently on each axis, then problems of these sizes. Sizes that the task lacks are
+    replaced by random smaller sizes (``Task.replace_missing_sizes``)."""
 
     @abstractmethod
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
@@ -68,7 +68,7 @@ def _check_order(**sizes: int) -> None:
         raise UsageError(f"lengths need {' <= '.join(sizes)}, not {given}")
 
 
-def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) -> Tensor:
+def _draw_uniform(low: int, high: int, rows: int, axes: int, generator: Generator) -> Tensor:
     return torch.randint(low, high + 1, (rows, axes), generator=generator)
 
 
@@ -88,7 +88,7 @@ class Uniform(SampledLengths):
             raise UsageError(f"lengths: steps of {self.step} from bottom={self.bottom} do not reach top={self.top}")
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        steps = _uniform(0, (self.top - self.bottom) // self.step, rows, axes, generator)
+        steps = _draw_uniform(0, (self.top - self.bottom) // self.step, rows, axes, generator)
         sizes = self.bottom + self.step * steps
         sizes[: round(self.longest * rows)] = self.top
         return sizes
@@ -115,7 +115,7 @@ class OneOf(SampledLengths):
         return min(self.sizes)
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        return torch.tensor(self.sizes)[_uniform(0, len(self.sizes) - 1, rows, axes, generator)]
+        return torch.tensor(self.sizes)[_draw_uniform(0, len(self.sizes) - 1, rows, axes, generator)]
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,10 @@ class Growing(SampledLengths):
         """Return the largest size at a step, counted from 0."""
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        sizes = _uniform(self.bottom, self.maximum(step), rows, axes, generator)
+        sizes = _draw_uniform(self.bottom, self.maximum(step), rows, axes, generator)
         for axis, top in enumerate(self.tops(axes)):
             if top < self.maximum(step):
-                sizes[:, axis] = _uniform(self.bottom, top, rows, 1, generator)[:, 0]
+                sizes[:, axis] = _draw_uniform(self.bottom, top, rows, 1, generator)[:, 0]
         return sizes
 
 
@@ -206,11 +206,11 @@ class Mastery(Growing):
         return min(self.top, size)
 
     def exam_count(self) -> int:
-        """Return the number of exams from ``start`` to ``top``."""
+        """Return the number of exams to pass until the maximum is ``top``."""
         return next(count for count in range(self.top + 1) if self.maximum(count) == self.top)
 
-    def clock(self, step: int, passed: int | None) -> int:
-        return self.top if passed is None else passed
+    def curriculum_step(self, step: int, exams_passed: int | None) -> int:
+        return self.top if exams_passed is None else exams_passed
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from lengthwise.base.ranges import Change, Extra, Fraction, Size
 
 
 class Loops(Config):
-    """Maps T(n), the rounds of the reference algorithm, to a model's loops; both are tensors on the CPU. Subclasses are
-    frozen dataclasses."""
+    """Base class of rules that map T(n), the rounds of the reference algorithm, to a model's loops; both are tensors on
+    the CPU. Subclasses are frozen dataclasses."""
 
     adapts: ClassVar[bool] = True  # True if the number of loops depends on the problem
 

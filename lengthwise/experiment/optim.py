@@ -19,13 +19,13 @@ from lengthwise.base.ranges import Decay, Fraction, NotNegative, Positive
 
 
 class Optimizer(Config):
-    """Builds a torch optimizer. ``rate`` is the peak learning rate, which the schedule scales."""
+    """Base class of optimizer configurations. ``rate`` is the peak learning rate, which the schedule scales."""
 
     rate: float
 
     @abstractmethod
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Build the optimizer of these parameters."""
+        """Build a torch optimizer of these parameters."""
 
 
 def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
@@ -41,12 +41,14 @@ def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, An
 
 
 @cache
-def strip_compiler_wrappers(kind: type[torch.optim.Optimizer]) -> type:
+def strip_compiler_wrappers(optimizer_class: type[torch.optim.Optimizer]) -> type:
     """Remove the wrappers that torch puts around an optimizer's methods for its compiler: they import the compiler,
     which takes two seconds in every training process."""
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
-    methods = {name: unwrap(getattr(kind, name)) for name in names}
-    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(unwrap(kind.step))})
+    methods = {name: unwrap(getattr(optimizer_class, name)) for name in names}
+    return type(
+        optimizer_class.__name__, (optimizer_class,), {**methods, "step": torch.no_grad()(unwrap(optimizer_class.step))}
+    )
 
 
 @dataclass(frozen=True)

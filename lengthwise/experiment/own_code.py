@@ -1,4 +1,4 @@
-"""A recipe's user-defined classes: hashes of their code, since a run stores only names, and errors that they raise."""
+"""A recipe's user-defined classes: hashes of their code, since a run stores only their names, and their errors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ STANDARD = Path(sysconfig.get_path("stdlib"))
 
 
 def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
-    """Return ten hexadecimal digits for each user-defined class of the recipe's parts and the model's modules, by
-    module and name. They change with the class's code and what it uses from its file; not with comments, docstrings,
+    """Return a hash for each user-defined class of the recipe's parts and the model's modules, by module and name. It
+    changes with the class's code and with the definitions of its file that it uses; not with comments, docstrings,
     formatting, or other modules."""
     used = {type(part) for part in nested_parts(recipe)} | {type(module) for module in model.modules()}
     found = {}
@@ -39,11 +39,11 @@ def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     return found
 
 
-def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]) -> list[str]:
     """Return the names of classes whose code differs between two results of ``hash_user_code``. Modules are ignored: a
     file may be run as a script or imported."""
-    known, found = ({(name.rpartition(".")[2], code) for name, code in one.items()} for one in (before, now))
-    named = [*before.items(), *now.items()]
+    known, found = ({(name.rpartition(".")[2], code) for name, code in one.items()} for one in (old_hashes, new_hashes))
+    named = [*old_hashes.items(), *new_hashes.items()]
     return sorted({name for name, code in named if (name.rpartition(".")[2], code) not in known & found})
 
 
@@ -54,8 +54,8 @@ def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
 
 @contextmanager
 def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
-    """Turn any error of a recipe with user-defined parts into a one-line UsageError that names them, with the error as
-    its cause; also ``SystemExit``, by which a module would end the process."""
+    """Turn any error of a recipe with user-defined parts, even ``SystemExit``, into a one-line UsageError that names
+    these parts, with the original error as its cause."""
     try:
         yield
     except (UsageError, KeyboardInterrupt, GeneratorExit):
@@ -69,27 +69,27 @@ def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
 
 
 @contextmanager
-def running_foreign_code(recipe: Recipe) -> Iterator[None]:
-    """Run user code in a ``with`` block: it may draw from global generators, and raise any error."""
+def guard_foreign_code(recipe: Recipe) -> Iterator[None]:
+    """Run user code in a ``with`` block: restore the global generators afterwards, and turn errors into UsageErrors."""
     with rng.preserve_generators(), wrap_user_errors(recipe):
         yield
 
 
 def describe_user_error(error: BaseException) -> str:
-    """Describe an error in one line, with its place in code outside packages."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_packaged(Path(frame.filename))]
+    """Describe an error in one line, with the file and line of user code where it occurred."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library_file(Path(frame.filename))]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}: {error_line(error)}"
 
 
-def is_packaged(path: Path) -> bool:
+def is_library_file(path: Path) -> bool:
     """Return whether a file belongs to this package, to Python or to an installed library."""
     ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
     return ours or "site-packages" in path.parts or not path.is_file()
 
 
-def _user_classes(used: Iterable[type]) -> list[type]:
-    return sorted({cls for each in used for cls in each.__mro__ if is_user_code(cls)}, key=str)
+def _user_classes(classes: Iterable[type]) -> list[type]:
+    return sorted({cls for each in classes for cls in each.__mro__ if is_user_code(cls)}, key=str)
 
 
 def _hash_class(cls: type) -> str:
@@ -100,7 +100,7 @@ def _hash_class(cls: type) -> str:
 
 
 @lru_cache(maxsize=64)
-def _list_definitions(path: Path, changed: int) -> dict[str, ast.stmt]:
+def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
     """Return the top-level definitions of a file, by name."""
     found: dict[str, ast.stmt] = {}
     for node in ast.parse(path.read_bytes()).body:
@@ -112,19 +112,19 @@ def _list_definitions(path: Path, changed: int) -> dict[str, ast.stmt]:
     return found
 
 
-def _code_with_dependencies(name: str, known: dict[str, ast.stmt]) -> str:
+def _code_with_dependencies(name: str, definitions: dict[str, ast.stmt]) -> str:
     """Return the code of a definition and of all that it uses, directly or not, in the same file."""
     reached, ahead = {name}, [name]
     while ahead:
-        named = {part.id for part in ast.walk(known[ahead.pop()]) if isinstance(part, ast.Name)}
-        new = (named & known.keys()) - reached
+        named = {part.id for part in ast.walk(definitions[ahead.pop()]) if isinstance(part, ast.Name)}
+        new = (named & definitions.keys()) - reached
         reached |= new
         ahead += new
-    return "\n".join(ast.dump(_without_docstrings(known[one])) for one in sorted(reached))
+    return "\n".join(ast.dump(_strip_docstrings(definitions[one])) for one in sorted(reached))
 
 
-def _without_docstrings(node: ast.stmt) -> ast.AST:
-    """Return a copy without docstrings."""
+def _strip_docstrings(node: ast.stmt) -> ast.AST:
+    """Return a copy of a syntax tree without docstrings."""
     copy = ast.parse(ast.unparse(node))
     for part in ast.walk(copy):
         if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
-from lengthwise.experiment.data import NoProblemsLeft, check_size, sampler, source_of
+from lengthwise.experiment.data import NoProblemsLeft, check_size, effective_source, get_sampler
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.source import Finite
 from lengthwise.tasks import Task, separate_lines
 
-CHUNK = 65_536  # problems that are drawn at a time
+CHUNK = 65_536  # problems drawn in one call
 MAX_EMPTY_CHUNKS = 1000  # empty chunks in a row after which a part counts as empty
 SPLIT = Finite(rows=1)  # its hash of the prompt assigns problems to parts
 
@@ -53,13 +53,13 @@ class ProblemSet(Sequence[dict[str, Any]]):
         return f"ProblemSet({len(self):,} of {self.task.name}, digest {self.digest})"
 
     def lines(self) -> Iterator[str]:
-        """Yield each problem as a line of JSON, as ``File`` reads it."""
+        """Yield each problem as a line of JSON that ``File`` can read."""
         for start in range(0, len(self), CHUNK):
             yield from json_lines(self.task, self.problems.take(slice(start, start + CHUNK)))
 
     @property
     def digest(self) -> str:
-        """The first 16 hexadecimal digits of the SHA-256 of its JSON Lines, as from ``sha256sum`` and in ``File``."""
+        """The first 16 hexadecimal digits of the SHA-256 of the JSON Lines, equal to ``File.digest`` of such a file."""
         digest = hashlib.sha256()
         for line in self.lines():
             digest.update(line.encode())
@@ -80,13 +80,14 @@ def draw_problems(
     seed: int = 0,
     kind: Kind = "uniform",
 ) -> Iterator[Problems]:
-    """Yield ``count`` problems of a kind in chunks of at most ``CHUNK``, each of a size drawn uniformly from ``sizes``.
-    With ``split``, only problems whose prompts a hash assigns to that part; parts do not overlap. Raises UsageError if
-    the task has no such size or kind, NoProblemsLeft if a part has no problem of these sizes."""
+    """Yield ``count`` problems of a kind, in chunks of at most ``CHUNK``; each problem's size is drawn uniformly from
+    ``sizes``. With ``split``, yield only problems that a hash of the prompt assigns to that part, so that parts do not
+    overlap. Raises UsageError if the task lacks the size or kind, NoProblemsLeft if a part has no problem of these
+    sizes."""
     task = task if split is None else task.part(split)
     if kind == "natural":
         raise UsageError("natural problems follow the task's own distribution over sizes: give one size")
-    sample, address = sampler(task, kind), () if kind == "uniform" else (kind,)
+    sample, address = get_sampler(task, kind), () if kind == "uniform" else (kind,)
     for size in sizes:
         check_size(task, size, kind)
     if not sizes or count < 1:
@@ -96,8 +97,8 @@ def draw_problems(
         draw = stream(seed, "problems", task.name, *address, split or "all", number)
         # Draw a full chunk always, so that a smaller ``count`` gives the first problems of a larger one.
         found = sample(known[torch.randint(len(known), (CHUNK,), generator=draw)], draw)
-        if split and source_of(task, SPLIT) is SPLIT:
-            found = found.take(SPLIT.of(split, found))
+        if split and effective_source(task, SPLIT) is SPLIT:
+            found = found.take(SPLIT.mask_part(split, found))
         found = found.take(slice(count - given)).to_smallest_type(len(task.symbols))
         number, given, fruitless = number + 1, given + len(found), 0 if len(found) else fruitless + 1
         if fruitless == MAX_EMPTY_CHUNKS:
@@ -107,7 +108,7 @@ def draw_problems(
 
 
 def json_lines(task: Task, problems: Problems) -> Iterator[str]:
-    """Yield each problem as a line of JSON, its texts in the task's own symbols and order."""
+    """Yield each problem as a line of JSON; its texts are in the task's own symbols and digit order."""
     sizes, rounds = problems.sizes.tolist(), problems.rounds.tolist()
     plain = all(json.dumps(symbol, ensure_ascii=False) == f'"{symbol}"' for symbol in task.symbols)
     for (prompt, answer), size, count in zip(problem_texts(task, problems), sizes, rounds, strict=True):
@@ -117,8 +118,8 @@ def json_lines(task: Task, problems: Problems) -> Iterator[str]:
 
 
 def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Return prompt and answer of each problem, in the task's own symbols and order; the lines of grids are separated
-    by /."""
+    """Return prompt and answer of each problem, in the task's own symbols and digit order; the lines of grids are
+    separated by /."""
     prompts = symbol_texts(task, problems.prompt, problems.prompt_length)
     answers = symbol_texts(task, problems.answer, problems.answer_length)
     if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:
@@ -128,7 +129,7 @@ def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
 
 
 def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
-    """Convert rows of symbols to texts, a million in seconds."""
+    """Convert rows of symbol ids to texts; a million rows take seconds."""
     symbols, lengths = task.symbols, length.tolist()
     if between := task.vocab.separator:
         return [between.join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]

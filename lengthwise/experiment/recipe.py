@@ -74,7 +74,7 @@ class ChosenOn(fields.Config):
 
 @dataclass(frozen=True)
 class Parent(fields.Config):
-    """The run that a training continues from, and the state taken from it."""
+    """The run that a training continues, and the state taken from it."""
 
     digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # hash of the state taken
     step: Whole  # the step from which training continues
@@ -84,7 +84,7 @@ class Parent(fields.Config):
 
 @dataclass(frozen=True, repr=False)
 class Recipe(fields.Config):
-    """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
+    """The configuration of one training run. Vary it with ``dataclasses.replace`` or ``change``."""
 
     name: Name  # the recipe's name; the run's folder begins with it
     task: Task  # the problems
@@ -152,7 +152,7 @@ class Recipe(fields.Config):
         """The values of the fields that decide which weights result, but for the seeds."""
         others = {"name", "model", "stopping", "watch", "seed", "data_seed", "chosen_on"}
         names = [field.name for field in dataclasses.fields(self) if field.name not in others]
-        return self.model.seedless, *(getattr(self, name) for name in names)
+        return self.model.spec_without_seed, *(getattr(self, name) for name in names)
 
     def _check_families(self) -> None:
         if self.hard and not self.task.has_harder:
@@ -184,7 +184,7 @@ class Recipe(fields.Config):
 
     @property
     def start(self) -> int:
-        """The first step of its training: 0, unless it continues from a run."""
+        """The first step of the training: 0, unless it continues a run."""
         return self.parent.step if self.parent else 0
 
     def rate_at(self, step: int) -> float:
@@ -193,7 +193,7 @@ class Recipe(fields.Config):
 
     @property
     def has_fixed_problems(self) -> bool:
-        """True if test problems come from a fixed collection, so that drawing again gives nothing new."""
+        """True if test problems come from a fixed collection, so that further draws repeat them."""
         return isinstance(self.source, Finite) or self.task.is_collection
 
     @property
@@ -205,10 +205,10 @@ class Recipe(fields.Config):
     @property
     def seedless_id(self) -> str:
         """The id with both seeds 0: recipes that differ only in their seeds share it."""
-        return replace(self.with_seed(0), model=self.model.seedless).id
+        return replace(self.with_seed(0), model=self.model.spec_without_seed).id
 
     def with_seed(self, seed: int) -> Recipe:
-        """Return a replicate with this seed for weights and problems."""
+        """Return a copy with this seed for weights and problems."""
         return replace(self, seed=seed, data_seed=seed)
 
     def __str__(self) -> str:
@@ -228,7 +228,7 @@ class Recipe(fields.Config):
 
     @staticmethod
     def read(text: str) -> Recipe:
-        """Read a recipe from JSON. Raises UsageError if it is wrong."""
+        """Read a recipe from JSON. Raises UsageError if the recipe is invalid."""
         try:
             tree = json.loads(fields.validate(str, text, "a recipe in JSON"))
         except (ValueError, RecursionError) as error:
@@ -264,8 +264,8 @@ class Recipe(fields.Config):
         return self.lengths.tops(len(self.task.axes))
 
     def sizes(self, size: AnySize) -> tuple[int, ...]:
-        """Return a size on each of the task's axes. A single number stands for all, limited on axes with a smaller
-        ``most``."""
+        """Return a size on each of the task's axes. A single number is used on all axes, except that an axis with a
+        smaller ``most`` is limited to it."""
         if isinstance(size, tuple):
             return size
         top = self.lengths.top
@@ -278,7 +278,7 @@ class Recipe(fields.Config):
         return tuple(sorted({*self.chosen_on.sizes, *watched}))
 
     def build(self) -> Model:
-        """Return a new model with its initial weights, on the CPU; the global generator is restored."""
+        """Return a new model with its initial weights, on the CPU. The state of global generators is restored."""
         reads, writes = self.layout.vocabs(self.task)
         with rng.preserve_generators():
             rng.seed_torch(rng.derive_seed(self.seed, "weights"))
@@ -288,8 +288,8 @@ class Recipe(fields.Config):
         return module if isinstance(module, Model) else SinglePass(module)
 
 
-def by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
-    """Return recipes by their names, as a family of recipes does."""
+def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
+    """Return recipes by name, the form in which a family of recipes returns them."""
     return {recipe.name: recipe for recipe in recipes}
 
 
@@ -300,8 +300,8 @@ def import_parts() -> None:
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:
-    """Raise UsageError if a rule reads answers that the layout feeds in, which would be the right ones, or waits for a
-    non-empty answer where no answer can be empty."""
+    """Raise UsageError if a rule reads the model's answers but the layout feeds in the right ones, or if a rule waits
+    for a non-empty answer but the layout has no empty ones."""
     _check_end(layout, stopping)
     if layout.decodes and stopping.reads_output:
         raise UsageError(
@@ -316,8 +316,8 @@ def _check_end(layout: Layout, part: Objective | Stopping) -> None:
         raise UsageError(f"{kind} needs an end symbol, which {rows} does not write: use FullOutput")
 
 
-def outline(recipe: Recipe) -> RunOutline:
-    """Collect the facts that follow from a recipe's classes, so that a report needs no torch."""
+def build_outline(recipe: Recipe) -> RunOutline:
+    """Return the facts about a recipe that a report shows, as plain values, so that reports need no torch."""
     axes = tuple(recipe.task.axes)
     return RunOutline(
         id=recipe.id,

@@ -1,7 +1,7 @@
-"""Estimates of the memory and time of a training or an evaluation, before either is spent.
+"""Estimates of the memory and time that a training or an evaluation will take.
 
-They are right within a small factor: enough to refuse impossible work, and to say how long the rest takes.
-``training.cost`` measures.
+They are right within a small factor: enough to refuse impossible work and to announce long work. ``training.cost``
+measures instead.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import Stopping, limit_of
+from lengthwise.experiment.stopping import Stopping, loop_limits
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
-TRAINED_NUMBERS = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
+TRAINED_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
 SMALL_LIMIT = 10**7  # any machine holds a model if the product of its fields, the largest squared, is smaller
 LARGE = 64  # estimates for larger sizes are extrapolated
 
@@ -49,7 +49,7 @@ class ResourceEstimate:
 
 
 def available_memory() -> float:
-    """Return the bytes of memory that this process may use, as far as the system tells."""
+    """Return the bytes of memory that this process may use; infinity if the system does not tell."""
     try:
         most = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
@@ -60,7 +60,7 @@ def available_memory() -> float:
 
 
 def estimate_sizes(count: int) -> ResourceEstimate:
-    """Estimate the cost of ``count`` sizes, each with a row of scores."""
+    """Estimate the cost of evaluating ``count`` sizes: a row of scores each."""
     return ResourceEstimate(2000.0 * count, 0)
 
 
@@ -69,17 +69,19 @@ def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
     return ResourceEstimate(count * (500.0 + 100.0 * sum(size)), 0)
 
 
-def estimate_model(recipe: Recipe, numbers: int = 1) -> ResourceEstimate:
-    """Estimate the cost of a model's weights, with ``numbers`` numbers per parameter."""
-    return ResourceEstimate(0.0 if is_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
+def estimate_model(recipe: Recipe, numbers_per_parameter: int = 1) -> ResourceEstimate:
+    """Estimate the cost of a model's weights, with ``numbers_per_parameter`` numbers per parameter."""
+    return ResourceEstimate(
+        0.0 if is_small_model(recipe.model) else 4.0 * numbers_per_parameter * count_parameters(recipe), 0
+    )
 
 
 def estimate_training(recipe: Recipe) -> ResourceEstimate:
     """Estimate the cost of training: weights, gradients and optimizer state, and the activations of a batch."""
     positions, rounds = _estimate_row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
-    rows, weights = recipe.batch * positions, parameters(recipe)
-    held = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
+    rows, weights = recipe.batch * positions, count_parameters(recipe)
+    held = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
     seconds = 6 * weights * rows * loops * recipe.steps / SPEED / 2  # mean sizes are half of the largest
     return ResourceEstimate(held, seconds)
 
@@ -87,7 +89,7 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
 def estimate_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]
 ) -> ResourceEstimate:
-    """Estimate the cost of exact match on ``samples`` problems per size: memory of the largest, time of all."""
+    """Estimate the cost of exact match on ``samples`` problems per size: the largest memory, and the total time."""
     shown = sizes[:: max(1, len(sizes) // 32)]  # a sample of many sizes
     each = [_estimate_measurement(recipe, recipe.sizes(size), samples, rules) for size in shown]
     seconds = sum(one.seconds for one in each) * len(sizes) / len(shown)
@@ -99,10 +101,10 @@ def _estimate_measurement(
 ) -> ResourceEstimate:
     positions, rounds = _estimate_row(recipe, size)
     planned = recipe.loops.planned(torch.tensor([round(rounds)]))
-    limits = [int(limit_of(rule, planned)) for rule in rules]
+    limits = [int(loop_limits(rule, planned)) for rule in rules]
     loops, run = max(limits), max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
     problems = samples * positions * 20
-    weights = parameters(recipe)
+    weights = count_parameters(recipe)
     together = max(positions, 32_768)
     parts = (getattr(recipe.model, "mixer", None), *getattr(recipe.model, "positions", ()))
     attends_everywhere = not any(getattr(part, "sees_neighbours_only", False) for part in parts)
@@ -110,14 +112,14 @@ def _estimate_measurement(
     # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
     kept = loops if any(rule.reads_output and not rule.stops for rule in rules) else max(rule.window for rule in rules)
     traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
-    held = 4 * weights + problems + 4 * _numbers_per_position(recipe) * together + traced + seen
+    held = 4 * weights + problems + 4 * _activations_per_position(recipe) * together + traced + seen
     return ResourceEstimate(held, 2 * weights * samples * positions * run / SPEED)
 
 
 @lru_cache(maxsize=256)
 def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
-    """Return the number of positions of a row of this size, and T(n). Both are extrapolated from two smaller sizes if
-    the size is large: positions linearly, T(n) by a power."""
+    """Return the number of positions of a row of this size, and T(n). For large sizes both are extrapolated from two
+    smaller sizes: positions linearly, T(n) by a power law."""
     largest = max(size)
     if largest <= LARGE:
         return _draw_sample(recipe, size)
@@ -138,21 +140,21 @@ def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     return float(batch.targets.shape[1]), float(batch.rounds[0])
 
 
-def _numbers_per_position(recipe: Recipe) -> float:
-    """Return the numbers per position and loop that backpropagation keeps: some per unit of width and layer."""
+def _activations_per_position(recipe: Recipe) -> float:
+    """Return how many numbers backpropagation keeps per position and loop: 16 per layer and unit of width."""
     width = getattr(recipe.model, "width", getattr(recipe.model, "hidden", 64))
     return 16.0 * width * getattr(recipe.model, "layers", 1)
 
 
 @lru_cache(maxsize=64)
-def parameters(recipe: Recipe) -> int:
+def count_parameters(recipe: Recipe) -> int:
     """Return a model's number of parameters; large models are built without memory if possible."""
-    if is_small(recipe.model):
+    if is_small_model(recipe.model):
         with wrap_user_errors(recipe):
             return _count_numbers(recipe)
     spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
     if layers > 2:  # layers are equally large
-        one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
+        one, two = (count_parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
         return one + (layers - 1) * (two - one)
     with wrap_user_errors(recipe):
         # A user's own model may read its weights while it is built, or have a bug.
@@ -165,18 +167,18 @@ def _count_numbers(recipe: Recipe) -> int:
     return sum(parameter.numel() for parameter in recipe.build().parameters())
 
 
-def is_small(spec: Any) -> bool:
-    """Return whether its fields alone show that any machine can hold the model."""
-    numbers = [*_whole_numbers(spec), 1]
+def is_small_model(spec: Any) -> bool:
+    """Return whether the fields alone show that the model fits into any machine's memory."""
+    numbers = [*_field_numbers(spec), 1]
     return math.prod(numbers) * max(numbers) < SMALL_LIMIT  # a width's matrices have its square
 
 
-def _whole_numbers(spec: Any) -> Iterable[int]:
+def _field_numbers(spec: Any) -> Iterable[int]:
     if isinstance(spec, int):
         yield max(1, spec)
     elif isinstance(spec, tuple):
         for part in spec:
-            yield from _whole_numbers(part)
+            yield from _field_numbers(part)
     elif is_dataclass(spec):
         for field in fields(spec):
-            yield from _whole_numbers(getattr(spec, field.name))
+            yield from _field_numbers(getattr(spec, field.name))

@@ -19,8 +19,8 @@ class Source(Config):
     """Decides which problems belong to training, validation and test. Subclasses are frozen dataclasses."""
 
     @abstractmethod
-    def of(self, part: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
-        """Return a mask of the problems that may be used for ``part``."""
+    def mask_part(self, purpose: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
+        """Return a mask of the problems that may be used for ``purpose``."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Fresh(Source):
     """New problems in every batch, drawn from separate random streams for training and test. At sizes with few
     different problems, test problems also occur in training."""
 
-    def of(self, part: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
+    def mask_part(self, purpose: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
         return torch.ones(len(problems), dtype=torch.bool)
 
 
@@ -47,8 +47,8 @@ class Finite(Source):
     rows: Count  # number of different training problems
     seed: Seed = 0  # another seed gives another set
 
-    def of(self, part: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
-        share = SHARES[part]
+    def mask_part(self, purpose: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
+        share = SHARES[purpose]
         drawn = hash_prompts(problems) % sum(map(len, SHARES.values()))
         return (drawn >= share.start) & (drawn < share.stop)
 
@@ -64,9 +64,9 @@ def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:
     return (code ^ (code >> 33 & 0x7FFFFFFF)) & 0x7FFFFFFFFFFFFFFF
 
 
-def describe_repeats(fixed: bool, problems: Problems) -> dict[str, Any]:
-    """Return a Score's fields about problems drawn several times, from a ``fixed`` set or not; none if all differ."""
+def describe_repeats(from_fixed_set: bool, problems: Problems) -> dict[str, Any]:
+    """Return a Score's fields about problems that were drawn several times; none if all problems differ."""
     distinct = len(hash_prompts(problems).unique())
     if distinct == len(problems):
         return {}
-    return {"distinct": distinct, "fixed_set": fixed or None}
+    return {"distinct": distinct, "fixed_set": from_fixed_set or None}

@@ -1,4 +1,4 @@
-"""Stopping rules: at test, which loop's answer is used. Pure functions of a ``Trace`` and of the planned loops.
+"""Stopping rules, which choose the loop whose answer is used at test. They depend only on a ``Trace`` and on T(n).
 
 ==================  ====================  ==========================================================================
 rule                knows T(n)            runs
@@ -44,7 +44,7 @@ class Stopping(fields.Config):
     needs_movement: bool = False  # True if it reads ``trace.movement``
     together: int = 1  # rows of a batch that share one choice; if more than 1, a choice depends on neighbours
     window: int = 1  # loops that ``done`` sees: the latest one and those before it
-    back: int = 0  # number of loops between the answer's loop and the one after which ``done`` is True
+    back: int = 0  # number of loops from the answer's loop to the loop after which ``done`` is True
     starts: int = 1  # number of first states from which each row is answered
 
     @property
@@ -67,14 +67,15 @@ class Stopping(fields.Config):
         """Return the number of loops that each row must run before the choice."""
 
     def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-        """Return the rows that stop after the last loop of ``trace``, which holds that loop and up to ``window`` − 1
-        earlier ones. ``trace.loops`` is the number of loops run. A stopped row is not asked again."""
+        """Return a mask of the rows that stop after the last loop of ``trace``, which holds that loop and up to
+        ``window`` − 1 earlier ones. ``trace.loops`` is the number of loops run. Results for stopped rows are
+        ignored."""
         raise NotImplementedError
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """Return the loop, 1 to the limit, whose answer is used, per row; by default the last one, or the one chosen by
-        ``done``."""
-        return first_done(self, trace, planned)[0] if self.stops else self.limit(planned)
+        """Return the loop, 1 to the limit, whose answer is used, per row: by default the last loop, or the loop that
+        ``done`` chooses."""
+        return find_first_done(self, trace, planned)[0] if self.stops else self.limit(planned)
 
 
 @dataclass(frozen=True)
@@ -204,8 +205,9 @@ class Restarts(Stopping):
     """Answers each problem by ``rule`` from ``count`` first states and keeps one answer: the most confident one, or the
     one whose loop moved the state least, at the position where it moved most (``pick="residual"``).
 
-    The first of these states is the model's own, so that further ones only add answers. They are random, as in
-    training, and depend on the problem's symbols only. For models with ``start_noise``, e.g. ``Transformer(noise=1)``.
+    The first of these states is the model's own, so that further states only add answers. The further states are
+    random, as in training, and depend on the problem's symbols only. For models with ``start_noise``, e.g.
+    ``Transformer(noise=1)``.
     """
 
     rule: Stopping = Settled()  # chooses the loop of each answer
@@ -239,8 +241,8 @@ class Restarts(Stopping):
         return self.rule.choose(trace, planned)
 
 
-def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Return a rule's limit of loops per row. Raises UsageError unless they are whole numbers from 1 up."""
+def loop_limits(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """Return a rule's limit of loops per row. Raises UsageError unless all limits are whole numbers from 1 up."""
     limit = rule.limit(planned)
     _check_rows(rule, "limit", limit, torch.long, len(planned))
     if (wrong := limit < 1).any():
@@ -255,7 +257,7 @@ def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
 def choose_loops(
     rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: Int[Tensor, " b"]
 ) -> Int[Tensor, " b"]:
-    """Return the loops that a rule chooses. Raises UsageError if it chooses one that was not run."""
+    """Return the loops that a rule chooses. Raises UsageError if the rule chooses a loop that was not run."""
     chosen = rule.choose(trace, planned)
     _check_rows(rule, "choose", chosen, torch.long, len(limit))
     if (wrong := (chosen < 1) | (chosen > limit)).any():
@@ -276,9 +278,9 @@ def _check_rows(rule: Stopping, method: str, returned: object, dtype: torch.dtyp
         raise UsageError(f"{rule.name}: {method} must return a {wanted} for each of {rows} rows, not {what}")
 
 
-def window_of(trace: Trace, end: int, size: int, loop: int) -> Trace:
-    """Return the last ``size`` of the first ``end`` loops of a trace, or as many as there are; the last one is
-    ``loop``."""
+def slice_trace(trace: Trace, end: int, size: int, loop: int) -> Trace:
+    """Return the last ``size`` (or fewer) of the first ``end`` loops of a trace; ``loop`` is the number of the last
+    one."""
     part = slice(max(0, end - size), end)
     movement = None if trace.movement is None else trace.movement[part]
     return Trace(
@@ -286,23 +288,25 @@ def window_of(trace: Trace, end: int, size: int, loop: int) -> Trace:
     )
 
 
-def done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-    """Return the rows that a rule stops after ``loop``, the last one of ``latest``. Raises UsageError if the result is
-    no mask of rows, or if a row stops before the loop whose answer counts was seen."""
-    done = rule.done(window_of(latest, len(latest.ends), rule.window, loop), planned)
+def find_done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
+    """Return a mask of the rows that a rule stops after ``loop``, the last loop of ``latest``. Raises UsageError if the
+    rule returns something else, or stops a row whose answer's loop is not among the loops that it has seen."""
+    done = rule.done(slice_trace(latest, len(latest.ends), rule.window, loop), planned)
     _check_rows(rule, "done", done, torch.bool, len(planned))
     if rule.back >= min(loop, rule.window) and done.any():
         raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, but its answer is {rule.back} loops back")
     return done
 
 
-def first_done(
+def find_first_done(
     rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]
 ) -> tuple[Int[Tensor, " b"], Bool[Tensor, " b"]]:
-    """Return the loop that answers each row, and the rows that stopped at or before ``trace.loops``."""
+    """Return each row's answering loop, and a mask of the rows that stopped at or before ``trace.loops``."""
     chosen, stopped = trace.loops.clone(), torch.zeros_like(trace.loops, dtype=torch.bool)
     for loop in range(1, len(trace.ends) + 1):
         ran = (loop <= trace.loops) & ~stopped
-        new = done_rows(rule, window_of(trace, loop, rule.window, loop), loop, planned) & ran if ran.any() else ran
+        if not ran.any():
+            continue
+        new = find_done_rows(rule, slice_trace(trace, loop, rule.window, loop), loop, planned) & ran
         chosen, stopped = chosen.masked_fill(new, loop - rule.back), stopped | new
     return chosen, stopped

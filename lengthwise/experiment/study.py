@@ -15,7 +15,7 @@ from lengthwise.experiment.stopping import After, Stopping
 
 
 def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
-    """Return the names in a comma-separated option such as ``--tasks``, or all known ones for ``all``. Raises
+    """Return the names in a comma-separated option such as ``--tasks``, or all ``known`` names for ``all``. Raises
     UsageError for an unknown or repeated name."""
     known = list(known)
     named = known if names == "all" else names.split(",")
@@ -34,8 +34,8 @@ def check_unique(names: Sequence[str], option: str) -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure: recipes that are trained alike, and the problems they are measured on. Recipes and weights were
-    chosen on no other sizes than those in the recipes' ``watch`` and ``chosen_on``."""
+    """One figure: recipes with equal training settings, and the problems they are measured on. Recipes and weights were
+    chosen only on the sizes in the recipes' ``watch`` and ``chosen_on``."""
 
     title: str
     recipes: tuple[Recipe, ...]
@@ -52,7 +52,7 @@ class Panel:
     name: str = ""  # name of its folder of results; by default from the title, and none for a study's only panel
 
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
-        """Return the stopping rules by which a recipe is measured, its own first."""
+        """Return the stopping rules by which a recipe is measured, the recipe's own rule first."""
         if recipe.loops.adapts:
             return (recipe.stopping, *(rule for rule in self.also if rule != recipe.stopping))
         planned = int(recipe.loops.planned(torch.ones(1, dtype=torch.long)))
@@ -61,8 +61,8 @@ class Panel:
 
 @dataclass(frozen=True)
 class Study:
-    """One or more panels; each of several has its own folder. Raises UsageError if two share a title or a name, which
-    would use the same folder."""
+    """One or more panels; if there are several, each has its own folder. Raises UsageError if two panels share a title
+    or a name, and so a folder."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -94,7 +94,7 @@ class Study:
 
     @property
     def notes(self) -> str:
-        """The note, and the sizes on which the recipes were chosen; all other sizes are only reported."""
+        """The note, and a sentence that lists the sizes on which the recipes were chosen."""
         by_sizes: dict[tuple[int, ...], list[str]] = {}
         for recipe in self.recipes:
             by_sizes.setdefault(tuple(dict.fromkeys(recipe.chosen_on.sizes)), []).append(recipe.name)

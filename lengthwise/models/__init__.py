@@ -24,8 +24,8 @@ State = Any  # of the same form as Context
 class Model(nn.Module, ABC):
     """A model as one loop of a computation: c = embed(x), h_0 = start(c), h_{k+1} = advance(h_k, c), logits = read(h).
 
-    A standard model is advanced once, a looped one as often as its recipe's loops say. Dropout and the noise of h_0 are
-    the only randomness, and rows do not depend on each other.
+    A standard model is advanced once, a looped model as often as its recipe's loops require. Dropout and the noise of
+    h_0 are the only randomness, and rows do not depend on each other.
     """
 
     # Standard deviation of the normal noise that ``start`` adds to h_0, one tensor "r t …", in training only; 0: none.
@@ -34,7 +34,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, inputs: Inputs) -> Context:
-        """Compute the part that is the same in every loop: the embedded input and the attention bias."""
+        """Compute the context, which is the same in every loop: the embedded input and the attention bias."""
 
     @abstractmethod
     def start(self, context: Context) -> State:
@@ -45,8 +45,9 @@ class Model(nn.Module, ABC):
         """Compute one loop."""
 
     def step(self, state: State, memory: Any) -> tuple[State, Any]:
-        """Compute one loop at the next positions, one or more, and return the state and the new memory. ``memory`` is
-        None before the first position. For causal models. Without it, decoding computes the whole row again."""
+        """Compute one loop of a causal model at one or more next positions; return the state and the new memory.
+        ``memory`` is None before the first position. Without ``step``, decoding computes the whole row again for every
+        symbol."""
         raise NotImplementedError
 
     @abstractmethod
@@ -54,11 +55,11 @@ class Model(nn.Module, ABC):
         """Return the logits of every position."""
 
     def answer_state(self, state: State) -> State:
-        """Return the part of a state from which answers are read. A model has settled if a loop moves it little."""
+        """Return the part of a state from which answers are read. A model has settled if a loop hardly changes it."""
         return state
 
 
-def device_of(model: nn.Module) -> torch.device:
+def get_device(model: nn.Module) -> torch.device:
     """Return a model's device; the CPU if it has neither parameters nor buffers."""
     return next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
 
@@ -85,16 +86,16 @@ class ModelSpec(Config):
 
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
-        """Build a new model, initialised with torch's global generator, which the recipe seeds. Other modules are
-        wrapped in ``SinglePass``."""
+        """Build a new model, initialised with torch's global generator, which the recipe seeds. A module that is not a
+        ``Model`` is later wrapped in ``SinglePass``."""
 
     @property
-    def seedless(self) -> ModelSpec:
-        """The configuration shared by all seeds of a recipe: itself, unless it holds weights."""
+    def spec_without_seed(self) -> ModelSpec:
+        """The configuration that all seeds of a recipe share: itself, unless it identifies weights."""
         return self
 
     @property
-    def offsets(self) -> int:
+    def random_offset_count(self) -> int:
         """The number of its positional encodings that add a random offset to digit positions in training."""
         return sum(position.moves_digits for position in getattr(self, "positions", ()))
 
@@ -104,7 +105,7 @@ class ModelSpec(Config):
 
 
 class SequenceModel(Model):
-    """Base of models whose context and state are "r t d": the embedded tokens, then the output of each loop."""
+    """Base class of models whose context "r t d" is the embedded tokens, and whose state "r t d" is a loop's output."""
 
     embedding: nn.Module
     readout: nn.Module
@@ -120,6 +121,6 @@ class SequenceModel(Model):
 
 
 def check_causal(spec: ModelSpec, causal: bool) -> None:
-    """Raise UsageError in a layout that is not causal, for a model that reads from left to right."""
+    """Raise UsageError unless the layout is causal: a model that reads from left to right needs this."""
     if not causal:
         raise UsageError(f"{type(spec).__name__} reads from left to right: it takes a causal layout, e.g. NextToken")

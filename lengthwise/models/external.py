@@ -1,4 +1,4 @@
-"""A torch module from Python in place of the configuration of a model in a recipe."""
+"""Torch modules passed from Python, which take the place of a model's configuration in a recipe."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from lengthwise.models import Model, ModelSpec
 
 PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
 TORCHS = frozenset(vars(nn.Module()))  # torch's own attributes of every module, such as "training"
-DEEPEST = 8  # levels of nested values that are described
+MAX_DEPTH = 8  # levels of nested values that are described
 
-_BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # by name: functions of imported files that return a module
-_MODULES: dict[str, nn.Module] = {}  # by digest; copies for the life of the process
+_BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # functions of imported files that return a module, by name
+_MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest, kept until the process ends
 
 
 @dataclass(frozen=True)
 class ExternalModule(ModelSpec):
-    """A module given to ``lw.train`` or ``lw.evaluate`` from Python. Another process builds it from the configuration
-    of transformers, or with an imported function that returns such a module; otherwise pass the module again."""
+    """A module passed to ``lw.train`` or ``lw.evaluate`` from Python. Another process builds it from its configuration
+    if it is a model of the library transformers, else with an imported function that returns such a module."""
 
     recorded_name: ClassVar[str] = "Given"
 
     name: str  # name of its class
     digest: str  # hash of its weights, of which ones are frozen, and of all other attributes of its modules
     form: str = field(default="", metadata={"identity": False})  # ``digest`` without the weights' numbers
-    # The configuration of a model of transformers and the type of its weights, in JSON; empty for other modules.
+    # The configuration of a model of the library transformers, and its weights' type, in JSON; empty for other modules.
     config: str = field(default="", metadata={"identity": False, "shown": False})
 
     @staticmethod
@@ -52,29 +52,29 @@ class ExternalModule(ModelSpec):
         """Return the configuration of a module. Raises UsageError if its weights are not initialised yet."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy layers without weights: call it on some tokens first")
-        digest, form = _collect_weights(module), _collect_weights(module, numbers=False)
-        # The attributes of all modules, such as a number of heads, which neither weights nor ``repr`` need show.
+        digest, form = _hash_weights(module), _hash_weights(module, numbers=False)
+        # Attributes of all modules, such as a number of heads, which the weights and ``repr`` may not show.
         seen: dict[int, int] = {}
         for name, part in module.named_modules():
             for attribute, value in _list_contents(part).items():
                 if text := _describe_value(value, seen):
                     for each in (digest, form):
                         each.update(f"{name}.{attribute} = {text}".encode())
-        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), _config_of(module))
+        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), _transformers_config(module))
 
     @property
-    def seedless(self) -> ModelSpec:
+    def spec_without_seed(self) -> ModelSpec:
         return replace(self, digest=self.form) if self.form else self
 
     def remember(self, module: nn.Module) -> None:
-        """Keep a copy of the module's present state, which ``build`` returns for the life of the process."""
+        """Keep a copy of the module in its present state, which ``build`` returns until the process ends."""
         _MODULES[self.digest] = copy.deepcopy(module)
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         if self.digest in _MODULES:
             return copy.deepcopy(_MODULES[self.digest])
         if self.config:
-            return _from_config(self.name, self.config)
+            return _build_from_config(self.name, self.config)
         built = {name: function() for name, function in _BUILDERS.items()}
         same_class = {name: module for name, module in built.items() if type(module).__name__ == self.name}
         for module in same_class.values():
@@ -92,12 +92,12 @@ class ExternalModule(ModelSpec):
 
 
 def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
-    """Remember functions without arguments that return a module: ``ExternalModule`` builds modules of their classes."""
+    """Register functions without arguments that return a module, with which ``ExternalModule`` builds modules."""
     _BUILDERS.update({function.__qualname__: function for function in functions})
 
 
-def _config_of(module: nn.Module) -> str:
-    """Return the configuration of a model of transformers and the type of its weights, in JSON; empty for other
+def _transformers_config(module: nn.Module) -> str:
+    """Return the configuration of a model of the library transformers, and its weights' type, in JSON; empty for other
     modules."""
     config: Any = getattr(module, "config", None)
     if type(module).__module__.partition(".")[0] != "transformers" or config is None:
@@ -106,9 +106,9 @@ def _config_of(module: nn.Module) -> str:
     return json.dumps({"dtype": min(kinds, default="float32"), "config": json.loads(config.to_json_string())})
 
 
-def _from_config(name: str, text: str) -> nn.Module:
-    """Build a model of transformers, with new weights, from the name of its class and its configuration. Raises
-    UsageError if transformers is missing or lacks this model."""
+def _build_from_config(name: str, text: str) -> nn.Module:
+    """Build a model of the library transformers, with new weights, from its class's name and its configuration. Raises
+    UsageError if the library is missing or lacks this model."""
     transformers = import_library("transformers", "transformers", f"this model, {name}, needs transformers")
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
@@ -121,9 +121,9 @@ def _from_config(name: str, text: str) -> nn.Module:
         raise UsageError(f"{name}: transformers cannot build it from its configuration ({error_line(error)})") from None
 
 
-def _collect_weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
-    """Return a digest of a module's structure, of its weights (or only their names, types and shapes), and of which
-    weights are frozen."""
+def _hash_weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
+    """Return a digest of a module's structure, of its weights (without ``numbers``, only of their names, types and
+    shapes), and of the set of frozen weights."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
@@ -138,8 +138,8 @@ def _collect_weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blak
 
 
 def _list_contents(value: Any) -> dict[str, Any]:
-    """Return an object's attributes, sorted. Of the private ones, only numbers and words are listed, and none of
-    torch's own modules: others may be caches."""
+    """Return an object's attributes, sorted by name. Private attributes may be caches, so they are left out unless they
+    are numbers or words of a class that is not torch's."""
     if dataclasses.is_dataclass(value):
         held = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     else:
@@ -158,9 +158,9 @@ def _list_contents(value: Any) -> dict[str, Any]:
 
 
 def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
-    """Return a description of a value that is the same in every process: of a tensor its numbers, of a named object its
-    name, of a module its weights, of other objects their attributes, once (``seen`` numbers them). Empty for an object
-    without visible attributes."""
+    """Return a description of a value that is the same in every process: a hash of a tensor's numbers or of a module's
+    weights, the name of a named object, or an object's attributes, described once (``seen`` numbers the objects). Empty
+    for an object without visible attributes."""
 
     def parts(values: Iterable[Any]) -> list[str]:
         return [_describe_value(part, seen, depth + 1) for part in values]
@@ -169,12 +169,12 @@ def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
         return repr(value)
     if isinstance(value, ModuleType | logging.Logger):  # these refer to all others of their kind
         return value.__name__ if isinstance(value, ModuleType) else value.name
-    if hasattr(value, "__qualname__") or depth > DEEPEST:
+    if hasattr(value, "__qualname__") or depth > MAX_DEPTH:
         return getattr(value, "__qualname__", "")
     if isinstance(value, Tensor):
         return _describe_tensor(value)
     if isinstance(value, nn.Module):
-        return f"{type(value).__qualname__} {_collect_weights(value).hexdigest()}"
+        return f"{type(value).__qualname__} {_hash_weights(value).hexdigest()}"
     if isinstance(value, np.ndarray | np.generic):
         numbers = parts(value.ravel()) if value.dtype.hasobject else hashlib.blake2b(value.tobytes()).hexdigest()
         return f"{value.dtype}{list(value.shape)} {numbers}"

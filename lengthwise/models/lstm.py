@@ -1,4 +1,4 @@
-"""The recurrent baseline: a stack of LSTM cells with dropout between them (ReTran, ACL 2025)."""
+"""The recurrent baseline of ReTran (ACL 2025): a stack of LSTM cells with dropout between them."""
 
 from __future__ import annotations
 

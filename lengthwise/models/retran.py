@@ -52,7 +52,8 @@ class ReTran(ModelSpec):
         return ReTranModel(self, len(reads), len(writes))
 
 
-Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]  # factors of a coordinate, and of its pair's other one
+# Rotations: for each coordinate of a head, the factor of itself (cosine), and that of its pair's other one (± sine).
+Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]
 
 
 class Layer(nn.Module):
@@ -74,30 +75,30 @@ class Layer(nn.Module):
             nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * spec.layers) if end else 0.02)
             nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Float[Tensor, "r t d"], turn: Turn, memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
+    def forward(self, x: Float[Tensor, "r t d"], rotations: Turn, memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
         """Return the outputs at the next positions, and the memory after them: keys, values, and the cell's states."""
         probability = self.dropout if self.training else 0.0
         # Dropout's factors of both sublayers' outputs: 1 / (1 − p), or 0.
         factors = F.dropout(x.new_ones(2, *x.shape), probability).split(1, 2)
         first, outputs = self.first.expand(len(x), 1, -1), []
         keys, values, states = memory or (
-            self._by_head(self.key(first)),
-            self._by_head(self.value(first)),
+            self._split_heads(self.key(first)),
+            self._split_heads(self.value(first)),
             self.cell.start(len(x)),
         )
-        queries = _rotate(self._by_head(self.query(x)), turn) / math.sqrt(keys.shape[-1])
-        parts = (x.split(1, 1), queries.split(1, 1), factors, turn[0].split(1), turn[1].split(1))
+        queries = _rotate(self._split_heads(self.query(x)), rotations) / math.sqrt(keys.shape[-1])
+        parts = (x.split(1, 1), queries.split(1, 1), factors, rotations[0].split(1), rotations[1].split(1))
         for column, query, (mixing, emitting), *rotation in zip(*parts, strict=True):
             weights = F.dropout(torch.bmm(query, keys.mT).softmax(-1), probability)
             h = self.norm_attention(column + mixing * self.mix(torch.bmm(weights, values).view_as(column)))
             output, states = self.cell(h, states)
             y = self.norm_cell(h + emitting * output)
-            keys = torch.cat([keys, _rotate(self._by_head(self.key(y)), rotation)], 1)
-            values = torch.cat([values, self._by_head(self.value(y))], 1)
+            keys = torch.cat([keys, _rotate(self._split_heads(self.key(y)), rotation)], 1)
+            values = torch.cat([values, self._split_heads(self.value(y))], 1)
             outputs.append(y)
         return torch.cat(outputs, 1), (keys, values, states)
 
-    def _by_head(self, x: Float[Tensor, "r t d"]) -> Float[Tensor, "rh t e"]:
+    def _split_heads(self, x: Float[Tensor, "r t d"]) -> Float[Tensor, "rh t e"]:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
 

@@ -25,7 +25,7 @@ class Scan(ModelSpec):
 
     A position without such a j keeps its state, so ⌈log₂ n⌉ loops combine all n symbols, and later loops change
     nothing. In training, ``noise`` is added to the states that a loop reads: states then gather around few points, and
-    errors do not grow with the number of loops. It reads from left to right.
+    errors do not grow with the number of loops. The model reads from left to right.
     """
 
     width: Size = 32  # numbers per position

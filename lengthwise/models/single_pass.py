@@ -1,4 +1,4 @@
-"""User-defined modules, and those of other libraries (transformers, x-transformers, nanoGPT), as models."""
+"""Wrap user-defined modules and modules of other libraries (transformers, x-transformers, nanoGPT) as models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SinglePass(Model):
                 f"also takes {', '.join(further)}"
             )
         self.fixed = {"use_cache": False} if "use_cache" in parameters else {}
-        # Without ``targets`` it may give the logits of the last position alone, as nanoGPT does.
+        # Without ``targets``, such a module may return the logits of the last position alone, as nanoGPT does.
         self.takes_targets = "targets" in parameters
 
     def embed(self, inputs: Inputs) -> Context:
@@ -59,7 +59,7 @@ class SinglePass(Model):
     def advance(self, state: State, context: Context) -> State:
         tokens, padding_mask = context
         try:
-            return self._logits(tokens, padding_mask)
+            return self._compute_logits(tokens, padding_mask)
         except (IndexError, RuntimeError, AssertionError) as error:
             if not is_position_error(error):
                 raise
@@ -69,7 +69,7 @@ class SinglePass(Model):
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         return state
 
-    def _logits(self, tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
+    def _compute_logits(self, tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         keywords: dict[str, Any] = dict(self.fixed)
         if self.mask:
             # transformers takes integers
@@ -91,8 +91,8 @@ class SinglePass(Model):
 
 
 def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
-    """Return the logits of a module's output: a tensor, an object or a dictionary with ``logits``, or a tuple with
-    them. None if there is no tensor of three axes that starts with ``shape``."""
+    """Return the logits in a module's output, which may be a tensor, an object or a dictionary with ``logits``, or a
+    tuple. None if it has no tensor of three axes whose shape starts with ``shape``."""
     if isinstance(output, Mapping):
         output = output.get("logits")
     elif not isinstance(output, Tensor) and hasattr(output, "logits"):
@@ -102,7 +102,7 @@ def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
 
 
 class TooFewPositions(UsageError, IndexError):
-    """An error: a module lacks positions for rows of this length, or lacks a symbol."""
+    """Raised if a module lacks positions for rows of a certain length, or lacks a symbol."""
 
 
 def is_position_error(error: Exception) -> bool:
@@ -113,9 +113,9 @@ def is_position_error(error: Exception) -> bool:
     return any(message in str(error) for message in ("must match the size of tensor", "must match the existing size"))
 
 
-def describe_too_few_positions(count: int, error: Exception) -> str:
-    """Return the message for a module that fails on rows of ``count`` positions."""
+def describe_too_few_positions(positions: int, error: Exception) -> str:
+    """Return the message for a module that fails on rows of ``positions`` positions."""
     return (
-        f"fails on rows of {count} positions ({type(error).__name__}: {error_line(error)}): if its "
+        f"fails on rows of {positions} positions ({type(error).__name__}: {error_line(error)}): if its "
         "position table is shorter, enlarge it, or use shorter problems"
     )

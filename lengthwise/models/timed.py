@@ -2,7 +2,7 @@
 
 The halting unit of adaptive computation time (Graves 2016) reads the state of the model that it halts. A model that
 also decides when to halt may count in ways that fail beyond the training lengths (docs/lab). Here the two models share
-only the row: ``Halting`` trains the clock, and the answers as ``Final`` does.
+only their input. ``Halting`` trains the clock, and trains the answers as ``Final`` does.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WAITS, DONE = 0, 1  # outputs of the clock
 
 @dataclass(frozen=True)
 class Timed(ModelSpec):
-    """``answers`` computes the answer; ``clock``, advanced equally often, whether it is done. At the ``=``, where an
-    answer's first symbol is predicted, the end symbol (no answer yet) has the probability that the clock waits; the
-    rest is shared by the other symbols in the proportions of ``answers``. Elsewhere the logits are those of
+    """``answers`` computes the answer; ``clock``, advanced equally often, decides whether it is done. At the ``=``,
+    where an answer's first symbol is predicted, the end symbol (no answer yet) has the probability that the clock
+    waits; the other symbols share the rest in the proportions of ``answers``. Elsewhere the logits are those of
     ``answers``.
 
     With ``Halting``, ``AnyLoops`` and ``Halted``, only the clock has a loss on a row that stops early. Raises
@@ -41,8 +41,8 @@ class Timed(ModelSpec):
     blind: bool = False  # the clock reads all letters and digits as one symbol: T(n) depends on positions only
 
     @property
-    def offsets(self) -> int:
-        return self.answers.offsets + self.clock.offsets
+    def random_offset_count(self) -> int:
+        return self.answers.random_offset_count + self.clock.random_offset_count
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return self.clock.vary(self.answers.vary(inputs, generator), generator)
@@ -77,25 +77,25 @@ class TimedModel(Model):
     """The model of ``Timed``. The context has the form of the state."""
 
     def __init__(
-        self, answers: Model, clock: Model, equals_id: int, end_id: int, seen: Int[Tensor, " v"] | None
+        self, answers: Model, clock: Model, equals_id: int, end_id: int, blind_ids: Int[Tensor, " v"] | None
     ) -> None:
         super().__init__()
         self.answers, self.clock = answers, clock
         self.equals_id, self.end_id = equals_id, end_id
         self.seen: Tensor | None
-        self.register_buffer("seen", seen, persistent=False)
+        self.register_buffer("seen", blind_ids, persistent=False)
 
     def embed(self, inputs: Inputs) -> TimedState:
         return TimedState(
-            self.answers.embed(inputs), self.clock.embed(self.clock_inputs(inputs)), self.clock_positions(inputs)
+            self.answers.embed(inputs), self.clock.embed(self.clock_inputs(inputs)), self.clock_mask(inputs)
         )
 
     def clock_inputs(self, inputs: Inputs) -> Inputs:
         """Return the inputs of the clock."""
         return inputs if self.seen is None else replace(inputs, tokens=self.seen[inputs.tokens])
 
-    def clock_positions(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
-        """Return where the clock's output is used."""
+    def clock_mask(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
+        """Return a mask of the positions where the clock's output is used."""
         return inputs.tokens == self.equals_id
 
     def start(self, context: TimedState) -> TimedState:
@@ -106,16 +106,16 @@ class TimedModel(Model):
         return TimedState(answers, self.clock.advance(state.clock, context.clock), state.first)
 
     def read(self, state: TimedState) -> Float[Tensor, "r t v"]:
-        return self.join_logits(self.answers.read(state.answers), self.clock.read(state.clock), state.first)
+        return self.combine_logits(self.answers.read(state.answers), self.clock.read(state.clock), state.first)
 
     def answer_state(self, state: TimedState) -> Any:
         return self.answers.answer_state(state.answers)
 
-    def join_logits(
-        self, answers: Float[Tensor, "*n v"], clock: Float[Tensor, "*n 2"], first: Bool[Tensor, "*n"]
+    def combine_logits(
+        self, answers: Float[Tensor, "*n v"], clock: Float[Tensor, "*n 2"], is_first_slot: Bool[Tensor, "*n"]
     ) -> Float[Tensor, "*n v"]:
-        """Combine the logits of both models."""
+        """Combine the logits of both models; ``is_first_slot`` is the mask of ``clock_mask``."""
         halts = clock.log_softmax(-1)
         ends = torch.arange(answers.shape[-1], device=answers.device) == self.end_id
         symbols = answers.masked_fill(ends, -torch.inf).log_softmax(-1) + halts[..., DONE, None]
-        return torch.where(first[..., None], torch.where(ends, halts[..., WAITS, None], symbols), answers)
+        return torch.where(is_first_slot[..., None], torch.where(ends, halts[..., WAITS, None], symbols), answers)

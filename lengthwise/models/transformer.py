@@ -8,7 +8,7 @@ With x the embedded input:
 - looped without input injection: h_0 = x and h_{k+1} = norm(blocks(h_k)).
 
 ``Injection`` lists further ways to inject x. The remaining fields are for the decoders of McLeish et al. 2024
-(recipes/abacus.py).
+(``recipes/abacus.py``).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class TransformerModel(Model):
         self.norm_embedding = nn.LayerNorm(spec.width, spec.eps) if spec.embedding_norm else nn.Identity()
         self.inject = InputInjection(spec.injection, spec.width)
         blocks = [_build_block(spec, encodings, layer, causal) for layer in range(spec.layers)]
-        _refuse_unused(spec, encodings, blocks)
+        _check_encodings_used(spec, encodings, blocks)
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
         self.readout = _build_readout(spec, writes)
@@ -139,9 +139,9 @@ class TransformerModel(Model):
             attention = AttentionContext.of(self.encodings, inputs, causal=self.causal)
         if any(block.mixer.sees_cells for block in self.blocks):
             attention = attention._replace(cells=neighbouring_cells(inputs, causal=self.causal))
-        return TransformerContext(self.embed_tokens(inputs.tokens, self.vectors(inputs)), attention)
+        return TransformerContext(self.embed_tokens(inputs.tokens, self.position_vectors(inputs)), attention)
 
-    def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
+    def position_vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
         """Return the vectors that positional encodings add to the embedded tokens."""
         vectors = (encoding.vectors(inputs) for encoding in self.encodings)
         return [vector for vector in vectors if vector is not None]
@@ -186,8 +186,8 @@ def _build_block(spec: Transformer, encodings: Sequence[Encoding], layer: int, c
     return block
 
 
-def _refuse_unused(spec: Transformer, encodings: Sequence[Encoding], blocks: Sequence[Block]) -> None:
-    """Raise UsageError for an encoding that acts within attention where no layer attends."""
+def _check_encodings_used(spec: Transformer, encodings: Sequence[Encoding], blocks: Sequence[Block]) -> None:
+    """Raise UsageError for an encoding that acts within attention if no layer has attention."""
     if any(block.mixer.attends for block in blocks):
         return
     for position, encoding in zip(spec.positions, encodings, strict=True):

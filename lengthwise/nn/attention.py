@@ -51,7 +51,7 @@ class SoftmaxAttention(Mixer):
         key[heads] = query[heads]
 
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
-        return self.out(self.mix(self.project_heads(x), context, cache).flatten(2))
+        return self.out(self.attend(self.project_heads(x), context, cache).flatten(2))
 
     def project_heads(self, x: Hidden) -> Float[Tensor, "b t 3 h e"]:
         """Return queries, keys and values by head."""
@@ -69,7 +69,7 @@ class SoftmaxAttention(Mixer):
             query, key = rotate(query, context.angles), rotate(key, context.angles)
         return [part.transpose(1, 2) for part in (query, key, value)]
 
-    def mix(
+    def attend(
         self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t h e"]:
         """Return the heads' outputs, before ``out``: softmax attention of every query over the keys it may see."""

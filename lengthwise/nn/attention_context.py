@@ -20,8 +20,8 @@ class AttentionContext(NamedTuple):
 
     padding_mask: Bool[Tensor, "b t"]  # True for a real token
     causal: bool  # no position sees a later one
-    # Added to attention scores; −inf hides a key. None: only causality hides keys. An additional last column belongs to
-    # the blank: a key and a value of zeros.
+    # Added to attention scores; −inf hides a key. None: only causality hides keys. If there is a blank (a key and a
+    # value of zeros), the last column is its bias.
     bias: Float[Tensor, "#b #h t k"] | None = None
     angles: Float[Tensor, "b t half"] | None = None  # rotation of queries and keys, in radians
     keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys, the heads' coordinates concatenated

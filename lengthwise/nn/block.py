@@ -36,8 +36,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A mixer, then an MLP, each with a residual connection: x + f(norm(x)), or norm(x + f(x)) with ``post``
-    (Vaswani et al. 2017). Without an MLP, the mixer alone."""
+    """A mixer, then an MLP (if there is one), each with a residual connection: x + f(norm(x)), or norm(x + f(x)) with
+    ``post`` (Vaswani et al. 2017)."""
 
     def __init__(self, mixer: Mixer, mlp: MLP | None, width: int, *, post: bool, eps: float, dropout: float) -> None:
         super().__init__()
@@ -50,14 +50,14 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, read: Tensor | None = None, cache: Any = None
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, injected: Tensor | None = None, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
-        """Apply the block. ``read`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
+        """Apply the block. ``injected`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
         if self.post:
-            x = self.norm_mixer(x + self.drop(self._mix(_add(x, read), context, cache)))
-            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(_add(x, read))))
-        x = x + self.drop(self._mix(_add(self.norm_mixer(x), read), context, cache))
-        return x if self.mlp is None else x + self.drop(self.mlp(_add(self.norm_mlp(x), read)))
+            x = self.norm_mixer(x + self.drop(self._mix(_add(x, injected), context, cache)))
+            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(_add(x, injected))))
+        x = x + self.drop(self._mix(_add(self.norm_mixer(x), injected), context, cache))
+        return x if self.mlp is None else x + self.drop(self.mlp(_add(self.norm_mlp(x), injected)))
 
     def _mix(self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any) -> Float[Tensor, "b t d"]:
         """Apply the mixer; in decoding, a mixer without keys and values continues from its state in the cache."""
@@ -79,5 +79,5 @@ class Block(nn.Module):
             draw_normal(self.mlp.narrow, small if scale_mlp else std)
 
 
-def _add(x: Float[Tensor, "b t d"], read: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
-    return x if read is None else x + read
+def _add(x: Float[Tensor, "b t d"], injected: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
+    return x if injected is None else x + injected

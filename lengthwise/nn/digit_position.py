@@ -78,7 +78,7 @@ class _Table(Encoding):
             nn.init.normal_(self.table.weight, std=spec.std)
         else:
             with torch.no_grad():
-                self.table.weight.copy_(_sines(spec.size + 1, width) * (spec.std * math.sqrt(2)))
+                self.table.weight.copy_(_sine_table(spec.size + 1, width) * (spec.std * math.sqrt(2)))
 
     def check(self, inputs: Inputs) -> None:
         advice = f"use shorter numbers, or train with larger {self.kind}(size=…, offset=…)"
@@ -89,9 +89,9 @@ class _Table(Encoding):
         return self.table(_digit_positions(inputs))
 
 
-def _check_fits(kind: str, most: int, size: int, advice: str) -> None:
-    if most > size:
-        raise UsageError(f"{kind}: digit position {most} does not fit the table of {size}: {advice}")
+def _check_fits(name: str, largest: int, size: int, advice: str) -> None:
+    if largest > size:
+        raise UsageError(f"{name}: digit position {largest} does not fit the table of {size}: {advice}")
 
 
 def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
@@ -99,7 +99,7 @@ def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
     return inputs.digit_position.where(inputs.padding_mask, 0)
 
 
-def _sines(positions: int, width: int) -> Float[Tensor, "n d"]:
+def _sine_table(positions: int, width: int) -> Float[Tensor, "n d"]:
     """Return sines and cosines of 0 … positions − 1, at wavelengths from 4 to 4 · positions."""
     half = (width + 1) // 2
     rates = 2 * math.pi / 4 * positions ** (-torch.arange(half) / max(1, half - 1))

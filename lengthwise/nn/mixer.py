@@ -16,7 +16,7 @@ from lengthwise.nn.attention_context import AttentionContext, Hidden
 
 
 class Mixer(nn.Module, ABC):
-    """Base of token mixers. Their output is added to the residual stream."""
+    """Base class of token mixers, whose output is added to the residual stream."""
 
     attends: ClassVar[bool] = False  # True if it uses the bias, angles and keys of ``AttentionContext``
     sees_cells: ClassVar[bool] = False  # True if it uses the neighbouring cells of ``AttentionContext``
@@ -24,17 +24,17 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
-        """Mix every position with those that ``context`` lets it see. In decoding, a mixer that ``caches`` gets only
-        the new positions, and a key–value ``cache``."""
+        """Mix every position with the positions that ``context`` lets it see. In decoding, a mixer with ``caches`` gets
+        only the new positions, and a key–value ``cache``."""
 
     def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
-        """Return the outputs at the next positions, one or more, and the state after them. ``state`` is None before
-        the first position. For causal layouts. Without it, decoding computes the whole row again for every symbol."""
+        """Return the outputs at one or more next positions, and the state after them; used in causal layouts. ``state``
+        is None before the first position. Without ``step``, decoding computes the whole row again for every symbol."""
         raise NotImplementedError
 
     @property
     def decodes(self) -> bool:
-        """Whether it can continue from earlier positions, by a cache or by ``step``."""
+        """Whether the mixer can continue from earlier positions, by a cache or by ``step``."""
         return self.caches or type(self).step is not Mixer.step
 
     def initialise(self, std: float, out_std: float) -> None:
@@ -55,8 +55,8 @@ class MixerSpec(Config):
     def build(
         self, width: int, heads: int, *, causal: bool, layer: int, dropout: float, biases: bool
     ) -> Mixer | nn.Module:
-        """Build the mixer for states of ``width``. Keyword arguments that are not needed may be left out, see
-        ``build_mixer``."""
+        """Build the mixer for states of ``width``. A subclass may leave out keyword arguments that it does not need
+        (see ``build_mixer``)."""
 
 
 def build_mixer(
@@ -83,7 +83,7 @@ class PlainMixer(Mixer):
     """Wraps a module with ``forward(x)``, states "b t d" to states "b t d", that reads from left to right.
 
     If ``forward`` has a parameter ``padding_mask``, it gets the mask "b t", True for a real token. Raises UsageError if
-    it has none and the layout is not causal, and if the output has another shape.
+    this parameter is missing and the layout is not causal, or if the output has another shape.
     """
 
     def __init__(self, module: nn.Module, *, causal: bool) -> None:

@@ -17,12 +17,12 @@ from lengthwise.base.types import Inputs, UsageError
 
 
 class Encoding(nn.Module):
-    """Base of encodings. Each method returns one kind of term, or by default None."""
+    """Base class of encodings. Each method returns one kind of term, by default None."""
 
     reads_padding: ClassVar[bool] = False  # whether terms of real tokens depend on which tokens are padding
 
     def check(self, inputs: Inputs) -> None:
-        """Raise UsageError if a row does not fit; called before anything large is computed."""
+        """Raise UsageError if a row does not fit the encoding; called before anything large is computed."""
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
         """Return vectors to add to the embedded input."""
@@ -37,23 +37,23 @@ class Encoding(nn.Module):
         return None
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
-        """Return the attention bias of every head, query and key; −inf hides a key. It has a row axis if rows
-        differ."""
+        """Return the attention bias of every head, query and key; −inf hides a key. The bias has an axis of rows only
+        if rows differ."""
         return None
 
     def blank(self) -> Float[Tensor, " h"] | None:
-        """Return the attention bias, per head, of a blank key of zeros, with a value of zeros: a head may see nothing
-        else."""
+        """Return the attention bias, per head, of a blank: a key and a value of zeros, so that a head may see no
+        position."""
         return None
 
     def tied_heads(self) -> Bool[Tensor, " h"] | None:
-        """Return True for heads whose key weights start equal to their query weights, so that equal inputs attend to
-        each other from the first step."""
+        """Return a mask of the heads whose key weights start equal to their query weights, so that equal inputs attend
+        to each other from the first step."""
         return None
 
     @property
     def attends(self) -> bool:
-        """True if it acts within attention; False if it only adds to the embedded input."""
+        """True if the encoding acts within attention; False if it only adds to the embedded input."""
         inside = ("angles", "keys", "attention_bias", "blank")
         return any(getattr(type(self), name) is not getattr(Encoding, name) for name in inside)
 
@@ -74,7 +74,7 @@ class Position(Config):
         """Build the encoding for a model of this width and number of heads."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        """Change the positions of a training batch, so that those of longer rows are trained. Not used at test."""
+        """Change the positions of a training batch, so that positions of longer rows are trained. Not used at test."""
         return inputs
 
 
@@ -191,7 +191,7 @@ class Randomized(Position):
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         drawn = torch.randperm(self.most, generator=generator)
-        return self.of.vary(replace(inputs, position=_choose_positions(inputs, drawn)), generator)
+        return self.of.vary(replace(inputs, position=_sort_drawn_positions(inputs, drawn)), generator)
 
 
 class _Randomized(Encoding):
@@ -212,37 +212,37 @@ class _Randomized(Encoding):
     def tied_heads(self) -> Bool[Tensor, " h"] | None:
         return self.inner.tied_heads()
 
-    def _renumbered(self, inputs: Inputs) -> Inputs:
+    def _renumber(self, inputs: Inputs) -> Inputs:
         if self.training:
             return inputs
         host = inputs.host
-        return replace(host, position=_choose_positions(host, self.drawn)).to(inputs.tokens.device)
+        return replace(host, position=_sort_drawn_positions(host, self.drawn)).to(inputs.tokens.device)
 
     def check(self, inputs: Inputs) -> None:
-        self.inner.check(self._renumbered(inputs))
+        self.inner.check(self._renumber(inputs))
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        return self.inner.vectors(self._renumbered(inputs))
+        return self.inner.vectors(self._renumber(inputs))
 
     def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
-        return self.inner.angles(self._renumbered(inputs))
+        return self.inner.angles(self._renumber(inputs))
 
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        return self.inner.keys(self._renumbered(inputs))
+        return self.inner.keys(self._renumber(inputs))
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
-        return self.inner.attention_bias(self._renumbered(inputs))
+        return self.inner.attention_bias(self._renumber(inputs))
 
 
-def _choose_positions(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
-    """Return, for each row of n tokens, the first n numbers of ``drawn`` in increasing order."""
-    longest, most = int(inputs.padding_mask.sum(1).max()), len(drawn)
+def _sort_drawn_positions(inputs: Inputs, candidates: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
+    """Return, for each row of n tokens, the first n numbers of ``candidates`` in increasing order."""
+    longest, most = int(inputs.padding_mask.sum(1).max()), len(candidates)
     if longest > most:
         raise UsageError(f"a row of {longest} positions needs Randomized(most={longest}) or more, not {most}")
     width = inputs.position.shape[1]
-    drawn = torch.nn.functional.pad(drawn[:width], (0, max(0, width - most)), value=most)
+    candidates = torch.nn.functional.pad(candidates[:width], (0, max(0, width - most)), value=most)
     # Sorting puts padding last; clamping gives it a valid position.
-    return drawn.where(inputs.padding_mask, most).sort(1).values.clamp(max=most - 1)
+    return candidates.where(inputs.padding_mask, most).sort(1).values.clamp(max=most - 1)
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class _FIRE(Encoding):
         self.times = nn.Parameter(torch.tensor(1.0))  # L = times · threshold, for the scale of other parameters
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        index = _row_positions(inputs)
+        index = _distinct_row_positions(inputs)
         far = distances(index).to(self.scale.dtype)
         most = torch.maximum(index.to(far.dtype), (self.times * self.threshold).abs())[..., None]
         near = ((self.scale * far).abs() + 1).log() / (((self.scale * most).abs() + 1).log() + 1e-6)
@@ -333,12 +333,12 @@ class _ALiBi(Encoding):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        bias = -self.slopes[:, None, None] * distances(_row_positions(inputs))[:, None]
+        bias = -self.slopes[:, None, None] * distances(_distinct_row_positions(inputs))[:, None]
         return bias[0] if bias.shape[0] == 1 else bias
 
 
-def _row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
-    """Return the positions of every row; a single row if all are equal."""
+def _distinct_row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
+    """Return the positions of every row, or of a single row if all rows have the same positions."""
     index = inputs.host.position
     return inputs.position[:1] if bool((index == index[:1]).all()) else inputs.position
 
@@ -349,5 +349,5 @@ def distances(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
 
 
 def position_distances(length: int, device: torch.device) -> Int[Tensor, "t t"]:
-    """Return the distances |i − j| of positions 0 … length − 1."""
+    """Return the distances |i − j| between positions 0 … length − 1."""
     return distances(torch.arange(length, device=device)[None])[0]

@@ -43,7 +43,7 @@ class LocalEncoding(Encoding):
 
 @dataclass(frozen=True)
 class _HeadWindow(Position):
-    """Base of windows that apply to ``count`` of a model's heads; they have no parameters.
+    """Base class of windows for ``count`` of a model's heads; they have no parameters.
 
     ``build`` raises UsageError if ``count`` is above the model's number of heads.
     """
@@ -58,7 +58,7 @@ class _HeadWindow(Position):
 
 
 class _KeyMask(Encoding):
-    """Hides keys from the chosen heads."""
+    """An encoding that hides keys from the chosen heads."""
 
     chosen: Bool[Tensor, " h"]
 
@@ -68,12 +68,12 @@ class _KeyMask(Encoding):
         self.register_buffer("chosen", chosen, persistent=False)
 
     @abstractmethod
-    def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
-        """Return True where the first position of a pair does not see the second."""
+    def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
+        """Return a mask of pairs of positions: True if the first does not see the second."""
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
         chosen = self.chosen[:1] if self.all else self.chosen  # one bias if all heads see the same
-        hidden = chosen[:, None, None] & self.hidden(inputs)
+        hidden = chosen[:, None, None] & self.hidden_mask(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
 
@@ -96,7 +96,7 @@ class LocalHeadsEncoding(_KeyMask):
         super().__init__(chosen)
         self.reach = reach
 
-    def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
+    def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
         return position_distances(inputs.position.shape[1], self.chosen.device) > self.reach
 
 
@@ -124,7 +124,7 @@ class CoupledHeadsEncoding(LocalHeadsEncoding):
         super().__init__(chosen, reach)
         self.ahead = ahead
 
-    def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
+    def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
         digit = inputs.digit_position
         far = (digit[:, None] - digit[:, :, None] - self.ahead).abs() > self.reach
         if self.ahead:
@@ -150,7 +150,7 @@ class EarlierHeads(_HeadWindow):
 class EarlierHeadsEncoding(_KeyMask):
     """The module of ``EarlierHeads``."""
 
-    def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
+    def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
         position = torch.arange(inputs.position.shape[1], device=self.chosen.device)
         return position[:, None] <= position  # a position does not see itself; the blank prevents an empty softmax
 
@@ -201,8 +201,8 @@ class Blank(Position):
     """A blank key for every head: a key of zeros with a value of zeros (a softmax with 1 added to its sum, Miller
     2023). No parameters.
 
-    With it a head can count: without it, an average of equal values does not depend on their number, so a head may
-    return the same for two columns of a sum that hold 9 as for one.
+    With a blank, a head can count. Without one, an average of equal values does not depend on their number: a head may
+    return the same for two columns of a sum that hold 9 as for one column.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -223,9 +223,9 @@ class BlankEncoding(Encoding):
 
 
 def neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
-    """Return the positions of the cells above, below, left and right of each position of a grid. A cell that does not
-    exist or, if ``causal``, comes later has the row's number of positions. In a row that is not a grid, a position has
-    cells left and right of it."""
+    """Return the positions of the cells above, below, left and right of each position of a grid. For a cell that does
+    not exist or, if ``causal``, comes later, return the row's number of positions. A row that is not a grid counts as
+    one line."""
     real, count = inputs.padding_mask, inputs.tokens.shape[1]
     index = torch.arange(count, device=real.device).expand_as(inputs.tokens)
     columns = (inputs.position.where(real, 0).amax(1, keepdim=True) + 1).expand_as(index)

@@ -16,18 +16,18 @@ from lengthwise.runners import Runner
 
 
 class Objective(Config):
-    """Computes the loss of a batch, given each row's number of loops. Subclasses are frozen dataclasses."""
+    """Base class of training losses, given a batch and each row's loops. Subclasses are frozen dataclasses."""
 
     needs_end: ClassVar[bool] = False  # True if answers must end with a symbol of their own, and so can be empty
 
     @abstractmethod
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
-        """Compute the loss. All arguments are on the CPU, logits on the model's device. The loss and logs stay there:
-        the host does not wait for them."""
+        """Compute the loss. All arguments are on the CPU; logits, loss and logs are on the model's device, and the CPU
+        does not wait for them."""
 
     def steps(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Iterator[Loss]:
-        """Yield a loss for each optimizer step on a batch, by default one. A step is taken before the next loss is
-        computed."""
+        """Yield a loss for each optimizer step on a batch: by default, a single loss. The caller takes a step before
+        the next loss is computed."""
         yield self(runner, batch, loops, generator)
 
     @property
@@ -38,7 +38,7 @@ class Objective(Config):
 
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Return the mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the
-    CPU. Logits of a stack (``runners.stacked``) hold both already, computed together with the other models'."""
+    CPU. If the logits come from stacked models (``runners.stacked``), both were computed for all models at once."""
     known = getattr(logits, "supervision", None)
     if known is not None and (found := known(targets)) is not None:
         return found  # type: ignore[no-any-return]

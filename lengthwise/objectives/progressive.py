@@ -29,24 +29,24 @@ class Progressive(Objective):
     truncated: bool = False  # the published form: gradients through the last loops only
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
-        full = int(loops.max())
+        most_loops = int(loops.max())
 
-        def uniform(low: int, high: int) -> int:
+        def draw_uniform(low: int, high: int) -> int:
             return int(torch.randint(low, high + 1, (), generator=generator))
 
         # The order of draws matters: the same generator must give the same loops in every version.
-        half = max(full // 2, 1)
-        skipped = uniform(0, full - 1) if self.truncated else 0
-        fewer = skipped + uniform(1, min(full - skipped, half) if self.truncated else full)
+        half = max(most_loops // 2, 1)
+        skipped = draw_uniform(0, most_loops - 1) if self.truncated else 0
+        fewer = skipped + draw_uniform(1, min(most_loops - skipped, half) if self.truncated else most_loops)
         if self.truncated:
-            tracked = (full, half), (fewer, fewer - skipped)
+            tracked = (most_loops, half), (fewer, fewer - skipped)
             logits = [
                 # Rows with fewer loops than ``depth`` keep their own number.
                 runner.last(batch.inputs, loops.clamp(max=depth), batch.loss_mask, no_grad_loops=depth - last)
                 for depth, last in tracked
             ]
         else:
-            logits = runner.at_depths(batch.inputs, loops, (full, fewer), batch.loss_mask)
+            logits = runner.at_depths(batch.inputs, loops, (most_loops, fewer), batch.loss_mask)
         (of_full, right), (of_fewer, _) = (supervise(one, batch.targets[batch.loss_mask]) for one in logits)
         value = (1 - self.weight) * of_full + self.weight * of_fewer
         return Loss(value, {"loss": value.detach(), "full_loss": of_full.detach(), "token_accuracy": right})

@@ -1,5 +1,5 @@
-"""Deep supervision in segments: the state is carried to the next segment without its gradient, with an optimizer step
-after each (Wang et al. 2025, section 2; Jolicoeur-Martineau 2025)."""
+"""Deep supervision in segments: each segment ends with an optimizer step, and passes its state to the next segment
+without gradients (Wang et al. 2025, section 2; Jolicoeur-Martineau 2025)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """The operations of RASP-L (Zhou et al. 2023, section 4), on batches of rows.
 
 A ``Row`` holds a symbol of a small alphabet at each position. ``Places`` hold a position or a count at each position;
-these can be compared and changed by one, but there is no other arithmetic on them. Every operation is causal: its
-result at a position depends on that position and earlier ones only.
+these numbers can be compared and changed by one, but no other arithmetic on them is allowed. Every operation is causal:
+its result at a position depends only on that position and earlier ones.
 
 The core operations are ``each``, ``positions``, ``before``, ``after``, ``compare``, ``select``, ``both``, ``aggregate``
 and ``count``. ``shift``, ``seen`` and ``latest`` can be defined in terms of them; they are implemented directly, in
 time linear in the row's length, and tests compare them with their definitions.
 
-An abstract row has an alphabet but no symbols. Operations compute only the alphabets of their results from it, so a run
+An abstract row has an alphabet but no symbols. Operations on it compute only the alphabets of their results, so a run
 on abstract rows shows all operations of a program, for any input and length.
 """
 
@@ -33,7 +33,7 @@ Symbol = Hashable
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Recorded = tuple[Result, dict[str, Any]]  # an operation's result, and the facts of its ``Call``
-MOST_COMBINATIONS = 10_000  # maximum number of symbol combinations that ``each`` tabulates
+MAX_COMBINATIONS = 10_000  # of symbols that ``each`` tabulates
 
 
 class Forbidden(UsageError):
@@ -69,7 +69,7 @@ class Places(_Opaque):
 
 @dataclass(frozen=True, eq=False)
 class Selector(_Opaque):
-    """The positions (last axis) that each position selects."""
+    """A mask of the positions (last axis) that each position selects."""
 
     chosen: Bool[Tensor, "b t t"] | None
 
@@ -80,7 +80,7 @@ class Call(NamedTuple):
     name: str
     reads: tuple[Row | Places | Selector, ...]
     result: Any
-    facts: dict[str, Any]  # its tables, alphabets, relation and defaults, as JSON-compatible values
+    facts: dict[str, Any]  # the operation's tables, alphabets, relation and defaults, as JSON-compatible values
 
 
 _records: list[list[Call]] = []  # the recordings in progress
@@ -99,8 +99,8 @@ def record() -> Iterator[list[Call]]:
 
 
 def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Arguments, Result]:
-    """Decorate a function that returns its result and the facts of its ``Call``: the decorated one returns the result
-    alone, and ``record`` records the call."""
+    """Decorate a function that returns its result and the facts of its ``Call``. The decorated function returns the
+    result alone, and ``record`` records the call."""
 
     @functools.wraps(function)
     def recorded(*given: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -123,12 +123,12 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Recorded[Row]:
     """Apply a function to the symbols of one or several rows at each position: RASP-L's ``tok_map`` and ``seq_map``,
     which a feed-forward layer can compute.
 
-    The function is tabulated, so it can depend on nothing else. Raises Forbidden if the table is too large.
+    The function is tabulated, so it can depend on symbols only. Raises Forbidden if the table is too large.
     """
     combinations = list(product(*(row.alphabet for row in rows)))
-    if len(combinations) > MOST_COMBINATIONS:
+    if len(combinations) > MAX_COMBINATIONS:
         raise Forbidden(
-            f"a map has {len(combinations)} combinations of symbols; at most {MOST_COMBINATIONS} are allowed"
+            f"a map has {len(combinations)} combinations of symbols; at most {MAX_COMBINATIONS} are allowed"
         )
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
@@ -150,28 +150,28 @@ def positions(row: Row) -> Recorded[Places]:
 
 
 @_operation
-def before(where: Places) -> Recorded[Places]:
+def before(places: Places) -> Recorded[Places]:
     """Subtract 1 from every position."""
-    return Places(None if where.at is None else where.at - 1), {}
+    return Places(None if places.at is None else places.at - 1), {}
 
 
 @_operation
-def after(where: Places) -> Recorded[Places]:
+def after(places: Places) -> Recorded[Places]:
     """Add 1 to every position."""
-    return Places(None if where.at is None else where.at + 1), {}
+    return Places(None if places.at is None else places.at + 1), {}
 
 
 @_operation
-def compare(one: Places, other: Places, relation: str) -> Recorded[Row]:
+def compare(left: Places, right: Places, relation: str) -> Recorded[Row]:
     """Return True where ``one relation other`` holds; ``relation`` is ==, <, <=, > or >=."""
-    compared, has_data = _comparison(relation), one.at is not None and other.at is not None
-    return Row((False, True), compared(one.at, other.at).long() if has_data else None), {"relation": relation}
+    compared, has_data = _get_comparison(relation), left.at is not None and right.at is not None
+    return Row((False, True), compared(left.at, right.at).long() if has_data else None), {"relation": relation}
 
 
 _RELATIONS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
-def _comparison(relation: Any) -> Callable[[Any, Any], Any]:
+def _get_comparison(relation: Any) -> Callable[[Any, Any], Any]:
     if relation not in _RELATIONS:
         raise Forbidden(f"places can be compared only by {' '.join(_RELATIONS)}")
     return _RELATIONS[relation]
@@ -196,7 +196,7 @@ def select(
             return Selector(None), facts
         chosen = torch.tensor(table, dtype=torch.bool)[queries.ids[:, :, None], keys.ids[:, None, :]]
     elif isinstance(keys, Places) and isinstance(queries, Places):
-        compared, facts = _comparison(relation), {"relation": relation}
+        compared, facts = _get_comparison(relation), {"relation": relation}
         if keys.at is None or queries.at is None:
             return Selector(None), facts
         chosen = compared(keys.at[:, None, :], queries.at[:, :, None])
@@ -216,8 +216,8 @@ def both(*selectors: Selector) -> Recorded[Selector]:
 def aggregate(
     selector: Selector, values: Row | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
 ) -> Recorded[Any]:
-    """Return the largest or smallest of the values at each position's selected positions, symbols in the order of their
-    alphabet; if none is selected, the default symbol, or −1 for positions."""
+    """Return the largest or smallest value at each position's selected positions; symbols are ordered as in their
+    alphabet. Where no position is selected, return the default symbol, or −1 for ``Places``."""
     facts: dict[str, Any] = {"default": default, "how": how}
     if isinstance(values, Row):
         values = _extend_alphabet(values, default)
@@ -264,7 +264,7 @@ def seen(marks: Row) -> Recorded[Row]:
 
 @_operation
 def latest(values: Row, marks: Row, default: Symbol) -> Recorded[Row]:
-    """Return the value at the last mark up to each position: that of the largest marked position."""
+    """Return, for each position, the value at the last marked position up to it, or ``default`` without one."""
     values, marks, facts = _extend_alphabet(values, default), _to_booleans(marks), {"default": default}
     if values.ids is None or marks.ids is None:
         return Row(values.alphabet, None), facts

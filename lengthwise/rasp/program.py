@@ -50,7 +50,7 @@ class Execution:
     """A program's run on problems that take the same number of rounds."""
 
     row: Row
-    states: list[State]  # the prepared state, then that after each step
+    states: list[State]  # the prepared state, then the state after each step
     said: Row  # the output row
     answer_slots: Bool[Tensor, "b t"]
     loss_mask: Bool[Tensor, "b t"]
@@ -58,19 +58,19 @@ class Execution:
 
 
 def execute(
-    program: Program, problems: Problems, seen: Callable[[int, int], None] = lambda done, rounds: None
+    program: Program, problems: Problems, on_round: Callable[[int, int], None] = lambda done, rounds: None
 ) -> Execution:
-    """Run a program. ``seen`` is called after each round with the number of rounds done and in total. Raises ValueError
-    if the problems take different numbers of rounds."""
+    """Run a program. ``on_round`` is called after each round with the number of rounds done and in total. Raises
+    ValueError if the problems take different numbers of rounds."""
     rounds = program.rounds(problems.sizes).unique().tolist()
     if len(rounds) != 1:
         raise ValueError(f"problems must all take the same number of rounds, not {rounds}")
     batch = FullOutput().write(problems, program.task)
-    row = Row(alphabet(program.task), batch.inputs.tokens)
+    row = Row(input_alphabet(program.task), batch.inputs.tokens)
     states = [program.prepare(row)]
     for number in range(rounds[0]):
         states.append(program.step(states[-1], row))
-        seen(number + 1, rounds[0])
+        on_round(number + 1, rounds[0])
     output = program.finish(states[-1], row)
     assert output.ids is not None
     symbols = torch.tensor([row.alphabet.index(s) if s in row.alphabet else -1 for s in output.alphabet])[output.ids]
@@ -78,7 +78,7 @@ def execute(
     return Execution(row, states, output, batch.answer_slots, batch.loss_mask, right)
 
 
-def alphabet(task: Task) -> tuple[str, ...]:
+def input_alphabet(task: Task) -> tuple[str, ...]:
     """Return the alphabet of a program's input row."""
     return FullOutput().vocabs(task)[0].symbols
 
@@ -87,7 +87,7 @@ STEPS = 64  # number of steps that must execute the same operations
 GROWING = 8  # number of steps after which a state's alphabets must stop growing
 
 
-def check(program: Program) -> None:
+def check_program(program: Program) -> None:
     """Raise Forbidden, with a one-line message, if a program does something that n-RASP-L does not allow.
 
     The program runs on abstract rows, so it cannot read data or length, and its operations are recorded with their
@@ -95,10 +95,10 @@ def check(program: Program) -> None:
     after ``GROWING`` steps. On rows with symbols, of two lengths, the program must execute the same operations again.
     """
     try:
-        names, tapes = _rehearse(program, Row(alphabet(program.task), None), STEPS)
+        names, tapes = _record_run(program, Row(input_alphabet(program.task), None), STEPS)
         for length in (2, 9):
-            ids = torch.arange(length)[None] % len(alphabet(program.task))
-            if _rehearse(program, Row(alphabet(program.task), ids), GROWING) != (names, tapes[: GROWING + 2]):
+            ids = torch.arange(length)[None] % len(input_alphabet(program.task))
+            if _record_run(program, Row(input_alphabet(program.task), ids), GROWING) != (names, tapes[: GROWING + 2]):
                 raise Forbidden("its operations differ between rows: they may depend on neither data nor length")
     except Forbidden as error:
         raise Forbidden(f"{type(program).__name__}: {error}") from None
@@ -107,9 +107,9 @@ def check(program: Program) -> None:
         raise Forbidden(f"{type(program).__name__}: it reads the data of rows ({error}): use the operations") from None
 
 
-def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Operation]]]:
-    """Run a program; return the names of its state's parts, and the operations of ``prepare``, ``finish`` and each
-    step."""
+def _record_run(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Operation]]]:
+    """Run a program for ``steps`` steps. Return the names in its state, and the operations of ``prepare``, of
+    ``finish`` and of each step."""
     with record() as prepared:
         state = _validate_state(program.prepare(row))
     tapes: list[list[Operation]] = []
@@ -123,7 +123,7 @@ def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[l
         grows = _list_alphabets(following) != _list_alphabets(state)
         if grows and number >= GROWING:
             raise Forbidden(f"the state's alphabet is still growing after {number} steps")
-        # Tables depend on alphabets, so they may change while these grow.
+        # Tables depend on alphabets, so they may change while alphabets grow.
         closed = number > 0 and _list_alphabets(state) == before
         if tapes and (tape != tapes[-1] if closed else [one[0] for one in tape] != [one[0] for one in tapes[-1]]):
             raise Forbidden("the step's operations differ between rounds: it may not count its rounds")
@@ -150,7 +150,8 @@ def _list_alphabets(state: State) -> dict[str, Any]:
 
 
 def format_rounds(execution: Execution) -> list[dict[str, str]]:
-    """Return the states of the first problem as text: per round, a string per part with a character per position."""
+    """Return the states of the first problem as text: for each round and each part of the state, a string with a
+    character per position."""
     return [{name: format_state(part) for name, part in state.items()} for state in execution.states]
 
 
@@ -168,45 +169,47 @@ def _to_character(symbol: Any) -> str:
     return "·" if symbol in (None, False) else "^" if symbol is True else str(symbol)
 
 
-def answer(execution: Execution, task: Task) -> str:
+def format_answer(execution: Execution, task: Task) -> str:
     """Return the first problem's answer as text."""
     symbols = format_state(execution.said)
     start = int(execution.answer_slots[0].long().argmax())
     return task.format(task.vocab.encode(symbols[start:].split(END)[0]))
 
 
-def graph(program: Program) -> dict[str, Any]:
+def export_program(program: Program) -> dict[str, Any]:
     """Return the program as JSON-compatible values, so that it can run without Python, for any symbols and any length:
 
         {"prepare": part, "steps": [part, …], "finish": part}
 
     with part = {"nodes": [node, …], "out": {name: reference}}. A node has its operation's name, ``of`` (references to
     its inputs) and further arguments. A reference is a node's index, the name of a part of the previous state, or
-    ``row``. The last step is the one to repeat: earlier ones differ only in tables, while the state's alphabets grow.
+    ``row``. The last step is repeated; earlier steps differ only in their tables, while the state's alphabets grow.
     """
-    row = Row(alphabet(program.task), None)
+    row = Row(input_alphabet(program.task), None)
     with record() as calls:
         state = program.prepare(row)
-    prepared, steps = _build_part(calls, {"row": row}, state), []
+    prepared, steps = _export_part(calls, {"row": row}, state), []
     while len(steps) < 2 or steps[-1] != steps[-2]:
-        assert len(steps) <= GROWING + 1, "the state's alphabets do not stop growing: `check` rejects such a program"
+        assert len(steps) <= GROWING + 1, (
+            "the state's alphabets do not stop growing: `check_program` rejects such a program"
+        )
         with record() as calls:
             following = program.step(state, row)
-        steps.append(_build_part(calls, {"row": row, **state}, following))
+        steps.append(_export_part(calls, {"row": row, **state}, following))
         state = following
     with record() as calls:
         output = program.finish(state, row)
     return {
         "prepare": prepared,
         "steps": steps[:-1],
-        "finish": _build_part(calls, {"row": row, **state}, {"said": output}),
+        "finish": _export_part(calls, {"row": row, **state}, {"said": output}),
     }
 
 
-def _build_part(calls: list[Call], known: Mapping[str, Any], out: State) -> dict[str, Any]:
-    references: dict[int, int | str] = {id(value): name for name, value in known.items()}
+def _export_part(calls: list[Call], inputs: Mapping[str, Any], outputs: State) -> dict[str, Any]:
+    references: dict[int, int | str] = {id(value): name for name, value in inputs.items()}
     nodes = []
     for call in calls:
         nodes.append({"op": call.name, "of": [references[id(value)] for value in call.reads]} | call.facts)
         references[id(call.result)] = len(nodes) - 1
-    return {"nodes": nodes, "out": {name: references[id(value)] for name, value in out.items()}}
+    return {"nodes": nodes, "out": {name: references[id(value)] for name, value in outputs.items()}}

@@ -1,7 +1,7 @@
 """n-RASP-L programs for the six tasks of Fan et al. 2025 (section 3 and appendix A sketch three of them).
 
-Each runs on a row of prompt, ``=``, and an end symbol ``$`` per answer slot. A step is what one loop of a looped model
-would have to compute.
+Each program runs on a row of prompt, ``=``, and an end symbol ``$`` per answer slot. A step is what one loop of a
+looped model would have to compute.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class CopyProgram(Program):
 
 
 class AdditionProgram(Program):
-    """Digits are first added without carries (XOR for bits) and carries are computed separately (AND); each step adds
-    the carries to the next higher digits. Meanwhile the digits move right, to the answer slots.
+    """Digits are first added without carries (XOR for bits), and carries are computed separately (AND). Each step adds
+    the carries to the next higher digits, and moves the digits right, to the answer slots.
 
     With the most significant digit first, carries stay in position and the next higher digit moves there. With the
     least significant digit first, carries move right by two positions and digits by one.
@@ -116,7 +116,7 @@ class AdditionProgram(Program):
 
 class BinarySumProgram(Program):
     """Each step moves the bits right by one position; a binary counter counts each 1 at the ``=``. A digit of the
-    counter flips if all lower ones are 1; a digit that has never flipped is not written."""
+    counter flips if all lower digits are 1; a digit that has never flipped is not written."""
 
     def prepare(self, row: Row) -> State:
         slot = seen(each(lambda s: s == EQUALS, row))
@@ -251,8 +251,8 @@ PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
 }
 
 
-def program(task: Task) -> Program:
-    """Return the program of a task. Raises UsageError if there is none."""
+def find_program(task: Task) -> Program:
+    """Return the program of a task. Raises UsageError for a task without a program."""
     if type(task) not in PROGRAMS:
         known = ", ".join(to_kebab_case(kind.__name__) for kind in PROGRAMS)
         raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known}")

@@ -15,7 +15,7 @@ from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.lengths import LogUniform, Uniform
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, by_name
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
 from lengthwise.models.transformer import Injection, Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomized, RoPE
@@ -45,7 +45,7 @@ SPLITS: dict[str, tuple[int, Injection]] = {
 
 def paper() -> dict[str, Recipe]:
     """A decoder of McLeish et al. 2024 as published: width 1024, 20 million sums of up to 20 digits; for a GPU."""
-    return by_name(map(_published_recipe, SPLITS))
+    return recipes_by_name(map(_published_recipe, SPLITS))
 
 
 def _published_recipe(name: str) -> Recipe:
@@ -186,7 +186,7 @@ def positions() -> dict[str, Recipe]:
         _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
         for name, chosen in POSITIONS.items()
     ]
-    return by_name(recipes)
+    return recipes_by_name(recipes)
 
 
 def splits() -> dict[str, Recipe]:
@@ -201,7 +201,7 @@ def splits() -> dict[str, Recipe]:
         if loops > 1:
             recipes.append(build(f"abacus-split-{name}-once", model=replace(model, injection="once")))
             recipes.append(build(f"abacus-split-{name}-progressive", model=model, objective=Progressive()))
-    return by_name(recipes)
+    return recipes_by_name(recipes)
 
 
 def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
@@ -233,7 +233,7 @@ def tasks() -> dict[str, Recipe]:
         _build_for_task(rotary, "sorting", Sorting(), Uniform(3)),
         _build_for_task(replace(base, steps=2000), "bitwise-or", BitwiseOr(), Uniform(10)),
     )
-    return by_name(recipes)
+    return recipes_by_name(recipes)
 
 
 def local_sorting() -> Recipe:

@@ -12,7 +12,7 @@ from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Curriculum, LogUniform, Uniform
 from lengthwise.experiment.loops import ExtraLoops, PerRound
 from lengthwise.experiment.optim import Schedule
-from lengthwise.experiment.recipe import Recipe, Watch, by_name
+from lengthwise.experiment.recipe import Recipe, Watch, recipes_by_name
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
@@ -43,7 +43,7 @@ def ablations() -> dict[str, Recipe]:
     own_rows = [
         replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in halves.items()
     ]
-    return by_name(
+    return recipes_by_name(
         [
             *_variants("parity", parity),
             *of_addition,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lengthwise.experiment.lengths import Curriculum
 from lengthwise.experiment.loops import Constant, PerRound
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, by_name
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
@@ -37,7 +37,7 @@ def controls() -> dict[str, Recipe]:
         replace(standard, name="control-pairs-window", model=window),
         replace(looped, name="control-pairs-loops", model=whole),
     )
-    return by_name([*pairs, *(recipe for task in FORMS for recipe in _task_controls(task))])
+    return recipes_by_name([*pairs, *(recipe for task in FORMS for recipe in _task_controls(task))])
 
 
 def _task_controls(task: str) -> list[Recipe]:

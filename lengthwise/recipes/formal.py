@@ -18,7 +18,7 @@ from lengthwise.experiment.layout import FullOutput, Labelled, Layout, Tagged
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, by_name, import_parts
+from lengthwise.experiment.recipe import ChosenOn, Recipe, import_parts, recipes_by_name
 from lengthwise.models import ModelSpec
 from lengthwise.models.torch_recurrent import TorchLSTM
 from lengthwise.models.transformer import Transformer
@@ -127,4 +127,4 @@ KNOWN = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "l
 
 def formal() -> dict[str, Recipe]:
     """An architecture on a formal language, with an outcome that is known from papers."""
-    return by_name(formal_recipe(task, name) for task, names in KNOWN.items() for name in names)
+    return recipes_by_name(formal_recipe(task, name) for task, names in KNOWN.items() for name in names)

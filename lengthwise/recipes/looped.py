@@ -18,7 +18,7 @@ from lengthwise.experiment.layout import FullOutput, NextToken
 from lengthwise.experiment.lengths import Curriculum, Lengths, Mastery
 from lengthwise.experiment.loops import Constant, PerRound
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, by_name
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.tasks import Task
@@ -210,4 +210,4 @@ def paper() -> dict[str, Recipe]:
 
 
 def _all_methods(scale: Scale) -> dict[str, Recipe]:
-    return by_name(build_variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)
+    return recipes_by_name(build_variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)

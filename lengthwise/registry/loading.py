@@ -7,8 +7,8 @@ import pkgutil
 from types import ModuleType
 
 
-def import_folder(name: str) -> list[ModuleType]:
+def import_folder(folder: str) -> list[ModuleType]:
     """Import each module directly in a folder of the package, such as ``"tasks"``, in alphabetical order."""
-    room = importlib.import_module(f"lengthwise.{name}")
+    room = importlib.import_module(f"lengthwise.{folder}")
     found = sorted(module.name for module in pkgutil.iter_modules(room.__path__))
     return [importlib.import_module(f"{room.__name__}.{module}") for module in found]

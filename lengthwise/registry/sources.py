@@ -1,6 +1,6 @@
 """The package's declarations (parts, recipes, studies), read from its sources.
 
-Nothing is imported, so ``lengthwise list`` does not wait for torch. The help of a field is the comment beside it.
+No module is imported, so ``lengthwise list`` does not wait for torch. A field's help is the comment beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
-# Names of the recipes of families, known only by running their functions; `make docs` writes the file.
+# Names of the recipes in families, which only the families' functions know; `make docs` writes the file.
 MEMBERS = PACKAGE / "recipes" / "members.json"
 
 # The base class of each kind of part of a recipe.
@@ -64,8 +64,8 @@ class ClassDeclaration:
         return first_sentence(self.about)
 
     @property
-    def where(self) -> str:
-        """File and line, relative to the package's folder or to the working directory."""
+    def location(self) -> str:
+        """The file, relative to the package's parent folder or to the working directory, and the line."""
         base = PACKAGE.parent if self.file.is_relative_to(PACKAGE) else Path.cwd()
         path = self.file.relative_to(base) if self.file.is_relative_to(base) else self.file
         return f"{path}:{self.node.lineno}"
@@ -87,7 +87,7 @@ def first_sentence(text: str) -> str:
 
 
 def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
-    """Return the entries (name: sentence) whose name, sentence or title contains every word."""
+    """Return the entries (name: sentence) for which every word occurs in the name, the sentence or ``title``."""
     wanted = [word.lower() for word in words]
     return {
         name: text for name, text in entries.items() if all(word in f"{title} {name} {text}".lower() for word in wanted)
@@ -107,10 +107,10 @@ def declared_classes() -> dict[str, list[ClassDeclaration]]:
     return found
 
 
-def add(path: Path) -> None:
+def register_module(path: Path) -> None:
     """Register the classes of a user's own module."""
     _register(path, declared_classes())
-    parts.cache_clear()
+    declared_parts.cache_clear()
     field_paths.cache_clear()
 
 
@@ -128,7 +128,7 @@ def _register(path: Path, found: dict[str, list[ClassDeclaration]]) -> None:
 
 
 @cache
-def parts() -> dict[str, dict[str, ClassDeclaration]]:
+def declared_parts() -> dict[str, dict[str, ClassDeclaration]]:
     """Return the parts of recipes, by kind and by name."""
     found: dict[str, dict[str, ClassDeclaration]] = {kind: {} for kind in BASES}
     for one in sorted((one for known in declared_classes().values() for one in known), key=lambda one: one.name):
@@ -139,18 +139,18 @@ def parts() -> dict[str, dict[str, ClassDeclaration]]:
     return found
 
 
-def find(name: str) -> ClassDeclaration | None:
-    """Return a part, another dataclass of a recipe, or the base of a kind of parts, by name; None if there is none."""
+def find_class(name: str) -> ClassDeclaration | None:
+    """Return the class called ``name`` if it is a dataclass or the base class of a kind of parts, else None."""
     return next((one for one in declared_classes().get(name, []) if one.is_dataclass or name in BASES.values()), None)
 
 
 def is_readable(tree: Any) -> bool:
-    """Return whether JSON names only declared kinds and fields, and lacks no required field."""
+    """Return whether a JSON value names only declared classes and fields, and lacks no required field."""
     if isinstance(tree, list):
         return all(map(is_readable, tree))
     if not isinstance(tree, dict):
         return True
-    if not (one := find(str(tree.get("kind")))):
+    if not (one := find_class(str(tree.get("kind")))):
         return False
     known, needed = _field_names(one)
     return needed.keys() <= tree.keys() <= {*known, "kind"} and all(map(is_readable, tree.values()))
@@ -158,25 +158,25 @@ def is_readable(tree: Any) -> bool:
 
 @cache
 def _field_names(declaration: ClassDeclaration) -> tuple[dict[str, None], dict[str, None]]:
-    """Return the names of a class's fields, and of its required ones."""
+    """Return the names of a class's fields, and of its required fields."""
     needed = [field.name for field in declaration.fields if field.default is None]
     return dict.fromkeys(field.name for field in declaration.fields), dict.fromkeys(needed)
 
 
-def ancestors(one: ClassDeclaration, *below: ClassDeclaration) -> list[ClassDeclaration]:
-    """Return the base classes, nearest first. A base in the same file takes precedence over others of its name."""
+def ancestors(declaration: ClassDeclaration, *excluded: ClassDeclaration) -> list[ClassDeclaration]:
+    """Return a class's ancestors, nearest first. A base in the same file takes precedence over others of its name."""
     found = []
-    for base in one.bases:
+    for base in declaration.bases:
         # A class may have the name of its base, as in ``class GRU(nn.GRU)``, so exclude the class itself.
-        known = [other for other in declared_classes().get(base, []) if other not in (one, *below)]
-        if nearest := next((other for other in known if other.file == one.file), known[0] if known else None):
-            found += [nearest, *ancestors(nearest, one, *below)]
+        known = [other for other in declared_classes().get(base, []) if other not in (declaration, *excluded)]
+        if nearest := next((other for other in known if other.file == declaration.file), known[0] if known else None):
+            found += [nearest, *ancestors(nearest, declaration, *excluded)]
     return found
 
 
 def declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
-    """Return the fields that a class in this file declares itself."""
-    comments = _comments(path, node.lineno, node.end_lineno or node.lineno)
+    """Return the fields that a class declares itself, without inherited ones."""
+    comments = _read_comments(path, node.lineno, node.end_lineno or node.lineno)
     return [_read_field(part, comments) for part in node.body if isinstance(part, ast.AnnAssign)]
 
 
@@ -195,15 +195,15 @@ def _read_field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -
 
 
 @cache
-def _comments(path: Path, first: int, last: int) -> dict[int, tuple[str, bool]]:
+def _read_comments(path: Path, first_line: int, last_line: int) -> dict[int, tuple[str, bool]]:
     """Return the comments from the first to the last line by line number, and whether each fills its line."""
     found = {}
     with tokenize.open(path) as source:
-        lines = iter(source.readlines()[first - 1 : last])
+        lines = iter(source.readlines()[first_line - 1 : last_line])
     for token in tokenize.generate_tokens(lambda: next(lines, "")):
         if token.type == tokenize.COMMENT:
             alone = not token.line[: token.start[1]].strip()
-            found[first - 1 + token.start[0]] = token.string.lstrip("# ").strip(), alone
+            found[first_line - 1 + token.start[0]] = token.string.lstrip("# ").strip(), alone
     return found
 
 
@@ -228,7 +228,7 @@ SYNONYMS = {
 
 
 def field_path(name: str) -> str | None:
-    """Return the path of the field with this common name: ``lr`` → ``optimizer.rate``; None if unknown."""
+    """Return the path of the field that a common name means, ``lr`` → ``optimizer.rate``; None if unknown."""
     name = name.replace("-", "_").lower()
     if name in field_paths():
         return name
@@ -240,7 +240,7 @@ def field_path(name: str) -> str | None:
 @cache
 def field_paths() -> tuple[str, ...]:
     """Return the paths of the fields of a recipe and of its parts."""
-    recipe = find("Recipe")
+    recipe = find_class("Recipe")
     assert recipe
     types = {field.name: field.type for field in recipe.fields}
     inside = [
@@ -256,8 +256,8 @@ def possible_parts(annotation: str) -> list[ClassDeclaration]:
     """Return the parts that a field of this type accepts; for other types, the dataclasses that the type names."""
     words = re.findall(r"[A-Z]\w+", annotation)
     kinds = [kind for kind, base in BASES.items() if base in words]
-    found = [one for kind in kinds for one in parts()[kind].values()]
-    return found or [one for word in words if (one := find(word))]
+    found = [one for kind in kinds for one in declared_parts()[kind].values()]
+    return found or [one for word in words if (one := find_class(word))]
 
 
 # Recipes and studies
@@ -265,39 +265,39 @@ def possible_parts(annotation: str) -> list[ClassDeclaration]:
 
 @dataclass(frozen=True)
 class System:
-    """The recipes of one file, with a sentence for the file and one for each recipe."""
+    """The recipes of one file, with a sentence that describes the file and one for each recipe."""
 
     name: str
     about: str
     recipes: Mapping[str, str]
 
 
-def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[System] | None:
+def list_systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[System] | None:
     """Return the shipped recipes, file by file; None if the names in ``MEMBERS`` are older than the recipes.
 
     ``members``: the names of the recipes of families, by file and function; by default those in ``MEMBERS``.
     """
     if members is None:
         tree = json.loads(MEMBERS.read_text(encoding="utf-8")) if MEMBERS.exists() else {}
-        members = tree["families"] if tree.get("files") == fingerprints() else None
+        members = tree["families"] if tree.get("files") == hash_recipe_files() else None
     found = []
     for path in _list_files("recipes"):
         if members is None or path.stem not in members:
             return None
-        recipes = {name.replace("_", "-"): about for name, about in _functions_returning(path, "Recipe")}
-        for name, about in _functions_returning(path, "dict[str, Recipe]"):
+        recipes = {name.replace("_", "-"): about for name, about in _list_functions(path, "Recipe")}
+        for name, about in _list_functions(path, "dict[str, Recipe]"):
             recipes |= dict.fromkeys(members[path.stem].get(name, []), about)
         found.append(System(path.stem, first_sentence(ast.get_docstring(ast.parse(path.read_bytes())) or ""), recipes))
     return found
 
 
-def studies() -> dict[str, str]:
-    """Return the shipped studies, with a description each."""
-    pairs = [found for path in _list_files("studies") for found in _functions_returning(path, "Study")]
+def list_studies() -> dict[str, str]:
+    """Return the names of the shipped studies, each with its description."""
+    pairs = [found for path in _list_files("studies") for found in _list_functions(path, "Study")]
     return {name.replace("_", "-"): about for name, about in pairs}
 
 
-def fingerprints() -> dict[str, str]:
+def hash_recipe_files() -> dict[str, str]:
     """Return a hash of each recipe file's code, without docstrings and full-line comments."""
     found = {}
     for path in _list_files("recipes"):
@@ -316,12 +316,12 @@ def _list_files(folder: str) -> list[Path]:
     return sorted(path for path in (PACKAGE / folder).glob("*.py") if path.stem != "__init__")
 
 
-def _functions_returning(path: Path, returns: str) -> Iterator[tuple[str, str]]:
+def _list_functions(path: Path, return_annotation: str) -> Iterator[tuple[str, str]]:
     """Yield the name and first docstring paragraph of a file's public functions that have this return annotation and
     need no arguments."""
     for node in ast.parse(path.read_bytes()).body:
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.returns is None:
             continue
         needed = len(node.args.posonlyargs + node.args.args) - len(node.args.defaults)
-        if ast.unparse(node.returns) == returns and needed == 0 and None not in node.args.kw_defaults:
+        if ast.unparse(node.returns) == return_annotation and needed == 0 and None not in node.args.kw_defaults:
             yield node.name, " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())

@@ -92,7 +92,7 @@ class CachedTransformer(Reader):
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model)
         self.attention = AttentionContext.of(model.encodings, inputs, causal=True)
-        self.vectors, self.cache, self.seen = model.vectors(inputs), Cache(), 0
+        self.vectors, self.cache, self.seen = model.position_vectors(inputs), Cache(), 0
 
     def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         model, start = cast(TransformerModel, self.model), self.seen

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import Inputs, to_device
-from lengthwise.models import Model, device_of
+from lengthwise.models import Model, get_device
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import LearnedEncoding
@@ -60,7 +60,7 @@ class Compiled(claims.Claiming):
 
     def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int) -> Iterator[Float[Tensor, "b t d"]]:
         """Yield the state of all rows after each loop; finished rows keep their last state."""
-        model, device = self.model, device_of(self.model)
+        model, device = self.model, get_device(self.model)
         running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
         context, advance = (
             model.embed(pad_to_bucket(model, inputs, BUCKET).to(device)),

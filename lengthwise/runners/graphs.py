@@ -34,7 +34,7 @@ from torch.func import functional_call
 from lengthwise.base.errors import UsageError, is_out_of_memory
 from lengthwise.base.files import error_line
 from lengthwise.base.types import CopiedInputs, Inputs
-from lengthwise.models import Model, State, device_of, limited_encodings
+from lengthwise.models import Model, State, get_device, limited_encodings
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.capture import capture, side_stream
@@ -70,7 +70,7 @@ class Graphs(Runner):
 
     def __init__(self, plain: Runner, *, bf16: bool = False) -> None:
         super().__init__(plain.model)
-        self.plain, self.bf16, self.device = plain, bf16, device_of(plain.model)
+        self.plain, self.bf16, self.device = plain, bf16, get_device(plain.model)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.gradients: dict[int, Tensor] = {}  # by the number of the weight
         self.recordings: dict[Shape, Recording] = {}  # in the order of use, the latest last

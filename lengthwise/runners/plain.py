@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
 from lengthwise.base.types import Inputs, UsageError, to_device
-from lengthwise.models import Model, State, device_of
+from lengthwise.models import Model, State, get_device
 from lengthwise.runners import Logits, RowLoops, Runner, Selected, Step, Steps
 from lengthwise.runners.movement import PERIODS, relative_movement
 
@@ -29,7 +29,7 @@ def unroll(
     """
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
-    context = model.embed(inputs.take(order).to(device := device_of(model)))
+    context = model.embed(inputs.take(order).to(device := get_device(model)))
     state = model.start(context) if state is None else select_rows(state, to_device(order, device))
     for k, count in enumerate(running, 1):
         if not count:
@@ -128,7 +128,7 @@ class Movements:
     """Computes how far each loop moves the states of the running rows (see ``relative_movement``)."""
 
     def __init__(self, model: Model, inputs: Inputs) -> None:
-        self.model, self.real = model, to_device(inputs.padding_mask, device_of(model))
+        self.model, self.real = model, to_device(inputs.padding_mask, get_device(model))
         self.ran, self.earlier = torch.empty(0, dtype=torch.long), list[State]()
 
     def after_loop(self, rows: Int[Tensor, " r"], state: State) -> Float[Tensor, "r t p"]:

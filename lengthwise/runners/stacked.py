@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lengthwise.base.types import CopiedInputs, Inputs, UsageError, to_device
-from lengthwise.models import Model, device_of
+from lengthwise.models import Model, get_device
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import choose_rows, detach, select_rows, take_values
 
@@ -156,7 +156,7 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
             shorter = [Query(one.inputs, one.loops.clamp(max=one.depths[number]), one.at) for one in queries]
             found.append(compute_answers(models, shorter))
         return [list(own) for own in zip(*found, strict=True)]
-    plan, device = _Plan(queries), device_of(models[0])
+    plan, device = _Plan(queries), get_device(models[0])
     named = [dict([*one.named_parameters(), *one.named_buffers()]) for one in models]
     weights = {f"model.{name}": torch.stack([one[name] for one in named]) for name in named[0]}
     before = [weight._version for weight in weights.values()]

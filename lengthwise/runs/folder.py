@@ -312,9 +312,9 @@ class RunFolder(Folder):
         if kept := self._about().get("outline"):
             return self._validate(RunOutline, kept, "outline")
         # For unfinished runs and earlier versions' folders, compute it from the recipe, which imports torch.
-        from lengthwise.experiment.recipe import Recipe, outline
+        from lengthwise.experiment.recipe import Recipe, build_outline
 
-        return outline(Recipe.read(read_text(self.folder / "config.json")))
+        return build_outline(Recipe.read(read_text(self.folder / "config.json")))
 
     def about(self) -> dict[str, Any]:
         """Return versions, commit, device and time of a finished run; empty before. Raises UsageError if damaged."""

@@ -38,9 +38,9 @@ from lengthwise.base.files import (
 from lengthwise.base.results import RunOutline
 from lengthwise.base.streams import suppress_warnings
 from lengthwise.experiment.own_code import changed_classes, hash_user_code
-from lengthwise.experiment.recipe import Recipe, outline
+from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.experiment.resources import available_memory, estimate_model
-from lengthwise.models import Model, device_of
+from lengthwise.models import Model, get_device
 from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, list_shipped, run_path, runs_folder
 from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
@@ -62,7 +62,7 @@ class Weights:
     @property
     def device(self) -> torch.device:
         """The device of the model's parameters."""
-        return device_of(self.model)
+        return get_device(self.model)
 
 
 def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weights:
@@ -239,9 +239,9 @@ class Run(RunFolder):
         return json.loads(self.recipe.json())
 
     @cached_property
-    def outline(self) -> RunOutline:
+    def build_outline(self) -> RunOutline:
         """The facts of the recipe that a report shows."""
-        return outline(self.recipe)
+        return build_outline(self.recipe)
 
     @cached_property
     def model(self) -> Model:

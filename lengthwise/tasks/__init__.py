@@ -18,14 +18,15 @@ from lengthwise.base.quantities import format_ranges
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, smallest_integer_type
 from lengthwise.base.vocab import Vocab
-from lengthwise.tasks.family import Family, Pattern, every_row, suitable_patterns
+from lengthwise.tasks.family import Family, Pattern, enumerate_rows, suitable_patterns
 
 # Names of methods before 0.4, and their names now.
 FORMER_NAMES = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
 
 
 class NoReference(UsageError):
-    """A prompt whose right answer is not known. ``problem`` has the prompt and a placeholder as its answer."""
+    """Raised for a prompt whose right answer is not known. ``problem`` has the prompt and a placeholder as its
+    answer."""
 
     def __init__(self, message: str, problem: Problems) -> None:
         super().__init__(message)
@@ -86,7 +87,7 @@ class Task(Config):
         """Draw one problem per row of ``sizes``, without a Python loop over rows."""
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw problems of these sizes from the task's harder set. Raises UsageError if it has none."""
+        """Draw problems of these sizes from the task's harder set. Raises UsageError if the task has no such set."""
         raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
 
     @property
@@ -114,7 +115,8 @@ class Task(Config):
         return range(self.smallest, self.smallest + count) if listed is None else listed[:count]
 
     def nearest_size(self, size: int) -> int:
-        """Return the largest size up to this one, else the smallest; the size itself without ``listed_sizes``."""
+        """Return the largest valid size up to ``size``, else the smallest; without ``listed_sizes``, ``size``
+        itself."""
         listed = self.listed_sizes
         return size if listed is None else max((one for one in listed if one <= size), default=listed[0])
 
@@ -129,12 +131,12 @@ class Task(Config):
         return torch.where(known[index] == sizes, sizes, known[other])
 
     def part(self, purpose: Purpose) -> Task:
-        """Return the task with only the problems for ``purpose``: itself, unless its problems are a fixed
-        collection."""
+        """Return the task with only the problems for ``purpose``. A task that is not a fixed collection returns
+        itself."""
         return self
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        """Return all problems of one size, each once; None if there are more than ``most``, and by default."""
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        """Return each problem of one size once, or None if there are more than ``limit``. By default, return None."""
         return None
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
@@ -155,7 +157,7 @@ class Task(Config):
 
     @abstractmethod
     def parse(self, text: str) -> Problems:
-        """Read one problem from typed text. Raises UsageError, in one line, if the text is not a problem."""
+        """Read one problem from typed text. Raises UsageError if the text is not a problem."""
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         """Return an answer as people read it: by default, its symbols."""
@@ -167,8 +169,8 @@ class Task(Config):
 
     @property
     def question(self) -> str:
-        """The instruction for a prompt, in one or two sentences that suffice to answer as ``format`` does. By default,
-        the first sentence of the class's docstring; raises UsageError if there is none."""
+        """The instruction for a prompt, in one or two sentences that also explain the answer's form. By default, the
+        first sentence of the class's docstring; raises UsageError if there is none."""
         about = type(self).__doc__ or ""
         if not about or about.startswith(f"{type(self).__name__}("):  # the default docstring of dataclasses
             raise UsageError(f"{self.name}: its class has no docstring: describe the problem there, or in `question`")
@@ -176,7 +178,7 @@ class Task(Config):
 
     @abstractmethod
     def reference(self, prompt: str) -> str:
-        """Compute the answer by the plainest algorithm; prompt and answer are in the task's symbols and order."""
+        """Compute the answer by the simplest algorithm; prompt and answer are in the task's symbols and order."""
 
     @abstractmethod
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -188,8 +190,8 @@ class Task(Config):
         return None
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return properties that may make problems of one size hard, by name: a number per problem. By default,
-        none."""
+        """Return properties that may make problems of one size hard, by name: a number per problem. By default, there
+        are none."""
         return {}
 
     @property
@@ -231,8 +233,8 @@ class SequenceTask(Task):
         row = pattern(sizes[:, 0], int(sizes.max()), len(self._read_symbols), generator)
         return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        row = every_row(len(self._read_symbols), size[0], most)
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        row = enumerate_rows(len(self._read_symbols), size[0], limit)
         if row is None:
             return None
         row = self._to_ids(row)
@@ -241,7 +243,7 @@ class SequenceTask(Task):
         return self.from_rows(torch.full((len(row), 1), size[0]), row)
 
     def find_fault(self, prompt: str) -> str:
-        """Return why a row of symbols is not a problem of the task; by default, and if it is one, ""."""
+        """Return why a row of symbols is not a problem of the task, or "" if it is (the default)."""
         return ""
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -250,7 +252,7 @@ class SequenceTask(Task):
 
     @abstractmethod
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
-        """Return these rows, padded with zeros, as problems with their answers."""
+        """Return problems with their answers, given prompts as rows padded with zeros."""
 
 
 class SquareGridTask(Task):
@@ -277,8 +279,8 @@ class SquareGridTask(Task):
 
     @staticmethod
     def draw_by_size(sizes: Int[Tensor, "b 1"], draw: Callable[[int, int], Problems]) -> Problems:
-        """Return a problem per row of ``sizes``; ``draw`` takes a size and a count, and draws all problems of one
-        size."""
+        """Return a problem per row of ``sizes``. ``draw`` takes a size and a count, and draws that many problems of
+        this size."""
         parts, places = [], []
         for size in sizes[:, 0].unique().tolist():
             places.append((sizes[:, 0] == size).nonzero()[:, 0])
@@ -292,7 +294,7 @@ def separate_lines(text: str, columns: int) -> str:
 
 
 def parse_symbols(task: Task, text: str) -> Int[Tensor, " n"]:
-    """Return typed text as ids: of its words if some symbol has several letters, else of its characters. Raises
+    """Return the ids of a typed text's words, if some symbol has several letters, else of its characters. Raises
     UsageError with the task's name and the first unknown symbol."""
     symbols = task.vocab.split(text if task.vocab.separator else "".join(text.split()))
     known = Vocab(task.reads or task.symbols)
@@ -305,7 +307,7 @@ def parse_symbols(task: Task, text: str) -> Int[Tensor, " n"]:
         raise UsageError(f"{task.name}: {error}") from None
 
 
-def texts_of(task: Task, problems: Problems) -> Iterator[tuple[str, str]]:
+def iterate_texts(task: Task, problems: Problems) -> Iterator[tuple[str, str]]:
     """Yield prompts as people type them, and answers as people read them."""
     lengths = zip(problems.prompt_length.tolist(), problems.answer_length.tolist(), strict=True)
     for prompt, answer, (prompt_length, answer_length) in zip(problems.prompt, problems.answer, lengths, strict=True):

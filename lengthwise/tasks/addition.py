@@ -11,7 +11,15 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks.digits import Base, Order, carry, join_numbers, number_length, reorder, without_leading_zeros
+from lengthwise.tasks.digits import (
+    Base,
+    Order,
+    carry,
+    count_digits,
+    join_numbers,
+    reorder,
+    replace_leading_zeros,
+)
 from lengthwise.tasks.operands import SHARED, SUMS, ArithmeticTask, Digits, Pair, carry_chain
 
 
@@ -39,11 +47,11 @@ class Addition(ArithmeticTask):
         return ("length",) if self.equal_lengths else ("first", "second")
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return the longest carry: the number of columns from the one where it starts to the last that passes it
-        on."""
-        totals = self.stack(problems)[0].sum(2)
+        """Return the length of the longest carry: the number of columns from its start to the last column that passes
+        it on."""
+        totals = self.stack_columns(problems)[0].sum(2)
         above = torch.nn.functional.pad(totals, (0, 1))[:, 1:] % self.base
-        carried = self.digits(problems, totals.shape[1] + 1)[:, 1:] != above
+        carried = self.answer_digits(problems, totals.shape[1] + 1)[:, 1:] != above
         position = torch.arange(totals.shape[1])
         start = torch.where(totals >= self.base, position, -1).cummax(1).values
         return {"longest carry": ((position - start + 1) * carried).amax(1)}
@@ -56,9 +64,9 @@ class Addition(ArithmeticTask):
         return self._trim_operands(sizes, columns.mT.contiguous(), generator)
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw sums with one long carry: it starts at a uniform position and is passed on to a uniform later one (in
-        half of the rows to the very end), through columns that add up to base − 1; in half of the rows these columns
-        hold a largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
+        """Draw sums with one long carry. It starts at a uniform position and ends at a uniform later one (in half of
+        the rows at the very end), through columns that add up to base − 1; in half of the rows these columns hold a
+        largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
         return self._trim_operands(sizes, carry_chain(pair, always=True).to(SYMBOL), generator)
 
@@ -67,7 +75,7 @@ class Addition(ArithmeticTask):
         lengths = sizes.expand(-1, 2)
         if not self.leading_zeros:
             others = torch.randint(1, self.base, operands.mT.shape, generator=generator, dtype=SYMBOL)
-            operands = without_leading_zeros(operands, lengths, others.mT)
+            operands = replace_leading_zeros(operands, lengths, others.mT)
         return self.from_operands(sizes, zero_after(operands, lengths))
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
@@ -75,15 +83,15 @@ class Addition(ArithmeticTask):
         longest = lengths.amax(1)
         first, second = operands.unbind(1)
         totals = torch.nn.functional.pad(first + second, (0, 1))
-        total = carry(totals, self.base, most=2 * (self.base - 1))
-        # A number's top digit is not 0: only a carry makes a sum longer.
+        total = carry(totals, self.base, largest_total=2 * (self.base - 1))
+        # Top digits are not 0, so only a carry makes a sum longer than its operands.
         further = torch.ones_like(longest) if self.leading_zeros else (total.gather(1, longest[:, None]) > 0)[:, 0]
         answer_length = longest + further
         prompt = join_numbers(first, second, lengths, self.order, self.base)
         answer = reorder(total, answer_length, self.order)[:, : int(answer_length.max())]
         return Problems(sizes, prompt, lengths.sum(1) + 1, answer, answer_length, longest)
 
-    def stack(self, problems: Problems) -> tuple[Int[Tensor, "b n 2"], Int[Tensor, " b"]]:
+    def stack_columns(self, problems: Problems) -> tuple[Int[Tensor, "b n 2"], Int[Tensor, " b"]]:
         """Return the operands' digits in columns, least significant first and padded with zeros, and each row's number
         of columns."""
         plus = (problems.prompt == self.base).long().argmax(1)
@@ -95,15 +103,15 @@ class Addition(ArithmeticTask):
             operands.append(reorder(digits, length, self.order))
         return torch.stack(operands, -1), lengths.max(1).values
 
-    def digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
+    def answer_digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
         """Return the answers' lowest ``count`` digits, least significant first, padded with zeros."""
         lowest = reorder(problems.answer, problems.answer_length, self.order)[:, :count]
         return torch.nn.functional.pad(lowest, (0, count - lowest.shape[1]))
 
-    def answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
-        """Return an answer in the task's own order, from digits least significant first."""
+    def order_answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
+        """Return an answer in the task's digit order, given its digits least significant first."""
         row = digits[None]
-        length = torch.tensor([len(digits)]) if self.leading_zeros else number_length(row)
+        length = torch.tensor([len(digits)]) if self.leading_zeros else count_digits(row)
         return reorder(row, length, self.order)[0, : int(length)]
 
     def reference(self, prompt: str) -> str:

@@ -33,8 +33,8 @@ class Automaton(SequenceTask):
 
     @abstractmethod
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
-        """Return the next states, by state and index of the symbol among those that the task reads, and the id of each
-        state's symbol. The first state is 0."""
+        """Return the next states, indexed by state and by symbol (its index among the symbols that the task reads), and
+        the id of the symbol that each state answers. The first state is 0."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
@@ -61,7 +61,7 @@ class Automaton(SequenceTask):
 
     @abstractmethod
     def state_after(self, word: str) -> str:
-        """Return the answer's symbol after a word, by the plainest algorithm."""
+        """Return the answer's symbol after a word, by the simplest algorithm."""
 
 
 @cache
@@ -145,12 +145,12 @@ class GroupWords(Automaton):
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return LETTERS[: len(elements(self.group))]
+        return LETTERS[: len(list_elements(self.group))]
 
     @property
     def question(self) -> str:
         what = "each element of" if self.each else "the last element of"
-        members = zip(self.symbols, elements(self.group), strict=True)
+        members = zip(self.symbols, list_elements(self.group), strict=True)
         listed = ", ".join(f"{letter} = {''.join(map(str, element))}" for letter, element in members)
         return (
             f"Letters stand for elements of the group {self.group}: {listed}; write, for {what} this word, the product "
@@ -158,13 +158,13 @@ class GroupWords(Automaton):
         )
 
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
-        members = elements(self.group)
+        members = list_elements(self.group)
         number = {element: i for i, element in enumerate(members)}
         table = [[number[multiply(self.group, a, b)] for b in members] for a in members]
         return torch.tensor(table), torch.arange(len(members))
 
     def state_after(self, word: str) -> str:
-        members = elements(self.group)
+        members = list_elements(self.group)
         state = members[0]
         for letter in word:
             state = multiply(self.group, state, members[LETTERS.index(letter)])
@@ -177,8 +177,8 @@ class GroupWords(Automaton):
     def draw_pattern(self, pattern: Callable[..., Tensor], sizes: Tensor, generator: Generator) -> Problems:
         if pattern not in (inverse_pairs, word_and_inverse):
             return super().draw_pattern(pattern, sizes, generator)
-        elements = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
-        row = pattern(elements, find_inverses(self.group), sizes[:, 0])
+        list_elements = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
+        row = pattern(list_elements, find_inverses(self.group), sizes[:, 0])
         return self.from_rows(sizes, zero_after(row.to(torch.int8), sizes[:, 0]))
 
 
@@ -198,8 +198,9 @@ def word_and_inverse(
 
 
 @cache
-def elements(group: str) -> list[Permutation]:
-    """Return the elements of a group, the neutral one first: permutations, or for Z2 and Z60 numbers in 1-tuples."""
+def list_elements(group: str) -> list[Permutation]:
+    """Return the elements of a group, the neutral element first: permutations, or 1-tuples of a number for Z2 and
+    Z60."""
     size = int(group[1:])
     if group[0] == "Z":
         return [(number,) for number in range(size)]
@@ -219,6 +220,6 @@ def multiply(group: str, a: Permutation, b: Permutation) -> Permutation:
 
 @cache
 def find_inverses(group: str) -> Int[Tensor, " g"]:
-    """Return the number of each element's inverse."""
-    members = elements(group)
+    """Return the index of each element's inverse."""
+    members = list_elements(group)
     return torch.tensor([[multiply(group, a, b) for b in members].index(members[0]) for a in members])

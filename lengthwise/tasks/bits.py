@@ -79,15 +79,15 @@ class SquareRoot(SequenceTask):
     def families(self) -> Sequence[Family]:
         return (
             *super().families,
-            Family("squares", "Squares of whole numbers.", partial(self._near_square, 0)),
+            Family("squares", "Squares of whole numbers.", partial(self._draw_near_square, 0)),
             Family(
                 "below",
                 "One less than squares, so that the root is just below a whole number.",
-                partial(self._near_square, 1),
+                partial(self._draw_near_square, 1),
             ),
         )
 
-    def _near_square(self, difference: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_near_square(self, difference: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         uniform = self.sample(sizes, generator)
         roots = [max(math.isqrt(number), 1) for number in _to_integers(uniform.prompt, sizes[:, 0])]
         return self.from_rows(sizes, _to_bits([root**2 - difference for root in roots], int(sizes.max())))
@@ -122,7 +122,7 @@ class SquareRoot(SequenceTask):
 
 
 def _to_integers(row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> list[int]:
-    """Return rows of bits as numbers of any size."""
+    """Return the numbers, of any size, that rows of bits stand for."""
     bits = zip(row.flip(1).tolist(), length.tolist(), strict=True)
     return [int("".join(map(str, one[len(one) - count :])), 2) for one, count in bits]
 
@@ -131,7 +131,7 @@ def _to_bits(numbers: Sequence[int], width: int) -> Int[Tensor, "b width"]:
     return torch.tensor([[number >> place & 1 for place in range(width)] for number in numbers], dtype=SYMBOL)
 
 
-# Counts near which a model trained on short rows may fail: all bits are set, or one more bit is needed.
+# Numbers of ones at which a model trained on short rows may fail: all bits are set, or one more bit is needed.
 COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 
 
@@ -153,7 +153,7 @@ class BinarySum(SequenceTask):
     def _draw_rows_with_ones(
         self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator
     ) -> Problems:
-        """Draw rows with this number of ones, at random positions."""
+        """Draw rows with the given numbers of ones, at random positions."""
         length, width = sizes[:, :1], int(sizes.max())
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
         return self.from_rows(sizes, (draw.argsort(1).argsort(1) < ones).long())
@@ -161,12 +161,14 @@ class BinarySum(SequenceTask):
     @property
     def families(self) -> Sequence[Family]:
         counts = (
-            Family(f"{ones}-ones", f"Exactly {ones} ones, anywhere.", partial(self._draw_count, ones), smallest=ones)
+            Family(
+                f"{ones}-ones", f"Exactly {ones} ones, anywhere.", partial(self._draw_exact_count, ones), smallest=ones
+            )
             for ones in COUNTS
         )
         return (*super().families, Family.of(self._near_power_of_two, self._near_power_of_two), *counts)
 
-    def _draw_count(self, ones: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_exact_count(self, ones: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self._draw_rows_with_ones(sizes, sizes[:, :1].clamp(max=ones), generator)
 
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:

@@ -28,8 +28,8 @@ def one_at_the_end(pair: Pair) -> Digits:
 
 def one_in_the_longer(pair: Pair) -> Digits:
     """A single 1, in the longer vector, at a uniform position, perhaps beyond the shorter vector's end."""
-    one = (pair.place == pair.position(pair.longer)).long()
-    return pair.order(one, torch.zeros_like(one))
+    one = (pair.digit_index == pair.draw_position(pair.longer_length)).long()
+    return pair.stack_by_length(one, torch.zeros_like(one))
 
 
 def no_one(pair: Pair) -> Digits:
@@ -38,9 +38,9 @@ def no_one(pair: Pair) -> Digits:
 
 
 def _place_single_one(pair: Pair, position: Int[Tensor, "b 1"]) -> Digits:
-    """Return pairs with a single 1, at this position of the shorter vector."""
-    one = (pair.place == position).long()
-    return pair.order(torch.zeros_like(one), one)
+    """Return pairs of vectors with a single 1, at ``position`` of the shorter vector."""
+    one = (pair.digit_index == position).long()
+    return pair.stack_by_length(torch.zeros_like(one), one)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks import modular_arithmetic as flat
 
-# Families: each numbers the operations in the order in which they are computed; the largest number comes last.
+# Families: each returns numbers for the operations, which are computed in ascending order of these numbers.
 
 
 def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
@@ -50,9 +50,9 @@ NUMBERS = (flat.sums, flat.subtractions, flat.mostly_zeros, flat.mostly_ones, fl
 
 
 class BracketedTask(Task):
-    """A task on expressions of n numbers below ``modulus``, each operation in brackets of its own: 4n − 3 symbols.
+    """A task on expressions of n numbers below ``modulus``, with brackets around each operation: 4n − 3 symbols.
 
-    In uniform problems the operations are nested in random order. The families nest them in other ways, or have other
+    In uniform problems the operations are nested in random order. The families nest them in other ways, or use other
     numbers.
     """
 
@@ -66,7 +66,7 @@ class BracketedTask(Task):
         return tuple("0123456789"[: self.modulus])
 
     @property
-    def brackets(self) -> tuple[str, ...]:
+    def expression_symbols(self) -> tuple[str, ...]:
         """The symbols of expressions."""
         return (*self.writes, *self.operations, "(", ")")
 
@@ -74,7 +74,7 @@ class BracketedTask(Task):
     def from_expressions(
         self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
     ) -> Problems:
-        """Return problems on expressions whose numbers have these positions."""
+        """Return problems on the expressions in ``row``; ``numbers`` are the positions of their numbers."""
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self.draw_pattern(None, sizes, generator)
@@ -88,13 +88,13 @@ class BracketedTask(Task):
             order = pattern(sizes, shape[1])
         elif pattern:
             numbers, operations = pattern(numbers, operations, self.modulus, generator)
-        row, places = self._bracket(sizes, numbers, operations, order)
+        row, places = self._write_brackets(sizes, numbers, operations, order)
         return self.from_expressions(sizes, row, places, generator)
 
-    def _bracket(
+    def _write_brackets(
         self, sizes: Int[Tensor, "b 1"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"], order: Tensor
     ) -> tuple[Int[Tensor, "b p"], Int[Tensor, "b n"]]:
-        """Write expressions, and return their numbers' positions. Of neighbouring operations, the one with the largest
+        """Return expressions and the positions of their numbers. Of neighbouring operations, the one with the largest
         ``order`` is computed last."""
         width = 4 * numbers.shape[1] - 3
         place = torch.arange(numbers.shape[1])
@@ -121,7 +121,7 @@ class BracketedTask(Task):
         return zero_after(row.to(SYMBOL), 4 * sizes[:, 0] - 3), number
 
     def evaluate(self, row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """Return the values of expressions, symbol by symbol with a stack."""
+        """Return the values of expressions, computed symbol by symbol with a stack."""
         count, opening = len(self.writes), len(self.writes) + len(self.operations)
         values = torch.zeros(len(row), row.shape[1] + 2, dtype=torch.long)
         operations, depth = values.clone(), torch.zeros(len(row), 1, dtype=torch.long)
@@ -139,7 +139,7 @@ class BracketedTask(Task):
         return values[:, 0]
 
     def reduce(self, expression: str) -> str:
-        """Compute brackets that hold two numbers, repeatedly, until the expression is its value."""
+        """Replace brackets around two numbers by their value, repeatedly, until one number is left; return it."""
 
         def compute(match: re.Match[str]) -> str:
             first, second = int(match[1]), int(match[3])
@@ -163,7 +163,7 @@ class BracketedArithmetic(BracketedTask):
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.brackets
+        return self.expression_symbols
 
     @property
     def question(self) -> str:
@@ -182,8 +182,8 @@ class BracketedArithmetic(BracketedTask):
         answer = self.evaluate(row, length)[:, None].to(SYMBOL)
         return Problems(sizes, row, length, answer, torch.ones_like(count), count)
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        if size[0] > 1 or self.modulus > most:
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        if size[0] > 1 or self.modulus > limit:
             return None
         numbers = torch.arange(self.modulus)[:, None]
         return self.from_rows(torch.ones_like(numbers), numbers.to(SYMBOL))
@@ -191,7 +191,7 @@ class BracketedArithmetic(BracketedTask):
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         if len(self.reduce(self.vocab.decode(row))) > 1:
-            raise UsageError(f"{self.name}: {text!r} has not two numbers in each bracket, as (2*(3-4)) has")
+            raise UsageError(f"{self.name}: {text!r} needs brackets around every two numbers, as in (2*(3-4))")
         return self.from_rows(torch.tensor([[(len(row) + 3) // 4]]), row[None])
 
     def reference(self, prompt: str) -> str:
@@ -216,7 +216,7 @@ class SolveEquation(BracketedTask):
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.brackets, "x", EQUALS)
+        return (*self.expression_symbols, "x", EQUALS)
 
     @property
     def question(self) -> str:
@@ -246,8 +246,8 @@ class SolveEquation(BracketedTask):
         answer = ((value - zero) * (one - zero) % self.modulus)[:, None].to(SYMBOL)  # x is added or subtracted once
         return Problems(sizes, row, length, answer, torch.ones_like(count), count)
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        if size[0] > 1 or self.modulus > most:
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        if size[0] > 1 or self.modulus > limit:
             return None
         values = torch.arange(self.modulus)
         unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in ("x", EQUALS))
@@ -256,14 +256,14 @@ class SolveEquation(BracketedTask):
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         equation = self.vocab.decode(row)
-        if equation.count("x") != 1 or not re.fullmatch(rf"\d{EQUALS}\d", self._insert(equation, 0)):
+        if equation.count("x") != 1 or not re.fullmatch(rf"\d{EQUALS}\d", self._substitute(equation, 0)):
             raise UsageError(f"{self.name}: {text!r} is not an equation with one x, such as (2-(x+4)):1")
         return self.from_rows(torch.tensor([[(len(row) + 1) // 4]]), row[None])
 
-    def _insert(self, equation: str, value: int) -> str:
-        """Return the equation with this value for x, its left side computed."""
+    def _substitute(self, equation: str, value: int) -> str:
+        """Return the equation with ``value`` for x and its left side computed."""
         return self.reduce(equation.replace("x", str(value)))
 
     def reference(self, prompt: str) -> str:
         right = f"{prompt[-1]}{EQUALS}{prompt[-1]}"
-        return str(next(value for value in range(self.modulus) if self._insert(prompt, value) == right))
+        return str(next(value for value in range(self.modulus) if self._substitute(prompt, value) == right))

@@ -27,28 +27,28 @@ def reorder(digits: Int[Tensor, "b n"], length: Int[Tensor, " b"], order: Order)
     return shift_right(digits.flip(1), length - width, width) if order == "most" else digits
 
 
-def number_length(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
+def count_digits(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
     """Return the number of digits without leading zeros; zero has one."""
     position = torch.arange(1, digits.shape[1] + 1, dtype=torch.int32)
     return ((digits != 0) * position).amax(1).clamp(min=1).long()
 
 
-def without_leading_zeros(
-    digits: Int[Tensor, "*b n"], length: Int[Tensor, "*b"], others: Int[Tensor, "*b n"]
+def replace_leading_zeros(
+    digits: Int[Tensor, "*b n"], length: Int[Tensor, "*b"], replacements: Int[Tensor, "*b n"]
 ) -> Int[Tensor, "*b n"]:
-    """Replace the leading zero of each number of several digits with the digit of ``others`` at its position."""
+    """Replace the leading zero of each number of several digits with the digit of ``replacements`` at its position."""
     tops = torch.arange(0, digits.numel(), digits.shape[-1]) + length.flatten() - 1  # indices of the top digits
     top = digits.flatten().index_select(0, tops)
-    drawn = torch.where((top == 0) & (length.flatten() > 1), others.flatten().index_select(0, tops), top)
+    drawn = torch.where((top == 0) & (length.flatten() > 1), replacements.flatten().index_select(0, tops), top)
     return digits.flatten().index_copy(0, tops, drawn).view_as(digits)
 
 
-def carry(totals: Shaped[Tensor, "b n"], base: int, most: int) -> Int[Tensor, "b n"]:
-    """Convert columns' totals of 0 to ``most`` to digits, both least significant first; a carry out of the last column
-    is lost."""
+def carry(totals: Shaped[Tensor, "b n"], base: int, largest_total: int) -> Int[Tensor, "b n"]:
+    """Convert columns' totals of 0 to ``largest_total`` to digits, both least significant first; a carry out of the
+    last column is lost."""
     parts: list[Tensor] = []
     carry: Tensor | int = 0
-    for columns in totals.split(_count_exact_columns(base, most), 1):
+    for columns in totals.split(_count_exact_columns(base, largest_total), 1):
         powers = _powers_of_base(base, columns.shape[1] + 1)
         # Doubles are exact here, and divided in a fraction of the time that integers take.
         quotients = ((columns.double() @ powers[:-1] + carry)[:, None] / powers).floor_()
@@ -58,14 +58,14 @@ def carry(totals: Shaped[Tensor, "b n"], base: int, most: int) -> Int[Tensor, "b
 
 
 def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
-    """Return numbers as words, each of as many digits as a double holds exactly, least significant first."""
+    """Split numbers into words of as many digits as a double holds exactly, least significant word first."""
     parts = digits.double().split(_count_exact_columns(base, base - 1), -1)
     return [(part @ _powers_of_base(base, part.shape[-1])).long() for part in parts]
 
 
-def _count_exact_columns(base: int, most: int) -> int:
-    """Return how many columns of up to ``most``, with a carry into them, a double holds exactly."""
-    return next(count for count in itertools.count(1) if most * base ** (count + 1) >= EXACT)
+def _count_exact_columns(base: int, largest_total: int) -> int:
+    """Return how many columns with totals of up to ``largest_total``, and a carry into them, a double holds exactly."""
+    return next(count for count in itertools.count(1) if largest_total * base ** (count + 1) >= EXACT)
 
 
 @lru_cache(maxsize=64)
@@ -88,7 +88,8 @@ def join_numbers(
 def split_numbers(
     task: Task, text: str, sign: int, parts: str = "numbers"
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
-    """Return the two numbers of a typed prompt, in its order. Raises UsageError if there are not two."""
+    """Return the two numbers of a typed prompt, in the prompt's digit order. Raises UsageError unless a prompt has
+    two numbers."""
     ids = parse_symbols(task, text)
     signs = (ids == sign).nonzero().flatten()
     if len(signs) != 1 or signs[0] == 0 or signs[0] == len(ids) - 1:
@@ -98,5 +99,5 @@ def split_numbers(
 
 
 def to_reading_order(text: str, order: Order) -> str:
-    """Return a text in this order with each number's most significant digit first."""
+    """Return a text, whose numbers are in ``order``, with each number's most significant digit first."""
     return text if order == "most" else re.sub(r"[0-9]+", lambda number: number[0][::-1], text)

@@ -25,128 +25,128 @@ from lengthwise.tasks.grammar import (
     PLUS,
     SYMBOLS,
     TIMES,
-    draw,
+    draw_expressions,
     evaluate,
-    tables_for,
+    get_tables,
 )
 from lengthwise.tasks.operands import arithmetic_question
 
 TRIES = 64  # draws of an expression of a family, until its value is short enough
-CHEAP = 512  # rows that take little longer than one
+CHEAP = 512  # rows that take little longer to draw than a single row
 
 # Families: each writes one random expression of ``size`` characters, 3 or more.
 
 Writer = Callable[[int, Random], str]
 
 
-def only_plus(size: int, draw: Random) -> str:
+def only_plus(size: int, rng: Random) -> str:
     """Only plus signs: 3+8+4."""
-    return _write_chain(size, draw, "+")
+    return _write_chain(size, rng, "+")
 
 
-def only_minus(size: int, draw: Random) -> str:
+def only_minus(size: int, rng: Random) -> str:
     """Only minus signs: 3-8-4."""
-    return _write_chain(size, draw, "-")
+    return _write_chain(size, rng, "-")
 
 
-def only_times(size: int, draw: Random) -> str:
+def only_times(size: int, rng: Random) -> str:
     """Only times signs, and mostly ones: 1*3*1."""
-    return _write_chain(size, draw, "*", lambda: draw.choice("1111111111123459"))
+    return _write_chain(size, rng, "*", lambda: rng.choice("1111111111123459"))
 
 
-def times_zero(size: int, draw: Random) -> str:
+def times_zero(size: int, rng: Random) -> str:
     """A product with a zero in it, or a one in the same position: 3*0*4, 3*1*4."""
-    digit = draw.choice("01")
-    numbers = _write_chain(size, draw, "*", lambda: draw.choice("11112")).split("*")
-    numbers[draw.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
+    digit = rng.choice("01")
+    numbers = _write_chain(size, rng, "*", lambda: rng.choice("11112")).split("*")
+    numbers[rng.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
     return "*".join(numbers)
 
 
-def plus_and_minus(size: int, draw: Random) -> str:
+def plus_and_minus(size: int, rng: Random) -> str:
     """Plus and minus signs in turn: 3+8-4."""
-    return _write_chain(size, draw, "+-")
+    return _write_chain(size, rng, "+-")
 
 
-def sum_of_products(size: int, draw: Random) -> str:
+def sum_of_products(size: int, rng: Random) -> str:
     """Plus and times signs in turn: 3+8*4."""
-    return _write_chain(size, draw, draw.choice(("+*", "*+", "-*")))
+    return _write_chain(size, rng, rng.choice(("+*", "*+", "-*")))
 
 
-def ones(size: int, draw: Random) -> str:
+def ones(size: int, rng: Random) -> str:
     """Only ones, with any operators: 1-1*1."""
-    return _write_chain(size, draw, "", lambda: "1")
+    return _write_chain(size, rng, "", lambda: "1")
 
 
-def nearly_zeros(size: int, draw: Random) -> str:
+def nearly_zeros(size: int, rng: Random) -> str:
     """Zeros, with any operators; for even sizes, one number of two digits: 0*0+0."""
-    return _write_chain(size, draw, "", lambda: "0")
+    return _write_chain(size, rng, "", lambda: "0")
 
 
-def one_digit_throughout(size: int, draw: Random) -> str:
+def one_digit_throughout(size: int, rng: Random) -> str:
     """One digit throughout, with plus and minus signs: 7+7-7."""
-    digit = draw.choice("123456789")
-    return _write_chain(size, draw, "+-", lambda: digit)
+    digit = rng.choice("123456789")
+    return _write_chain(size, rng, "+-", lambda: digit)
 
 
-def cancelling(size: int, draw: Random) -> str:
+def cancelling(size: int, rng: Random) -> str:
     """A number minus itself: 372-372, -37+37."""
-    number = _draw_number(draw, (size - 1) // 2)
+    number = _draw_number(rng, (size - 1) // 2)
     return f"{number}-{number}" if size % 2 else f"-{number}+{number}"
 
 
-def nearly_cancelling(size: int, draw: Random) -> str:
+def nearly_cancelling(size: int, rng: Random) -> str:
     """A number minus another that differs in its last digit: 372-374, -37+39."""
-    number = _draw_number(draw, (size - 1) // 2)
-    other = number[:-1] + draw.choice("123456789".replace(number[-1], ""))
+    number = _draw_number(rng, (size - 1) // 2)
+    other = number[:-1] + rng.choice("123456789".replace(number[-1], ""))
     return f"{number}-{other}" if size % 2 else f"-{number}+{other}"
 
 
-def signs(size: int, draw: Random) -> str:
+def signs(size: int, rng: Random) -> str:
     """Products of 1 and -1: 1*-1*1*-1."""
     # k factors of one digit and k - 1 operators; the other characters are minus signs, at most one per factor.
-    count = draw.randint(-(-(size + 1) // 3), (size + 1) // 2)
-    minus = draw.sample(range(count), size + 1 - 2 * count)
+    count = rng.randint(-(-(size + 1) // 3), (size + 1) // 2)
+    minus = rng.sample(range(count), size + 1 - 2 * count)
     return "*".join("-1" if number in minus else "1" for number in range(count))
 
 
-def nested_left(size: int, draw: Random) -> str:
+def nested_left(size: int, rng: Random) -> str:
     """Parentheses of the largest possible depth, or one less, from the left: ((3+8)-4)+1."""
 
     def core(depth: int) -> str:
-        ends = "".join(f"){_draw_sign(draw)}{_draw_digit(draw)}" for _ in range(depth))
-        return "(" * depth + f"{_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)}" + ends
+        ends = "".join(f"){_draw_sign(rng)}{_draw_digit(rng)}" for _ in range(depth))
+        return "(" * depth + f"{_draw_digit(rng)}{_draw_sign(rng)}{_draw_digit(rng)}" + ends
 
-    return _fill_core(size, draw, core, 4)
+    return _fill_core(size, rng, core, 4)
 
 
-def nested_right(size: int, draw: Random) -> str:
+def nested_right(size: int, rng: Random) -> str:
     """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
 
     def core(depth: int) -> str:
-        starts = "".join(f"{_draw_digit(draw)}{_draw_sign(draw)}(" for _ in range(depth))
-        return starts + f"{_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)}" + ")" * depth
+        starts = "".join(f"{_draw_digit(rng)}{_draw_sign(rng)}(" for _ in range(depth))
+        return starts + f"{_draw_digit(rng)}{_draw_sign(rng)}{_draw_digit(rng)}" + ")" * depth
 
-    return _fill_core(size, draw, core, 4)
+    return _fill_core(size, rng, core, 4)
 
 
-def side_by_side(size: int, draw: Random) -> str:
+def side_by_side(size: int, rng: Random) -> str:
     """Parentheses side by side: (3+8)-(4-1)."""
 
     def core(count: int) -> str:
-        groups = (f"({_draw_digit(draw)}{_draw_sign(draw)}{_draw_digit(draw)})" for _ in range(count + 1))
-        return draw.choice("+-").join(groups)
+        groups = (f"({_draw_digit(rng)}{_draw_sign(rng)}{_draw_digit(rng)})" for _ in range(count + 1))
+        return rng.choice("+-").join(groups)
 
-    return _fill_core(size, draw, core, 6)
+    return _fill_core(size, rng, core, 6)
 
 
-def long_numbers(size: int, draw: Random) -> str:
+def long_numbers(size: int, rng: Random) -> str:
     """Numbers of up to four digits, with plus and minus signs in turn: 4372-981."""
     parts = [5] * ((size + 1) // 5) + [(size + 1) % 5] * ((size + 1) % 5 > 0)
     if parts[-1] == 1:
         parts[-2:] = [3, 3]
     if len(parts) == 1:
         parts = [parts[0] - 2, 2]
-    numbers = [_draw_number(draw, part - 1) for part in parts]
+    numbers = [_draw_number(rng, part - 1) for part in parts]
     return numbers[0] + "".join("-+"[at % 2] + number for at, number in enumerate(numbers[1:]))
 
 
@@ -156,41 +156,40 @@ WRITERS: tuple[Writer, ...] = (
 )  # fmt: skip
 
 
-def _write_chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
-    """Write numbers of one digit with these operators in turn (empty: random); for even sizes, one has two digits."""
-    digit = digit or (lambda: _draw_digit(draw))
+def _write_chain(size: int, rng: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
+    """Write numbers of one digit with these operators in turn (empty: random); for even sizes, one number has two
+    digits."""
+    digit = digit or (lambda: _draw_digit(rng))
     count = (size + 1) // 2
     numbers = [digit() for _ in range(count)]
     if size % 2 == 0:
-        at = draw.randrange(count)
+        at = rng.randrange(count)
         numbers[at] = (numbers[at] if numbers[at] != "0" else "1") + digit()
-    between = [operators[at % len(operators)] if operators else draw.choice("+-*") for at in range(count - 1)]
+    between = [operators[at % len(operators)] if operators else rng.choice("+-*") for at in range(count - 1)]
     return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
 
 
-def _fill_core(size: int, draw: Random, core: Callable[[int], str], unit: int) -> str:
-    """Write the largest core that leaves 0 or at least 2 characters, and fill these with terms."""
+def _fill_core(size: int, rng: Random, core: Callable[[int], str], unit: int) -> str:
+    """Write the largest core that leaves 0 or at least 2 characters, and fill these characters with terms."""
     for count in range(size // unit, -1, -1):
         text = core(count)
         room = size - len(text)
         if room == 0 or room > 1:
-            odd = f"{draw.choice('+-')}{_draw_number(draw, 2)}" if room % 2 else ""
-            return (
-                text + odd + "".join(f"{draw.choice('+-')}{_draw_digit(draw)}" for _ in range((room - len(odd)) // 2))
-            )
-    return _write_chain(size, draw, "+-")
+            odd = f"{rng.choice('+-')}{_draw_number(rng, 2)}" if room % 2 else ""
+            return text + odd + "".join(f"{rng.choice('+-')}{_draw_digit(rng)}" for _ in range((room - len(odd)) // 2))
+    return _write_chain(size, rng, "+-")
 
 
-def _draw_number(draw: Random, digits: int) -> str:
-    return draw.choice("123456789") + "".join(_draw_digit(draw) for _ in range(digits - 1))
+def _draw_number(rng: Random, digits: int) -> str:
+    return rng.choice("123456789") + "".join(_draw_digit(rng) for _ in range(digits - 1))
 
 
-def _draw_digit(draw: Random) -> str:
-    return draw.choice("0123456789")
+def _draw_digit(rng: Random) -> str:
+    return rng.choice("0123456789")
 
 
-def _draw_sign(draw: Random) -> str:
-    return draw.choice("+-")
+def _draw_sign(rng: Random) -> str:
+    return rng.choice("+-")
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ class Expression(Task):
     # Sampling
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Sample from the grammar's distribution, given the length and that the value is short enough."""
+        """Sample from the grammar's distribution, conditioned on the length and on a value that is short enough."""
         lengths = sizes[:, 0]
         if int(lengths.min()) < self.smallest:
             raise UsageError(f"expression: lengths start at {self.smallest}, not {int(lengths.min())}")
@@ -219,7 +218,7 @@ class Expression(Task):
         values, left = torch.zeros_like(lengths), torch.arange(len(lengths))
         while len(left):
             tries = 1 + CHEAP // len(left)  # draws of each row; the first short value is taken
-            drawn, results = draw(lengths[left].repeat(tries), generator)
+            drawn, results = draw_expressions(lengths[left].repeat(tries), generator)
             short = self._is_short(results).view(tries, -1)
             done = short.any(0).nonzero().flatten()
             first = short[:, done].long().argmax(0) * len(left) + done
@@ -228,14 +227,15 @@ class Expression(Task):
         return self._build_problems(lengths, rows, values)
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
-        """Sample from the grammar's distribution, given that the length is in the range and the value short enough."""
+        """Sample from the grammar's distribution, conditioned on a length in the range and a value that is short
+        enough."""
         self.check_problem_pool(count, low, high)
-        mass = torch.where(torch.arange(high + 1) < low, 0, tables_for(high).mass[: high + 1])
+        mass = torch.where(torch.arange(high + 1) < low, 0, get_tables(high).mass[: high + 1])
         parts = []
         while count:
             # Somewhat more than are needed, so that a second round is rare; the first short values are kept.
             lengths = torch.multinomial(mass, count + count // 16 + CHEAP, replacement=True, generator=generator)
-            rows, values = draw(lengths, generator)
+            rows, values = draw_expressions(lengths, generator)
             short = self._is_short(values).nonzero().flatten()[:count]
             parts.append([part.index_select(0, short) for part in (lengths, rows, values)])
             count -= len(short)
@@ -243,7 +243,7 @@ class Expression(Task):
         return self._build_problems(lengths, rows, values)
 
     def _is_short(self, values: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-        """Return which values are short enough."""
+        """Return a mask of the values that are short enough."""
         return (values > self._bounds[0]) & (values < self._bounds[1])
 
     @property
@@ -264,12 +264,12 @@ class Expression(Task):
     patterns = WRITERS
 
     def draw_pattern(self, pattern: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw expressions of a family; from the grammar's distribution where no value is short enough."""
-        draw = Random(int(torch.randint(2**62, (1,), generator=generator)))
+        """Draw expressions of a family. Where no draw has a short enough value, use the grammar's distribution."""
+        rng = Random(int(torch.randint(2**62, (1,), generator=generator)))
         low, high = self._bounds
         texts = []
         for size in sizes[:, 0].tolist():
-            tries = (pattern(size, draw) for _ in range(TRIES))
+            tries = (pattern(size, rng) for _ in range(TRIES))
             texts.append(next((text for text in tries if low < evaluate(text) < high), None))
         missing = torch.tensor([text is None for text in texts])
         parts = [self._from_texts([text for text in texts if text])] if not missing.all() else []
@@ -279,21 +279,21 @@ class Expression(Task):
         return Problems.join(parts).take(order)
 
     def _from_texts(self, texts: Sequence[str]) -> Problems:
-        """Return expressions, written as the grammar does, as problems."""
+        """Return problems from expressions in the grammar's form."""
         lengths = torch.tensor([len(text) for text in texts])
         rows = torch.zeros(len(texts), int(lengths.max()), dtype=torch.uint8)
         for row, text in enumerate(texts):
             rows[row, : len(text)] = self.vocab.encode(text)
         return self._build_problems(lengths, rows, torch.tensor([evaluate(text) for text in texts]))
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         if size[0] != self.smallest:
             return None  # there are 300 expressions of three characters, and 5,700 of four
         low, high = self._bounds
         digits = self.symbols[:10]
         texts = ["".join(parts) for parts in itertools.product(digits, OPERATORS, digits)]
         short = [text for text in texts if low < evaluate(text) < high]
-        return self._from_texts(short) if len(short) <= most else None
+        return self._from_texts(short) if len(short) <= limit else None
 
     # People
 
@@ -303,7 +303,7 @@ class Expression(Task):
         operator, a minus sign before a parenthesis) and for a value longer than ``most``."""
         expression = self.vocab.decode(parse_symbols(self, text))
         _check_syntax(expression)
-        # As the grammar writes it.
+        # Bring the expression into the grammar's form.
         expression = expression.replace("--", "+").replace("+-", "-")
         expression = re.sub(r"(?<!\d)0+(?=\d)", "", expression)
         expression = re.sub(r"(?<![\d)])-(?=0)", "", expression)
@@ -322,17 +322,17 @@ class Expression(Task):
         return {"operators": problems.rounds, "depth of parentheses": nested.cumsum(1).amax(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """Return the largest length of a value: it is shorter than its expression."""
+        """Return the largest length of a value, which is shorter than its expression."""
         return (sizes[:, 0] - 1).clamp(max=self.most)
 
 
-def _write_values(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b a"], Int[Tensor, " b"]]:
-    """Return values of up to ``most`` characters as symbols, and their lengths."""
+def _write_values(values: Int[Tensor, " b"], max_length: int) -> tuple[Int[Tensor, "b a"], Int[Tensor, " b"]]:
+    """Return the symbols of values of up to ``max_length`` characters, and the values' lengths."""
     left, negative, digits = values.abs().double(), values < 0, []
-    powers = 10.0 ** torch.arange(most, dtype=torch.float64)
+    powers = 10.0 ** torch.arange(max_length, dtype=torch.float64)
     length = torch.bucketize(left, powers[1:], right=True) + 1
     power = powers[length - 1]
-    for _ in range(most):
+    for _ in range(max_length):
         digits.append((left / power).floor())
         left, power = left - digits[-1] * power, (power / 10).clamp(min=1)
     row = torch.stack(digits, 1)
@@ -342,7 +342,7 @@ def _write_values(values: Int[Tensor, " b"], most: int) -> tuple[Int[Tensor, "b 
 
 
 def _check_syntax(text: str) -> None:
-    """Raise UsageError with the fault and its position unless this is an expression of the grammar."""
+    """Raise UsageError, with the position of the error, unless the text is an expression of the grammar."""
 
     def fail(reason: str) -> UsageError:
         return UsageError(f"expression: {reason}, in {text}")

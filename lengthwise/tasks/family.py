@@ -1,4 +1,4 @@
-"""Families: kinds of structured problems, each with a name. They are rare among uniform problems."""
+"""Families: kinds of structured problems, each with a name, that are rare among uniform problems."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Sampler = Callable[[Int[Tensor, "b axes"], Generator], Problems]
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of structured problem. ``sample`` draws one problem per row of sizes, of exactly these sizes. Sizes
-    below ``smallest``, on the first axis, are neither measured nor drawn for training."""
+    """One kind of structured problem. ``sample`` draws one problem for each row of sizes. Sizes below ``smallest``, on
+    the first axis, are neither measured nor drawn for training."""
 
     name: str
     about: str  # one sentence
@@ -33,8 +33,8 @@ class Family:
 
 
 def draw_mixture(families: Sequence[Family], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-    """Draw one problem per row of sizes, each from a uniform family among those whose ``smallest`` admits the size
-    (from the first family if none does). Rows of one family are contiguous."""
+    """Draw one problem per row of sizes, each from a random family whose ``smallest`` is not above the size (from the
+    first family if there is none). Rows of one family are contiguous."""
     fits = sizes[:, 0] >= torch.tensor([[family.smallest] for family in families])
     chosen = torch.randint(len(families), (len(sizes),), generator=generator) % fits.sum(0).clamp(min=1)
     chosen = fits.int().argsort(dim=0, descending=True, stable=True).gather(0, chosen[None])[0]
@@ -43,7 +43,8 @@ def draw_mixture(families: Sequence[Family], sizes: Int[Tensor, "b axes"], gener
 
 
 def choose_families(families: Sequence[Family], names: Sequence[str], task: str) -> Sequence[Family]:
-    """Return the families with these names, or all without names. Raises UsageError for an unknown name."""
+    """Return the families called ``names``, or all families if ``names`` is empty. Raises UsageError for an unknown
+    name."""
     known = {family.name: family for family in families}
     for name in names:
         if name not in known:
@@ -53,7 +54,7 @@ def choose_families(families: Sequence[Family], names: Sequence[str], task: str)
 
 
 # Patterns of symbols in a row, of which families are made. Each takes the rows' lengths, the width of the result, the
-# number of symbols and a generator; it returns ids below the number of symbols. Ids beyond a row's length do not count.
+# number of symbols and a generator, and returns ids below that number. Ids beyond a row's length are ignored.
 
 Pattern = Callable[[Int[Tensor, " b"], int, int, Generator], Int[Tensor, "b width"]]
 
@@ -182,7 +183,7 @@ def few_in_runs(length: Int[Tensor, " b"], width: int, count: int, generator: Ge
 
 def draw_run_ids(rows: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
     """Draw runs of numbers below a limit of 1, 2 or 3 per row. A position repeats the number before it with a
-    probability that is uniform over rows, and 1 in a third of them."""
+    probability that is drawn for each row: uniform, and 1 in a third of the rows."""
     most = torch.randint(1, 4, (rows, 1), generator=generator)
     keeps = 1.5 * torch.rand(rows, 1, generator=generator)
     number = (torch.rand(rows, width, generator=generator) * most).long()
@@ -203,9 +204,9 @@ def suitable_patterns(count: int) -> tuple[Pattern, ...]:
     return PATTERNS if count == 2 else (*PATTERNS, two_symbols, in_order)
 
 
-def every_row(count: int, length: int, most: int) -> Int[Tensor, "n length"] | None:
-    """Return all rows of this length; None if there are more than ``most``."""
-    if count**length > most:
+def enumerate_rows(count: int, length: int, limit: int) -> Int[Tensor, "n length"] | None:
+    """Return all rows of ``length`` symbols, or None if there are more than ``limit``."""
+    if count**length > limit:
         return None
     powers = torch.tensor([count**position for position in reversed(range(length))])
     return torch.arange(count**length)[:, None] // powers % count
@@ -216,7 +217,7 @@ def _draw_symbols(rows: int, width: int, count: int, generator: Generator) -> In
 
 
 def _draw_shift(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows 1"]:
-    """Draw the difference to another symbol, modulo ``count``."""
+    """Draw differences (modulo ``count``) that lead from any symbol to another."""
     return torch.randint(1, count, (rows, 1), generator=generator)
 
 

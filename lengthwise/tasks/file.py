@@ -1,4 +1,4 @@
-"""Problems from a file, instead of a program that makes them."""
+"""A task whose problems come from a file instead of a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from lengthwise.base.files import to_path, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
 from lengthwise.tasks import NoReference, Task, parse_symbols, separate_lines
-from lengthwise.tasks.problem_file import PARTS, Collection, form_of, join_lines, read_collection, to_symbols, to_text
+from lengthwise.tasks.problem_file import (
+    PARTS,
+    Collection,
+    choose_form,
+    join_lines,
+    read_collection,
+    to_symbols,
+    to_text,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class File(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         path = to_path(self.path).expanduser()
-        # On another machine, the file may lie in the working folder instead.
+        # On another machine, the file may be in the working folder instead.
         path = path if path.exists() or not Path(path.name).exists() else Path(path.name)
         if not path.exists():
             raise UsageError(f"task: {path}: there is no such file of problems")
@@ -59,12 +67,12 @@ class File(Task):
         object.__setattr__(self, "digest", digest)
         object.__setattr__(self, "final_after", to_symbols(self.final_after))
         if self.final_after and self.final_after not in self.writes:
-            raise UsageError(f"task: {path}: final_after={to_text(self.final_after)} is in no answer")
+            raise UsageError(f"task: {path}: final_after={to_text(self.final_after)}: no answer has this symbol")
 
     @staticmethod
     def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:
         """Write problems to a JSON Lines file and return its task. ``rows`` are dictionaries with "prompt" and
-        "answer", or a Hugging Face data set. Raises UsageError if a row is no problem."""
+        "answer", or a Hugging Face data set. Raises UsageError if a row is not a problem."""
         lines = [json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows]
         write(to_path(path), "".join(lines).encode())
         return File(str(path))
@@ -72,7 +80,7 @@ class File(Task):
     @cached_property
     def collection(self) -> Collection:
         """All problems of the file."""
-        return read_collection(Path(self.path), self.shares, form_of(words=self.words, grid=self.grid))
+        return read_collection(Path(self.path), self.shares, choose_form(words=self.words, grid=self.grid))
 
     def shape(self, size: Sequence[int]) -> tuple[int, int] | None:
         return (size[0], size[0]) if self.grid else None
@@ -87,8 +95,8 @@ class File(Task):
         return self.collection.symbols
 
     @cached_property
-    def _count_symbols(self) -> Int[Tensor, "2 s"]:
-        """Return how often each symbol occurs in prompts, and how often in answers."""
+    def _symbol_counts(self) -> Int[Tensor, "2 s"]:
+        """The number of times that each symbol occurs in prompts, and in answers."""
         length, ids = self.collection.length.flatten(), self.collection.ids
         is_answer = torch.arange(2).repeat(len(length) // 2).repeat_interleave(length).bool()
         ids = ids[: len(is_answer)].long()
@@ -96,16 +104,16 @@ class File(Task):
 
     @cached_property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(self.symbols[i] for i in self._count_symbols[0].nonzero()[:, 0].tolist())
+        return tuple(self.symbols[i] for i in self._symbol_counts[0].nonzero()[:, 0].tolist())
 
     @cached_property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(self.symbols[i] for i in self._count_symbols[1].nonzero()[:, 0].tolist())
+        return tuple(self.symbols[i] for i in self._symbol_counts[1].nonzero()[:, 0].tolist())
 
     @property
     def chance(self) -> float:
-        """The most frequent answer symbol's fraction of all answer symbols."""
-        return float(self._count_symbols[1].max() / max(1, int(self._count_symbols[1].sum())))
+        """The fraction of answer symbols that are the most frequent answer symbol."""
+        return float(self._symbol_counts[1].max() / max(1, int(self._symbol_counts[1].sum())))
 
     @cached_property
     def answers_each_symbol(self) -> bool:  # type: ignore[override]
@@ -113,7 +121,7 @@ class File(Task):
 
     @property
     def listed_sizes(self) -> Sequence[int]:
-        return self._by_size[1].tolist()
+        return self._rows_by_size[1].tolist()
 
     @property
     def smallest(self) -> int:  # type: ignore[override]
@@ -127,12 +135,12 @@ class File(Task):
         return _build_part(self, purpose)
 
     def _find_rows(self) -> Int[Tensor, " n"]:
-        """Return the numbers of the rows that may be drawn."""
+        """Return the indices of the rows that may be drawn."""
         return torch.arange(len(self.collection.size))
 
     @cached_property
-    def _by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
-        """The rows, ordered by size; the sizes; and the number of rows of each size."""
+    def _rows_by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
+        """The indices of rows, ordered by size; the sizes; and the number of rows of each size."""
         rows = self._find_rows()
         size = self.collection.size[rows]
         return rows[size.sort(stable=True).indices], *size.unique(return_counts=True)
@@ -141,7 +149,7 @@ class File(Task):
         return sizes  # ``sample`` replaces them
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        rows, known, counts = self._by_size
+        rows, known, counts = self._rows_by_size
         first = counts.cumsum(0) - counts
         index = torch.searchsorted(known, super().replace_missing_sizes(sizes, generator)[:, 0])
         drawn = torch.empty_like(index)
@@ -151,17 +159,17 @@ class File(Task):
         return self.collection.problems(rows[drawn])
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
-        rows = self._by_size[0]
+        rows = self._rows_by_size[0]
         size = self.collection.size[rows]
         rows = rows[(size >= low) & (size <= high)]
         if not len(rows):
             raise UsageError(f"{self.name} has no problems of sizes {low} to {high}")
         return self.collection.problems(rows[_draw_in_turns(count, len(rows), generator)])
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        rows = self._by_size[0]
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        rows = self._rows_by_size[0]
         rows = rows[self.collection.size[rows] == size[0]]
-        return self.collection.problems(rows) if len(rows) <= most else None
+        return self.collection.problems(rows) if len(rows) <= limit else None
 
     def parse(self, text: str) -> Problems:
         typed = to_symbols(text, self.words)
@@ -202,14 +210,14 @@ class File(Task):
 
     @cached_property
     def _longest_answers(self) -> tuple[Int[Tensor, " s"], Int[Tensor, " s"]]:
-        """The sizes of the file, and for each the longest answer up to this size."""
+        """The sizes in the file, and for each the length of the longest answer up to this size."""
         known, index = self.collection.size.unique(return_inverse=True)
         longest = torch.zeros_like(known).scatter_reduce_(0, index, self.collection.length[:, 1], "amax")
         return known, longest.cummax(0).values
 
 
 @dataclass(frozen=True)
-class _Part(File):
+class _FilePart(File):
     """The problems of a file for one purpose."""
 
     purpose: Purpose = "train"
@@ -222,9 +230,9 @@ class _Part(File):
 
 
 @cache
-def _build_part(task: File, purpose: Purpose) -> _Part:
-    """Return a part of a file, built once per process. Raises UsageError if it has no problems."""
-    part = _Part(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
+def _build_part(task: File, purpose: Purpose) -> _FilePart:
+    """Return the part of a file for a purpose, cached per process. Raises UsageError if the part is empty."""
+    part = _FilePart(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
     if not len(part._find_rows()):
         raise UsageError(f"{task.name}: no problem falls into the {purpose} part: add problems, or change shares")
     return part

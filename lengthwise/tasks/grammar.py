@@ -1,4 +1,4 @@
-"""Sample arithmetic expressions of given lengths from exactly the distribution of ReTran's grammar (ACL 2025), and
+"""Sample arithmetic expressions of given lengths, exactly from the distribution of ReTran's grammar (ACL 2025), and
 compute their values.
 
 An expression is a first operand (a number or a parenthesis) and n tails, each an operator with an operand. Several
@@ -44,7 +44,7 @@ DIGIT = 9  # in ``_Blocks.follows``: any digit from 1 to 9
 
 @dataclass(frozen=True)
 class _Blocks:
-    """All blocks that expressions up to some length may have."""
+    """All blocks that expressions of up to a certain length may have."""
 
     sign: Int[Tensor, " k"]  # the first symbol
     lead: Int[Tensor, " k"]  # index of the number's first digit, or of the inner (: 1, or 2 after a minus sign
@@ -89,7 +89,7 @@ class _Transitions:
         self.inner, self.whole = self.most + 1, self.most + 2
         self.mass = torch.zeros(self.most + 3, top + 1, dtype=torch.float64)
         self.mass[0, 0] = self.mass[self.inner, 0] = 1  # the ends: no tails left, no parentheses
-        self.of: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
+        self.transitions: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
         opens = self.blocks.sign == OPEN
         tail, first = (~opens).nonzero().flatten(), opens.nonzero().flatten()
         alone = first[self.blocks.inside[first] > 0]  # an expression may be a single pair of parentheses
@@ -115,13 +115,13 @@ class _Transitions:
         behind = self.mass.view(-1)[state] * self.mass[self.inner, self.blocks.inside[chosen]]
         weight = self.blocks.weight[chosen] * behind * shape * (left >= 0)
         some = weight > 0
-        self.of[row * self.mass.shape[1] + symbols] = chosen[some], state[some], weight[some]
+        self.transitions[row * self.mass.shape[1] + symbols] = chosen[some], state[some], weight[some]
         self.mass[row, symbols] = weight.sum()
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """The tables for sampling. An entry is one transition; those of a state are contiguous."""
+    """The tables for sampling. An entry is one transition; the entries of a state are contiguous."""
 
     mass: Float[Tensor, " n"]  # probability of all expressions of each length
     whole: int  # the state of a complete expression of n symbols is whole + n
@@ -142,7 +142,7 @@ class _Tables:
     inside: Int[Tensor, " k"]  # the state of its contents
 
 
-def tables_for(longest: int) -> _Tables:
+def get_tables(longest: int) -> _Tables:
     """Return the tables for expressions of up to ``longest`` symbols. Raises UsageError above ``LONGEST``."""
     if longest > LONGEST:
         raise UsageError(f"expression: at most {LONGEST} characters can be drawn, not {longest}")
@@ -152,9 +152,9 @@ def tables_for(longest: int) -> _Tables:
 @cache
 def _build_tables(top: int) -> _Tables:
     ways = _Transitions(top)
-    blocks, mass = ways.blocks, ways.mass
-    count = torch.tensor([len(ways.of[state][0]) if state in ways.of else 0 for state in range(mass.numel())])
-    block, state, weight = (torch.cat(parts) for parts in zip(*(ways.of[s] for s in sorted(ways.of)), strict=True))
+    blocks, mass, steps = ways.blocks, ways.mass, ways.transitions
+    count = torch.tensor([len(steps[state][0]) if state in steps else 0 for state in range(mass.numel())])
+    block, state, weight = (torch.cat(parts) for parts in zip(*(steps[s] for s in sorted(steps)), strict=True))
     keep, other = _build_alias_tables(weight.tolist(), count.tolist())
     return _Tables(
         mass[ways.whole],
@@ -196,13 +196,15 @@ def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[
     return torch.tensor(keep, dtype=torch.float64), torch.tensor(other, dtype=torch.int32)
 
 
-def draw(lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor, "b p"], Int[Tensor, " b"]]:
+def draw_expressions(
+    lengths: Int[Tensor, " b"], generator: Generator
+) -> tuple[UInt8[Tensor, "b p"], Int[Tensor, " b"]]:
     """Sample expressions of the given lengths, padded with zeros, and compute their values."""
-    known, order = tables_for(int(lengths.max())), lengths.short().argsort()
+    known, order = get_tables(int(lengths.max())), lengths.short().argsort()
     rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
     values, start = torch.empty_like(lengths), 0
     for part in order.split(ROWS):
-        text, steps = _write(known, lengths[part], generator)
+        text, steps = _write_expressions(known, lengths[part], generator)
         written = slice(start, start := start + len(part))
         rows[written, : len(text) - 2] = text[1:-1].T
         values[written] = evaluate_steps(text, steps, lengths[part])
@@ -210,7 +212,7 @@ def draw(lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor
     return rows.index_select(0, back), values.index_select(0, back)
 
 
-def _write(
+def _write_expressions(
     tables: _Tables, lengths: Int[Tensor, " b"], generator: Generator
 ) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
     """Sample expressions, as columns of symbols, and their steps (see ``values.Step``): first the first block of every
@@ -234,29 +236,29 @@ def _write(
         text.scatter_(0, start, tables.sign.index_select(0, block))
         text.scatter_(0, start + rows, MINUS)  # overwritten below unless the number has a minus sign
         text.scatter_(0, lead, first)
-        goes_on, nests = nonzero(state > 0), nonzero(tables.nests.index_select(0, block))
+        goes_on, nests = find_true(state > 0), find_true(tables.nests.index_select(0, block))
         text.index_fill_(0, end.index_select(0, nests) - rows, CLOSE)
         steps.append((block, lead, first, start, goes_on, nests))
         inside = tables.inside.index_select(0, block.index_select(0, nests))
         state = torch.cat([state.index_select(0, goes_on), inside])
         start = torch.cat([end.index_select(0, goes_on), lead.index_select(0, nests)])
     block, lead, first = (torch.cat([step[part] for step in steps]) for part in range(3))
-    numbers = _lengthen(tables, text, block, lead, first, rows, generator).split([len(step[0]) for step in steps])
+    numbers = _write_digits(tables, text, block, lead, first, rows, generator).split([len(step[0]) for step in steps])
     return columns, [Step(step[3], number, *step[4:]) for step, number in zip(steps, numbers, strict=True)]
 
 
-def _lengthen(
+def _write_digits(
     tables: _Tables, text: Tensor, block: Tensor, lead: Tensor, first: Tensor, rows: int, generator: Generator
 ) -> Float[Tensor, " n"]:
-    """Draw and write the numbers' digits from the second on; return the signed numbers."""
+    """Draw and write the numbers' second and later digits; return the signed numbers."""
     number, digits = first.double(), tables.digits.index_select(0, block)
-    longer, count = nonzero(digits > 1), 1
+    longer, count = find_true(digits > 1), 1
     while len(longer):
         digit = torch.randint(10, longer.shape, generator=generator, dtype=torch.uint8)
         text.scatter_(0, lead.index_select(0, longer) + count * rows, digit)
         number.index_copy_(0, longer, number.index_select(0, longer) * 10 + digit)
         count += 1
-        longer = longer.index_select(0, nonzero(digits.index_select(0, longer) > count))
+        longer = longer.index_select(0, find_true(digits.index_select(0, longer) > count))
     return number.mul_(tables.signed.index_select(0, block))
 
 
@@ -292,7 +294,7 @@ def evaluate(expression: str) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """Blocks of many expressions at once.
+    """Blocks of many expressions that are drawn in one step.
 
     A block is an operator, or the ( before the first operand, together with the operand (a number or a parenthesis)
     that follows it. Complete expressions are in parentheses too. The next step has first the blocks that follow these,
@@ -312,8 +314,8 @@ JOINS = torch.tensor([0.0] * 10 + [0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 
 
 def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Return the values of a text's rows, in float64 where that is exact, else with Python's integers, clamped to 64
-    bits."""
+    """Return the values of the expressions in ``columns``: computed in float64 where it is exact, else with Python's
+    integers, clamped to 64 bits."""
     totals, exact = _evaluate_all(columns, steps)
     values = torch.where(exact, totals, 0).long()
     for row in (~exact).nonzero().flatten().tolist():
@@ -341,6 +343,6 @@ def _evaluate_all(columns: UInt8[Tensor, "p b"], steps: list[Step]) -> tuple[Flo
     return total, exact
 
 
-def nonzero(flags: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Return the indices of True. For irregular flags, NumPy is several times as fast as torch."""
+def find_true(flags: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
+    """Return the indices of True values. NumPy is several times as fast as torch if they are irregular."""
     return torch.from_numpy(np.flatnonzero(flags.numpy()))

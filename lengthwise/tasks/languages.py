@@ -17,7 +17,7 @@ from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import SequenceTask, Task, parse_symbols
-from lengthwise.tasks.family import Family, every_row
+from lengthwise.tasks.family import Family, enumerate_rows
 
 Rows = Int[Tensor, "b p"]
 Sizes = Int[Tensor, "b 1"]
@@ -26,7 +26,7 @@ Sizes = Int[Tensor, "b 1"]
 @dataclass(frozen=True)
 class CountedBlocks(Task):
     """Is a word aⁿbⁿcⁿ (with ``letters=2``: aⁿbⁿ)? → 1 if so, else 0. The size is n, and every prompt has ``letters``
-    · n symbols, so its length says nothing. T(n) = n.
+    · n symbols, so its length does not give the answer away. T(n) = n.
 
     Half of uniform problems are in the language. The others are blocks in the right order with other counts, or, one in
     four, the right counts in any order.
@@ -62,26 +62,26 @@ class CountedBlocks(Task):
 
     def _members(self, sizes: Sizes, generator: Generator | None = None) -> Rows:
         """Only words of the language."""
-        return (self._position(sizes) // sizes).clamp(max=self.letters - 1)
+        return (self._positions(sizes) // sizes).clamp(max=self.letters - 1)
 
     def _one_moved(self, sizes: Sizes, generator: Generator) -> Rows:
         """One letter too many in a block, and one too few in another."""
         which = torch.randint(self.letters - 1, (len(sizes), 1), generator=generator)
         step = 2 * torch.randint(2, (len(sizes), 1), generator=generator) - 1
         ends = sizes * torch.arange(1, self.letters)
-        return self._blocks(sizes, ends + step * (torch.arange(self.letters - 1) == which))
+        return self._build_blocks(sizes, ends + step * (torch.arange(self.letters - 1) == which))
 
     def _two_swapped(self, sizes: Sizes, generator: Generator) -> Rows:
         """A word of the language with two neighbouring blocks' ends swapped."""
         which = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
-        row, position, end = self._members(sizes), self._position(sizes), which * sizes
+        row, position, end = self._members(sizes), self._positions(sizes), which * sizes
         return torch.where(position == end - 1, which, torch.where(position == end, which - 1, row))
 
     def _one_changed(self, sizes: Sizes, generator: Generator) -> Rows:
         """A word of the language with one letter changed."""
         place = (torch.rand(len(sizes), 1, generator=generator) * self.letters * sizes).long()
         other = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
-        return (self._members(sizes) + other * (self._position(sizes) == place)) % self.letters
+        return (self._members(sizes) + other * (self._positions(sizes) == place)) % self.letters
 
     def _one_letter(self, sizes: Sizes, generator: Generator) -> Rows:
         """One letter throughout."""
@@ -92,31 +92,31 @@ class CountedBlocks(Task):
         """Blocks in the right order, with any counts."""
         shape = len(sizes), self.letters - 1
         ends = (torch.rand(shape, generator=generator) * (self.letters * sizes + 1)).long().sort(1).values
-        return self._blocks(sizes, ends)
+        return self._build_blocks(sizes, ends)
 
     def _shuffled(self, sizes: Sizes, generator: Generator) -> Rows:
         """The right counts of letters, in any order."""
         row = self._members(sizes)
         order = torch.rand(row.shape, generator=generator)
-        return row.gather(1, order.masked_fill(self._position(sizes) >= self.letters * sizes, 2.0).argsort(1))
+        return row.gather(1, order.masked_fill(self._positions(sizes) >= self.letters * sizes, 2.0).argsort(1))
 
     def _repeated(self, sizes: Sizes, generator: Generator) -> Rows:
         """Single letters in their order, again and again."""
-        return (self._position(sizes) % self.letters).expand(len(sizes), -1)
+        return (self._positions(sizes) % self.letters).expand(len(sizes), -1)
 
     patterns = (
         _members, _one_moved, _two_swapped, _one_changed, _one_letter, _other_counts, _shuffled, _repeated
     )  # fmt: skip
 
-    def _position(self, sizes: Sizes) -> Int[Tensor, " p"]:
+    def _positions(self, sizes: Sizes) -> Int[Tensor, " p"]:
         return torch.arange(self.letters * int(sizes.max()))
 
-    def _blocks(self, sizes: Sizes, ends: Int[Tensor, "b cuts"]) -> Rows:
-        """Return blocks that end at these positions, the last at the row's end."""
-        return (self._position(sizes) >= ends[..., None]).sum(1)
+    def _build_blocks(self, sizes: Sizes, ends: Int[Tensor, "b cuts"]) -> Rows:
+        """Return rows of blocks that end at these positions; the last block ends with the row."""
+        return (self._positions(sizes) >= ends[..., None]).sum(1)
 
     def from_rows(self, sizes: Sizes, row: Rows) -> Problems:
-        """Return these rows of letters as problems with their answers."""
+        """Return problems with their answers, given rows of letters."""
         length = self.letters * sizes[:, 0]
         real = torch.arange(row.shape[1]) < length[:, None]
         row = row.masked_fill(~real, 0).to(torch.int8)
@@ -124,15 +124,15 @@ class CountedBlocks(Task):
         answer = (right.to(torch.int8) + self.letters)[:, None]
         return Problems(sizes, row, length, answer, torch.ones_like(length), sizes[:, 0])
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        rows = every_row(self.letters, self.letters * size[0], most)
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        rows = enumerate_rows(self.letters, self.letters * size[0], limit)
         return None if rows is None else self.from_rows(torch.full((len(rows), 1), size[0]), rows.long())
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         if len(row) % self.letters:
             raise UsageError(
-                f"{self.name}: a word has a multiple of {self.letters} letters, and {text!r} has {len(row)}"
+                f"{self.name}: a word has a multiple of {self.letters} letters, but {text!r} has {len(row)}"
             )
         return self.from_rows(torch.tensor([[len(row) // self.letters]]), row[None])
 
@@ -180,43 +180,49 @@ class Dyck(SequenceTask):
         )
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._walk(0.5, sizes, generator)
+        return self._draw_walk(0.5, sizes, generator)
 
     @property
     def families(self) -> Sequence[Family]:
         return (
-            Family("deep", "Nine brackets of ten open.", partial(self._walk, 0.9)),
-            Family("shallow", "Three brackets of ten open, so few are open at a time.", partial(self._walk, 0.3)),
-            Family("flat", "Each bracket is closed at once.", self._flat),
-            Family("one-mountain", "Brackets open up to the middle, and close after it.", self._mountain),
-            Family("sawtooth", "Several open, then as many close, again and again.", self._sawtooth),
-            Family("deep-then-flat", "Brackets open up to the middle; then each is closed at once.", self._deep_flat),
-            Family("one-kind", "Brackets of one kind.", partial(self._walk, 0.5, one_kind=True)),
-            Family("deep-of-one-kind", "Nine of ten open, all of one kind.", partial(self._walk, 0.9, one_kind=True)),
+            Family("deep", "Nine brackets of ten open.", partial(self._draw_walk, 0.9)),
+            Family("shallow", "Three brackets of ten open, so few are open at a time.", partial(self._draw_walk, 0.3)),
+            Family("flat", "Each bracket is closed at once.", self._draw_flat),
+            Family("one-mountain", "Brackets open up to the middle, and close after it.", self._draw_mountain),
+            Family("sawtooth", "Several open, then as many close, again and again.", self._draw_sawtooth),
+            Family(
+                "deep-then-flat",
+                "Brackets open up to the middle; then each is closed at once.",
+                self._draw_deep_then_flat,
+            ),
+            Family("one-kind", "Brackets of one kind.", partial(self._draw_walk, 0.5, one_kind=True)),
+            Family(
+                "deep-of-one-kind", "Nine of ten open, all of one kind.", partial(self._draw_walk, 0.9, one_kind=True)
+            ),
         )
 
-    def _walk(
+    def _draw_walk(
         self, opens: float, sizes: Int[Tensor, "b axes"], generator: Generator, *, one_kind: bool = False
     ) -> Problems:
         chance = torch.rand(len(sizes), int(sizes.max()), generator=generator)
-        return self._nest(chance < opens, sizes, generator, one_kind=one_kind)
+        return self._draw_brackets(chance < opens, sizes, generator, one_kind=one_kind)
 
-    def _deep_flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_deep_then_flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         position = torch.arange(int(sizes.max()))
-        return self._nest((position < sizes // 2) | (position % 2 == 0), sizes, generator)
+        return self._draw_brackets((position < sizes // 2) | (position % 2 == 0), sizes, generator)
 
-    def _flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         opens = torch.arange(int(sizes.max())) % 2 == 0
-        return self._nest(opens.expand(len(sizes), -1), sizes, generator)
+        return self._draw_brackets(opens.expand(len(sizes), -1), sizes, generator)
 
-    def _mountain(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._nest(torch.arange(int(sizes.max())) < (sizes + 1) // 2, sizes, generator)
+    def _draw_mountain(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self._draw_brackets(torch.arange(int(sizes.max())) < (sizes + 1) // 2, sizes, generator)
 
-    def _sawtooth(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _draw_sawtooth(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         tooth = torch.randint(2, 6, (len(sizes), 1), generator=generator)
-        return self._nest(torch.arange(int(sizes.max())) % (2 * tooth) < tooth, sizes, generator)
+        return self._draw_brackets(torch.arange(int(sizes.max())) % (2 * tooth) < tooth, sizes, generator)
 
-    def _nest(
+    def _draw_brackets(
         self, opens: Tensor, sizes: Int[Tensor, "b axes"], generator: Generator, *, one_kind: bool = False
     ) -> Problems:
         """Draw brackets of uniform kinds that open where ``opens`` is True, or where no bracket is open."""
@@ -233,14 +239,14 @@ class Dyck(SequenceTask):
         return self.from_rows(sizes, zero_after(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
-        """Return these rows of brackets as problems with their answers."""
+        """Return problems with their answers, given rows of brackets."""
         rows, width = row.shape
         stack, depth, answer = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1).long(), []
         for place in range(width):
             symbol = row[:, place : place + 1].long()
             opening = symbol < self.kinds
             stack = torch.where(opening, stack.scatter(1, depth, symbol % self.kinds), stack)
-            depth = (depth + torch.where(opening, 1, -1)).clamp(min=0)  # after a row's end it does not matter
+            depth = (depth + torch.where(opening, 1, -1)).clamp(min=0)  # depths after a row's end are not used
             top = stack.gather(1, (depth - 1).clamp(min=0)) + self.kinds
             answer.append(torch.where(depth > 0, top, 2 * self.kinds))
         length = sizes[:, 0]
@@ -252,7 +258,7 @@ class Dyck(SequenceTask):
             if bracket in OPENING:
                 expected.append(CLOSING[OPENING.index(bracket)])
             elif not expected or expected.pop() != bracket:
-                return f"in {prompt!r} a bracket closes one that is not open, or of another kind"
+                return f"in {prompt!r} a closing bracket has no open bracket of its kind"
         return ""
 
     def reference(self, prompt: str) -> str:
@@ -272,7 +278,7 @@ POP, EMPTY = 4, 5  # ids: 0 and 1 are letters on the stack, 2 and 3 push them
 Parts = tuple[Int[Tensor, "b 1"], Int[Tensor, "b p"]]
 
 
-# Families: the number of letters at the start, and the actions after them.
+# Families. Each returns the number of letters at the start, and the actions after them.
 
 
 def no_actions(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:

@@ -20,9 +20,9 @@ from lengthwise.tasks import SquareGridTask
 WALL, FREE, START, GOAL, WAY = range(5)
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
-# Uniform mazes, and the families. Each takes the number of mazes, the cells per side, and a generator. It returns which
-# symbols of the grids (2 cells + 1 per side) are free, and the cells of start and goal, numbered line after line; None:
-# uniform cells.
+# Uniform mazes, and the families. Each takes the number of mazes, the cells per side, and a generator. It returns a
+# mask of the free symbols in the grids (2 cells + 1 per side), and the cells of start and goal, numbered line after
+# line; None: uniform cells.
 Carved = tuple[Bool[Tensor, "b side side"], Int[Tensor, "b 2"] | None]
 Carver = Callable[[int, int, Generator], Carved]
 
@@ -125,7 +125,7 @@ def spiral(rows: int, cells: int, generator: Generator) -> Carved:
 
 
 def _build_corridor(order: list[int], rows: int, cells: int, generator: Generator) -> Carved:
-    """Return mazes with one corridor through cells in this order, and start and goal at its ends."""
+    """Return mazes with one corridor through all cells in the given order, and start and goal at its ends."""
     up, left = torch.zeros(2, rows, cells, cells, dtype=torch.bool)
     for pair in pairwise(order):
         later, along = max(pair), abs(pair[0] - pair[1])
@@ -135,12 +135,12 @@ def _build_corridor(order: list[int], rows: int, cells: int, generator: Generato
     return _apply_symmetry(_open_walls(up, left), torch.where(backwards[:, None], ends.flip(1), ends), cells, generator)
 
 
-def _open_walls(up: Bool[Tensor, "b n n"], left: Bool[Tensor, "b n n"]) -> Bool[Tensor, "b side side"]:
-    """Return grids whose cells are open to the neighbours above (``up``) and on the left."""
-    rows, cells = up.shape[:2]
+def _open_walls(open_up: Bool[Tensor, "b n n"], open_left: Bool[Tensor, "b n n"]) -> Bool[Tensor, "b side side"]:
+    """Return grids whose cells are open to the neighbours above (``open_up``) and on the left."""
+    rows, cells = open_up.shape[:2]
     free = torch.zeros(rows, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
     free[:, 1::2, 1::2] = True
-    free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = up, left
+    free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = open_up, open_left
     return free
 
 
@@ -199,7 +199,7 @@ class Maze(SquareGridTask):
         return self._from_grids(grid, cells)
 
     def _from_grids(self, grid: Int[Tensor, "b n"], cells: int) -> Problems:
-        """Return grids of one size as problems with their answers."""
+        """Return problems with their answers, given grids of one size."""
         side = 2 * cells + 1
         way, rounds = fill_dead_ends(grid.view(-1, side, side))
         answer = (grid > WALL).long().masked_fill(way.flatten(1), WAY)
@@ -220,7 +220,7 @@ class Maze(SquareGridTask):
         border = torch.ones_like(grid).bool()
         border[:, 1:-1, 1:-1] = False
         if (grid[border] != WALL).any():
-            raise UsageError(f"{self.name}: its border must be walls (#)")
+            raise UsageError(f"{self.name}: the maze's border must be walls (#)")
         way, _ = fill_dead_ends(grid)
         degree, ends = count_neighbours(way), grid >= START
         if (degree[way] != torch.where(ends, 1, 2)[way]).any() or not _is_connected(way[0]):
@@ -252,13 +252,13 @@ class Maze(SquareGridTask):
 
 
 def count_neighbours(free: Bool[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
-    """Return how many of the four neighbours of each symbol are True."""
+    """Return how many of each position's four neighbours are True."""
     padded = F.pad(free.int(), (1, 1, 1, 1))
     return padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
 
 
 def fill_dead_ends(grid: Int[Tensor, "b h w"]) -> tuple[Bool[Tensor, "b h w"], Int[Tensor, " b"]]:
-    """Fill dead ends until there are none; return the remaining free symbols and the number of rounds."""
+    """Fill dead ends until there are none; return a mask of the remaining free symbols, and the number of rounds."""
     way, rounds = grid > WALL, torch.zeros(len(grid), dtype=torch.long)
     ends = grid >= START
     while (dead := way & ~ends & (count_neighbours(way) <= 1)).any():
@@ -268,7 +268,7 @@ def fill_dead_ends(grid: Int[Tensor, "b h w"]) -> tuple[Bool[Tensor, "b h w"], I
 
 
 def _is_connected(mask: Bool[Tensor, "h w"]) -> bool:
-    """Return whether the True symbols are connected."""
+    """Return whether all True positions are connected."""
     cells = {(i, j) for i, j in mask.nonzero().tolist()}
     queue = [cells.pop()]
     while queue:

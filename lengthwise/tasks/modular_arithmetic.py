@@ -16,13 +16,13 @@ from lengthwise.base.ranges import Range
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
-from lengthwise.tasks.family import every_row
+from lengthwise.tasks.family import enumerate_rows
 
 OPERATIONS = "+-*"
 Pattern = Callable[[Tensor, Tensor, int, Generator], tuple[Tensor, Tensor]]
 
 
-# Families: changes of uniform numbers and operations.
+# Families. Each returns changed numbers and operations, given uniform ones.
 
 
 def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,7 @@ class ModularArithmetic(Task):
     def from_rows(
         self, sizes: Int[Tensor, "b axes"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"]
     ) -> Problems:
-        """Return expressions of these numbers, each followed by its operation, as problems."""
+        """Return problems, given each expression's numbers and the operation after each number."""
         count = sizes[:, 0]
         total, term = torch.zeros(len(sizes), dtype=torch.long), numbers[:, 0].long()
         for place in range(1, numbers.shape[1]):
@@ -118,11 +118,13 @@ class ModularArithmetic(Task):
         answer = ((total + term) % self.modulus)[:, None].to(torch.int8)
         return Problems(sizes, zero_after(prompt.to(torch.int8), length), length, answer, torch.ones_like(count), count)
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         count = size[0]
-        numbers = every_row(self.modulus, count, most)
-        operations = torch.zeros(1, 0, dtype=torch.long) if count == 1 else every_row(len(OPERATIONS), count - 1, most)
-        if numbers is None or operations is None or len(numbers) * len(operations) > most:
+        numbers = enumerate_rows(self.modulus, count, limit)
+        operations = (
+            torch.zeros(1, 0, dtype=torch.long) if count == 1 else enumerate_rows(len(OPERATIONS), count - 1, limit)
+        )
+        if numbers is None or operations is None or len(numbers) * len(operations) > limit:
             return None
         pairs = torch.cartesian_prod(torch.arange(len(numbers)), torch.arange(len(operations)))
         operations = torch.nn.functional.pad(operations[pairs[:, 1]].long(), (0, 1))
@@ -148,7 +150,7 @@ class ModularArithmetic(Task):
 
 
 def _draw_uniform(sizes: Int[Tensor, "b axes"], modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Draw uniform numbers and operations, "b n" each."""
+    """Draw uniform numbers and operations, both of shape "b n"."""
     shape = len(sizes), int(sizes.max())
     numbers = torch.randint(modulus, shape, generator=generator)
     return numbers, torch.randint(len(OPERATIONS), shape, generator=generator)

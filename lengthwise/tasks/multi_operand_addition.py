@@ -15,14 +15,14 @@ from torch.nn import functional as F
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import parse_symbols
-from lengthwise.tasks.digits import Base, Order, carry, number_length, reorder
-from lengthwise.tasks.family import every_row
+from lengthwise.tasks.digits import Base, Order, carry, count_digits, reorder
+from lengthwise.tasks.family import enumerate_rows
 from lengthwise.tasks.operands import NumberTask
 
 Operands = Int[Tensor, "b m n"]
 
 
-# Families: changes of uniform digits, least significant first.
+# Families. Each returns changed digits, least significant first, given uniform ones.
 
 
 def all_highest(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
@@ -95,13 +95,13 @@ class MultiOperandAddition(NumberTask):
         return self.from_operands(sizes, pattern(digits, self.base, sizes, generator))
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], digits: Operands) -> Problems:
-        """Return the sums of these numbers, least significant digit first, as problems."""
+        """Return problems on sums, given the numbers' digits, least significant first."""
         (count, length), (_, most, width) = sizes.unbind(1), digits.shape
         real = length_mask(count, most)[..., None] & length_mask(length, width)[:, None]
         digits = digits.where(real, 0)
         further = len(np.base_repr(most, self.base))
         total = carry(F.pad(digits.sum(1), (0, further)), self.base, most * (self.base - 1))
-        answer_length = number_length(total)
+        answer_length = count_digits(total)
         # Position p of a prompt is digit p mod (n + 1) of number p // (n + 1), or the sign after it.
         position, block = torch.arange(most * (width + 1) - 1), length[:, None] + 1
         place = position % block
@@ -113,8 +113,8 @@ class MultiOperandAddition(NumberTask):
         prompt = zero_after(prompt.to(SYMBOL), prompt_length)
         return Problems(sizes, prompt, prompt_length, answer, answer_length, sizes.prod(1))
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
-        digits = every_row(self.base, size[0] * size[1], most)
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        digits = enumerate_rows(self.base, size[0] * size[1], limit)
         if digits is None:
             return None
         return self.from_operands(torch.tensor([[*size]] * len(digits)), digits.view(-1, *size))
@@ -133,10 +133,10 @@ class MultiOperandAddition(NumberTask):
         return digits if self.order == "most" else digits[::-1]
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        return torch.tensor([_most_digits(count, length, self.base) for count, length in sizes.tolist()])
+        return torch.tensor([_count_sum_digits(count, length, self.base) for count, length in sizes.tolist()])
 
 
 @cache
-def _most_digits(count: int, length: int, base: int) -> int:
-    """Return how many digits the largest sum has."""
+def _count_sum_digits(count: int, length: int, base: int) -> int:
+    """Return the number of digits of the largest sum."""
     return len(np.base_repr(count * (base**length - 1), base))

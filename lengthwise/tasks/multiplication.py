@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks.digits import Base, Order, carry, join_numbers, number_length, reorder, without_leading_zeros
+from lengthwise.tasks.digits import Base, Order, carry, count_digits, join_numbers, reorder, replace_leading_zeros
 from lengthwise.tasks.operands import SHARED, ArithmeticTask, Digits
 
 
@@ -58,7 +58,7 @@ class Multiplication(ArithmeticTask):
     def _draw_operand(
         self, length: Int[Tensor, " b"], generator: Generator, share: Float[Tensor, "b 1"] | None = None
     ) -> Int[Tensor, "b n"]:
-        """Draw uniform digits or, with ``share``, this fraction of largest digits per row and uniform smaller ones."""
+        """Draw uniform digits or, with ``share``, this fraction of largest digits and uniform smaller digits."""
         shape = len(length), int(length.max())
 
         def digits(low: int, high: int) -> Tensor:
@@ -69,7 +69,7 @@ class Multiplication(ArithmeticTask):
             chosen = torch.rand(shape, generator=generator) < share
             drawn = torch.where(chosen, self.base - 1, digits(0, self.base - 1))
         if not self.leading_zeros:
-            drawn = without_leading_zeros(drawn, length, digits(1, self.base))
+            drawn = replace_leading_zeros(drawn, length, digits(1, self.base))
         return zero_after(drawn, length)
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
@@ -78,9 +78,9 @@ class Multiplication(ArithmeticTask):
     def _build_problems(
         self, sizes: Int[Tensor, "b axes"], first: Int[Tensor, "b n"], second: Int[Tensor, "b m"]
     ) -> Problems:
-        """Return problems with these operands, least significant digit first and padded with zeros."""
+        """Return problems, given the operands' digits, least significant first and padded with zeros."""
         product = _multiply(first, second, self.base)
-        length = sizes.sum(1) if self.leading_zeros else number_length(product)
+        length = sizes.sum(1) if self.leading_zeros else count_digits(product)
         answer = reorder(product, length, self.product)[:, : int(length.max())]
         prompt = join_numbers(first, second, sizes, self.order, self.base)
         return Problems(sizes, prompt, sizes.sum(1) + 1, answer, length, sizes.prod(1))
@@ -101,10 +101,10 @@ class Multiplication(ArithmeticTask):
 
 
 def _multiply(first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], base: int) -> Int[Tensor, "b n+m"]:
-    """Multiply by long multiplication, least significant digit first: add up the columns, then carry."""
+    """Multiply numbers, least significant digit first, by long multiplication: add up the columns, then carry."""
     shorter, longer = sorted((first.double(), second.double()), key=lambda digits: digits.shape[1])
     size, width = longer.shape[1], shorter.shape[1] + longer.shape[1]
     totals = longer.new_zeros(len(longer), width)
     for position, digit in enumerate(shorter.split(1, 1)):
         totals[:, position : position + size].addcmul_(digit, longer)
-    return carry(totals, base, most=shorter.shape[1] * (base - 1) ** 2)
+    return carry(totals, base, largest_total=shorter.shape[1] * (base - 1) ** 2)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Task, family
-from lengthwise.tasks.digits import Order, number_length, split_numbers, to_reading_order
+from lengthwise.tasks.digits import Order, count_digits, split_numbers, to_reading_order
 
 Digits = Int[Tensor, "b 2 n"]
 
@@ -29,7 +29,7 @@ TRIES = 8  # draws of a row with a leading zero, where none is allowed
 
 @dataclass(frozen=True)
 class Pair:
-    """The lengths of each row's two numbers, and the properties of their digits."""
+    """The lengths of each row's two numbers, and what their digits may be."""
 
     lengths: Int[Tensor, "b 2"]
     base: int
@@ -50,8 +50,8 @@ class Pair:
         return self.base - 1
 
     @property
-    def longer(self) -> Int[Tensor, "b 1"]:
-        """Return the number of digits of the longer number, per row."""
+    def longer_length(self) -> Int[Tensor, "b 1"]:
+        """The longer number's number of digits, per row."""
         return self.lengths.amax(1, keepdim=True)
 
     @property
@@ -60,27 +60,28 @@ class Pair:
         return self.lengths.amin(1, keepdim=True)
 
     @property
-    def place(self) -> Int[Tensor, " n"]:
-        """The index of each digit, from the lowest."""
+    def digit_index(self) -> Int[Tensor, " n"]:
+        """The index of each digit, from 0 for the lowest."""
         return torch.arange(self.width)
 
-    def digits(self, low: int = 0) -> Int[Tensor, "b n"]:
+    def draw_digits(self, low: int = 0) -> Int[Tensor, "b n"]:
         """Draw uniform digits of one number, from ``low`` up."""
         shape = len(self.lengths), self.width
         return torch.randint(low, self.base, shape, generator=self.generator, dtype=SYMBOL)
 
-    def chance(self) -> Float[Tensor, "b 1"]:
+    def draw_fraction(self) -> Float[Tensor, "b 1"]:
         """Draw a number from 0 to 1 for each row."""
         return torch.rand(len(self.lengths), 1, generator=self.generator)
 
-    def position(self, length: Int[Tensor, "b 1"]) -> Int[Tensor, "b 1"]:
+    def draw_position(self, length: Int[Tensor, "b 1"]) -> Int[Tensor, "b 1"]:
         """Draw a uniform position below each row's ``length``."""
-        return (self.chance() * length).long()
+        return (self.draw_fraction() * length).long()
 
-    def order(self, longer: Int[Tensor, "b n"], shorter: Int[Tensor, "b n"]) -> Digits:
-        """Stack the longer and the shorter number in the rows' order; numbers of equal length in random order."""
+    def stack_by_length(self, longer: Int[Tensor, "b n"], shorter: Int[Tensor, "b n"]) -> Digits:
+        """Stack each row's longer and shorter number in the order of its lengths; if these are equal, in random
+        order."""
         first, second = self.lengths[:, :1], self.lengths[:, 1:]
-        swap = (first < second) | ((first == second) & (self.chance() < 0.5))
+        swap = (first < second) | ((first == second) & (self.draw_fraction() < 0.5))
         return torch.stack([torch.where(swap, shorter, longer), torch.where(swap, longer, shorter)], 1)
 
 
@@ -96,22 +97,22 @@ def complement(pair: Pair) -> Digits:
     """Columns that all add up to the largest digit: 372+627. No column carries, but a carry into the lowest would pass
     through all."""
     longer = _passing_digits(pair)
-    return pair.order(longer, pair.top - longer)
+    return pair.stack_by_length(longer, pair.top - longer)
 
 
 def complement_and_one(pair: Pair) -> Digits:
     """Columns that add up to the largest digit, except the lowest, with one more: 372+628. A carry passes all
     columns."""
-    longer, lowest = _passing_digits(pair), pair.place == 0
+    longer, lowest = _passing_digits(pair), pair.digit_index == 0
     longer = torch.where(lowest, longer.clamp(min=1), longer)
-    return pair.order(longer, pair.top - longer + lowest)
+    return pair.stack_by_length(longer, pair.top - longer + lowest)
 
 
 def interrupted_carry(pair: Pair) -> Digits:
     """As complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; in the lowest column,
     there is no carry."""
     first, second = complement_and_one(pair).unbind(1)
-    chosen = pair.place == pair.position(pair.shorter_length)
+    chosen = pair.digit_index == pair.draw_position(pair.shorter_length)
     from_first = chosen & (first > 0)
     return torch.stack([first - from_first.long(), second - (chosen & ~from_first & (second > 0)).long()], 1)
 
@@ -119,35 +120,35 @@ def interrupted_carry(pair: Pair) -> Digits:
 def highest_and_one(pair: Pair) -> Digits:
     """Largest digits and a 1: 999+001. In half of the rows, a smaller digit stops the carry: 989+001."""
     longer = torch.full((len(pair.lengths), pair.width), pair.top)
-    stops = (pair.place == pair.position(pair.longer)) & (pair.chance() < 0.5)
+    stops = (pair.digit_index == pair.draw_position(pair.longer_length)) & (pair.draw_fraction() < 0.5)
     longer = longer - stops.long() * torch.randint(1, pair.base, longer.shape, generator=pair.generator)
-    return pair.order(longer, (pair.place == 0).long().expand_as(longer))
+    return pair.stack_by_length(longer, (pair.digit_index == 0).long().expand_as(longer))
 
 
 def every_column_carries(pair: Pair) -> Digits:
     """Columns that all add up to the base or more; if one number is longer, the columns that both have."""
-    first = pair.digits(low=1)
+    first = pair.draw_digits(low=1)
     more = (torch.rand(first.shape, generator=pair.generator) * first).long()
     return torch.stack([first, pair.base - first + more], 1)
 
 
 def no_column_carries(pair: Pair) -> Digits:
     """Columns that all add up to the largest digit or less."""
-    first = pair.digits()
+    first = pair.draw_digits()
     second = (torch.rand(first.shape, generator=pair.generator) * (pair.base - first)).long()
-    return pair.order(first, second)
+    return pair.stack_by_length(first, second)
 
 
 def twice(pair: Pair) -> Digits:
     """A number and itself or, if lengths differ, its lowest digits: 372+372, 4372+372."""
-    digits = pair.digits()
+    digits = pair.draw_digits()
     return torch.stack([digits, digits], 1)
 
 
 def mirrored(pair: Pair) -> Digits:
     """A number and its reverse or, if lengths differ, the reverse of its lowest digits: 372+273."""
-    digits = pair.digits()
-    return torch.stack([digits, digits.gather(1, (pair.shorter_length - 1 - pair.place).clamp(min=0))], 1)
+    digits = pair.draw_digits()
+    return torch.stack([digits, digits.gather(1, (pair.shorter_length - 1 - pair.digit_index).clamp(min=0))], 1)
 
 
 def powers(pair: Pair) -> Digits:
@@ -157,43 +158,43 @@ def powers(pair: Pair) -> Digits:
 
 def zeros(pair: Pair) -> Digits:
     """One number is zero, or both are; where leading zeros are not allowed, 1000 instead."""
-    digits = torch.stack([pair.digits(), pair.digits()], 1)
+    digits = torch.stack([pair.draw_digits(), pair.draw_digits()], 1)
     nonzero = torch.randint(3, (len(digits), 1, 1), generator=pair.generator)  # 2: neither
     return digits * (torch.tensor([[0], [1]]) == nonzero)
 
 
 def one_and_any(pair: Pair) -> Digits:
     """One number is 1: 372+001; where leading zeros are not allowed, 1001 instead."""
-    return pair.order(pair.digits(), (pair.place == 0).long().expand(len(pair.lengths), -1))
+    return pair.stack_by_length(pair.draw_digits(), (pair.digit_index == 0).long().expand(len(pair.lengths), -1))
 
 
 def small_and_large(pair: Pair) -> Digits:
     """A number with zeros in all but its lowest positions, and one without a zero: 006+372."""
-    small = pair.digits() * (pair.place < 1 + pair.position((pair.shorter_length // 2).clamp(min=1)))
-    return pair.order(pair.digits(low=1), small)
+    small = pair.draw_digits() * (pair.digit_index < 1 + pair.draw_position((pair.shorter_length // 2).clamp(min=1)))
+    return pair.stack_by_length(pair.draw_digits(low=1), small)
 
 
 def carry_chain(pair: Pair, *, always: bool = False) -> Digits:
     """A chain of columns that add up to the largest digit; in half of the rows a carry enters it: 1372+0628. The other
     columns are uniform."""
     # With ``always``, a carry enters in all rows: the harder set of addition.
-    longer, shorter, place = pair.longer, pair.shorter_length, pair.place
-    carries = None if always else pair.chance() < 0.5
-    start = pair.position(shorter)
-    end = start + 1 + pair.position(longer - start)
-    end = torch.where(pair.chance() < 0.5, longer, end)
+    longer, shorter, place = pair.longer_length, pair.shorter_length, pair.digit_index
+    carries = None if always else pair.draw_fraction() < 0.5
+    start = pair.draw_position(shorter)
+    end = start + 1 + pair.draw_position(longer - start)
+    end = torch.where(pair.draw_fraction() < 0.5, longer, end)
     if carries is not None:  # without a carry, a chain may start at the lowest digit
-        start = torch.where(~carries & (pair.chance() < 0.5), -1, start)
+        start = torch.where(~carries & (pair.draw_fraction() < 0.5), -1, start)
     chained, first = (place > start) & (place < end), place == start
     # Beyond the shorter number's end, the longer one alone must pass the carry on.
-    passing = torch.where((pair.chance() < 0.5) | (place >= shorter), pair.top, pair.digits())
-    above = torch.where(chained, passing, pair.digits())
+    passing = torch.where((pair.draw_fraction() < 0.5) | (place >= shorter), pair.top, pair.draw_digits())
+    above = torch.where(chained, passing, pair.draw_digits())
     above = torch.where(first if carries is None else first & carries, above.clamp(min=1), above)
-    below = torch.where(chained, pair.top - passing, pair.digits())
+    below = torch.where(chained, pair.top - passing, pair.draw_digits())
     carry = pair.base - above + below % above.clamp(min=1)
     start_digit = carry if carries is None else torch.where(carries, carry, below % (pair.base - above))
     below = torch.where(first, start_digit, below)
-    return pair.order(above, below)
+    return pair.stack_by_length(above, below)
 
 
 def few_columns(pair: Pair) -> Digits:
@@ -208,8 +209,8 @@ def rich_in_one_digit(pair: Pair) -> Digits:
     rows = len(pair.lengths)
     fixed = torch.randint(pair.base, (rows, 2, 1), generator=pair.generator)
     fixed = torch.where(torch.rand(rows, 2, 1, generator=pair.generator) < 0.5, pair.top, fixed)
-    chosen = torch.rand(rows, 2, pair.width, generator=pair.generator) < pair.chance()[..., None]
-    return torch.where(chosen, fixed, torch.stack([pair.digits(), pair.digits()], 1))
+    chosen = torch.rand(rows, 2, pair.width, generator=pair.generator) < pair.draw_fraction()[..., None]
+    return torch.where(chosen, fixed, torch.stack([pair.draw_digits(), pair.draw_digits()], 1))
 
 
 def _apply_to_each_number(pattern: family.Pattern) -> PairPattern:
@@ -244,15 +245,15 @@ class PairTask(Task):
 
     @abstractmethod
     def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
-        """Return these operands, least significant digit first and padded with zeros, as problems."""
+        """Return problems, given the operands' digits, least significant first and padded with zeros."""
 
     def draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
         return self.from_operands(sizes, fit_pattern(pattern, pair))
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         lengths = size[0], size[-1]
-        rows = family.every_row(self.base, sum(lengths), most)
+        rows = family.enumerate_rows(self.base, sum(lengths), limit)
         if rows is None:
             return None
         width = max(lengths)
@@ -288,7 +289,7 @@ class NumberTask(Task):
         return to_reading_order(self.vocab.decode(prompt), self.order)
 
     def read_number(self, digits: str) -> int:
-        """Return the number that these digits of a prompt stand for."""
+        """Return the value of a number whose digits are in the prompt's order."""
         return int(digits if self.order == "most" else digits[::-1], self.base)
 
     @property
@@ -303,7 +304,7 @@ class ArithmeticTask(PairTask, NumberTask):
         """Read two numbers, most significant digit first. On a single axis, the shorter gets leading zeros."""
         numbers = list(split_numbers(self, text, self.base))
         if not self.leading_zeros:
-            numbers = [number[len(number) - int(number_length(number.flip(0)[None])) :] for number in numbers]
+            numbers = [number[len(number) - int(count_digits(number.flip(0)[None])) :] for number in numbers]
         width = max(map(len, numbers))
         if len(self.axes) == 1:
             numbers = [F.pad(number, (width - len(number), 0)) for number in numbers]
@@ -313,14 +314,14 @@ class ArithmeticTask(PairTask, NumberTask):
 
 
 def arithmetic_question(base: int) -> str:
-    """Return the question of ReTran (ACL 2025), with the base unless it is 10."""
+    """Return the instruction that ReTran (ACL 2025) uses, with the base unless it is 10."""
     written = f" All numbers are written in base {base}, most significant digit first." if base != 10 else ""
     return f"Answer the math question.{written}"
 
 
 def fit_pattern(pattern: PairPattern, pair: Pair) -> Digits:
     """Draw a pattern's digits, zero beyond each number's length. Where leading zeros are not allowed, rows that have
-    one are drawn again; if the pattern needs it, as 999+001 does, it becomes a 1."""
+    one are drawn again; a leading zero that the pattern requires, as 999+001 does, becomes a 1."""
     digits = pattern(pair)
     if not pair.leading_zeros:
         for _ in range(TRIES):
@@ -333,25 +334,26 @@ def fit_pattern(pattern: PairPattern, pair: Pair) -> Digits:
 
 
 def _leading_zeros(pair: Pair, digits: Digits) -> Bool[Tensor, "b 2 n"]:
-    """Return where numbers of several digits have a zero as their top digit."""
+    """Return a mask of the top digits that are zero, in numbers of several digits."""
     lengths = pair.lengths[..., None]
-    return (pair.place == lengths - 1) & (digits == 0) & (lengths > 1)
+    return (pair.digit_index == lengths - 1) & (digits == 0) & (lengths > 1)
 
 
 def _passing_digits(pair: Pair) -> Int[Tensor, "b n"]:
     """Draw the longer number's digits such that each column can pass a carry on: the largest beyond the shorter number.
     If the base allows it, neither number starts with a zero."""
-    digits = pair.digits()
+    digits = pair.draw_digits()
     if not pair.leading_zeros and pair.base > 2:
         between = torch.randint(1, pair.base - 1, digits.shape, generator=pair.generator)
-        digits = torch.where(pair.place == pair.shorter_length - 1, between, digits)
-    return torch.where(pair.place >= pair.shorter_length, pair.top, digits)
+        digits = torch.where(pair.digit_index == pair.shorter_length - 1, between, digits)
+    return torch.where(pair.digit_index >= pair.shorter_length, pair.top, digits)
 
 
 def _draw_power(pair: Pair, axis: int) -> Int[Tensor, "b n"]:
-    """Draw powers of the base, and one more or less: at a uniform digit or, without leading zeros, at the top digit."""
-    length, place = pair.lengths[:, axis : axis + 1], pair.place
-    top = pair.position(length) if pair.leading_zeros else length - 1
+    """Draw powers of the base plus −1, 0 or 1. The 1 of the power is at a uniform digit or, without leading zeros, at
+    the top digit."""
+    length, place = pair.lengths[:, axis : axis + 1], pair.digit_index
+    top = pair.draw_position(length) if pair.leading_zeros else length - 1
     change = torch.randint(-1, 2, (len(length), 1), generator=pair.generator)
     below = torch.where(place < (top if pair.leading_zeros else length), pair.top, 0)
     power = (place == top).long()

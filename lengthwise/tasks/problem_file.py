@@ -25,16 +25,16 @@ from lengthwise.base.types import Problems, Purpose, smallest_integer_type
 from lengthwise.base.vocab import Vocab
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
-Form = Literal["characters", "words", "grid"]  # a symbol is a character, or a word; or texts are grids of characters
+Form = Literal["characters", "words", "grid"]  # symbols are characters or words; or texts are grids of characters
 MAX_SIZE = 10**6
-MAX_FAULTS = 20  # faults of one file to list
+MAX_ERRORS = 20  # faults of one file to list
 # Similar characters that replace white space and the symbols that layouts use themselves.
 STAND_INS = {mark: chr(ord(mark) + 0xFEE0) for mark in "=$#^_"} | {" ": "␣", "\n": "␤", "\t": "␉"}
 _TO_SYMBOLS, _TO_TEXT = str.maketrans(STAND_INS), str.maketrans({sign: mark for mark, sign in STAND_INS.items()})
 
 
 class Entry(NamedTuple):
-    """One problem of a file, its texts in the task's symbols."""
+    """One problem of a file. Prompt and answer are in the task's symbols (see ``to_symbols``)."""
 
     prompt: str
     answer: str
@@ -60,7 +60,7 @@ class Collection:
     row: Mapping[str, int]  # row numbers by prompt
 
     def problems(self, rows: Int[Tensor, " b"]) -> Problems:
-        """Return the problems with these row numbers, in this order."""
+        """Return the problems in these rows, in the given order."""
         prompt, answer = (self._read_texts(self.start[rows, i], self.length[rows, i]) for i in (0, 1))
         length = self.length[rows]
         return Problems(self.size[rows, None], prompt, length[:, 0], answer, length[:, 1], self.rounds[rows])
@@ -76,7 +76,7 @@ def to_symbols(text: str, words: bool = False) -> str:
     return " ".join(word.translate(_TO_SYMBOLS) for word in text.split()) if words else text.translate(_TO_SYMBOLS)
 
 
-def form_of(*, words: bool, grid: bool) -> Form:
+def choose_form(*, words: bool, grid: bool) -> Form:
     """Return how a file's texts are written. Raises UsageError for words in a grid."""
     if words and grid:
         raise UsageError("words and grid exclude each other: the symbols of a grid are characters")
@@ -84,8 +84,8 @@ def form_of(*, words: bool, grid: bool) -> Form:
 
 
 def join_lines(text: str, name: str) -> str:
-    """Return the symbols of a square grid, line after line. Raises UsageError, which begins with ``name``, if the text
-    is no such grid with ``/`` between its lines."""
+    """Return the symbols of a square grid, line after line. Raises UsageError, which begins with ``name``, unless the
+    text is a square grid with ``/`` between its lines."""
     lines = text.split("/")
     if any(len(line) != len(lines) for line in lines):
         raise UsageError(f"{name} must be a square grid with / between its lines, e.g. 12/34")
@@ -98,9 +98,8 @@ def to_text(symbols: str) -> str:
 
 
 def read_collection(path: Path, shares: tuple[int, int, int], form: Form = "characters") -> Collection:
-    """Read a file's problems and split them by a hash of the prompt, ``shares`` for training, validation and test.
-    Raises UsageError, with the line's number, for the first
-    fault."""
+    """Read a file's problems and split them by a hash of the prompt, in the proportions ``shares`` for training,
+    validation and test. Raises UsageError, with the line's number, for the first error."""
     try:
         files = sorted(path.rglob("*")) if is_folder(path) else [path]
         state = tuple((file.name, (found := file.stat()).st_mtime_ns, found.st_size) for file in files)
@@ -109,18 +108,18 @@ def read_collection(path: Path, shares: tuple[int, int, int], form: Form = "char
     return _read_cached(path, state, shares, form)
 
 
-def list_faults(path: Path, form: Form = "characters") -> list[str]:
-    """Return the faults of a file with their line numbers, at most ``MAX_FAULTS``. Raises UsageError if the file cannot
+def list_errors(path: Path, form: Form = "characters") -> list[str]:
+    """Return the faults of a file with their line numbers, at most ``MAX_ERRORS``. Raises UsageError if the file cannot
     be read."""
-    faults: list[str] = []
-    _read_entries(path, faults, form)
-    return faults
+    errors: list[str] = []
+    _read_entries(path, errors, form)
+    return errors
 
 
 @lru_cache(maxsize=8)
 def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], form: Form) -> Collection:
-    """Read a file's problems. ``state`` holds its names, times and sizes: a key of the cache, so that changed files are
-    read again."""
+    """Read a file's problems. ``state`` holds the names, times and sizes of its files, so that the cache reads changed
+    files again."""
     entries, digest = _read_entries(path, None, form)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
@@ -144,12 +143,12 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
         length=length,
         size=torch.tensor([entry.size for entry in distinct]),
         rounds=torch.tensor([entry.rounds for entry in distinct]),
-        part=torch.tensor([_choose_part(entry, shares) for entry in distinct]),
+        part=torch.tensor([_choose_part_index(entry, shares) for entry in distinct]),
         row={entry.prompt.replace(" ", between): number for number, entry in enumerate(distinct)},
     )
 
 
-def _choose_part(entry: Entry, shares: tuple[int, int, int]) -> int:
+def _choose_part_index(entry: Entry, shares: tuple[int, int, int]) -> int:
     if entry.part:
         return PARTS.index(entry.part)
     code = hashlib.blake2b(entry.prompt.encode(), digest_size=8).digest()
@@ -160,9 +159,9 @@ def _choose_part(entry: Entry, shares: tuple[int, int, int]) -> int:
 # Rows
 
 
-def _read_entries(path: Path, faults: list[str] | None, form: Form) -> tuple[list[Entry], str]:
+def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:
     """Return a file's problems in their order, and its digest. Faults raise UsageError, or are appended to
-    ``faults``."""
+    ``errors``."""
     known: dict[str, tuple[Entry, int]] = {}
     entries: list[Entry] = []
     content = b"" if is_folder(path) else _read_content(path)
@@ -178,14 +177,14 @@ def _read_entries(path: Path, faults: list[str] | None, form: Form) -> tuple[lis
             if entries and (entry.part is None) != (entries[0].part is None):
                 raise UsageError("split has to be given in every line, or in none")
         except UsageError as error:
-            if faults is None:
+            if errors is None:
                 raise UsageError(f"{path}: line {number}: {error}") from None
-            faults.append(f"line {number}: {error}")
-            if len(faults) == MAX_FAULTS:
+            errors.append(f"line {number}: {error}")
+            if len(errors) == MAX_ERRORS:
                 break
         else:
             entries.append(entry)
-    if not entries and not faults:
+    if not entries and not errors:
         raise UsageError(f"{path}: there are no problems in it")
     return entries, digest.hexdigest()[:16]
 
@@ -198,7 +197,7 @@ def _read_content(path: Path) -> bytes:
 
 
 def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield a file's rows with their line numbers, from 1; for a line that is not JSON, the error."""
+    """Yield the line number, from 1, and the row of each line; for a line that is not JSON, the error is its row."""
     if is_folder(path):
         yield from enumerate(_read_data_set(path), 1)
         return

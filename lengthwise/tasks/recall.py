@@ -20,7 +20,7 @@ from lengthwise.tasks import Task, parse_symbols
 LETTERS, DIGITS = string.ascii_lowercase, string.digits
 
 
-# Families: the letters of the pairs, and which of the pairs are queried.
+# Families. Each returns the letters of the pairs, and the indices of the pairs that are queried.
 
 Arrangement = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -107,7 +107,7 @@ class Recall(Task):
     def from_rows(
         self, sizes: Int[Tensor, "b axes"], keys: Tensor, values: Tensor, queries: Int[Tensor, "b n"]
     ) -> Problems:
-        """Return pairs of these letters and digits, followed by the queries, as problems with their answers."""
+        """Return problems with their answers, given the letters and digits of the pairs, and the queries."""
         count, (rows, width) = sizes[:, 0], keys.shape
         memory, real = torch.zeros(rows, self.keys, dtype=torch.long), torch.arange(width) < sizes
         for place in range(width):
@@ -140,9 +140,9 @@ class Recall(Task):
         last = dict(zip(prompt[: 2 * count : 2], prompt[1 : 2 * count : 2], strict=True))
         return "".join(last[letter] for letter in prompt[2 * count :])
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         count = self.keys * len(DIGITS)
-        if size[0] > 1 or count > most:
+        if size[0] > 1 or count > limit:
             return None
         pair = torch.arange(count)[:, None]
         key = pair // len(DIGITS)

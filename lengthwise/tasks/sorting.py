@@ -1,4 +1,4 @@
-"""Sort labelled numbers, and write their labels in this order (McLeish et al. 2024, section 4)."""
+"""Write the labels of numbers in ascending order of the numbers (McLeish et al. 2024, section 4)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.digits import (
     EXACT,
     Order,
-    number_length,
+    count_digits,
     reorder,
+    replace_leading_zeros,
     to_machine_words,
     to_reading_order,
-    without_leading_zeros,
 )
-from lengthwise.tasks.family import every_row
+from lengthwise.tasks.family import enumerate_rows
 
 # Families: structured lists of numbers.
 
@@ -32,7 +32,7 @@ Numbers = tuple[Int[Tensor, "b n d"], Int[Tensor, "b n"]]
 
 @dataclass(frozen=True)
 class NumberList:
-    """The sizes of lists whose numbers are to be drawn."""
+    """The sizes of lists of numbers, and methods to draw their digits."""
 
     sizes: Int[Tensor, "b 2"]  # the number of numbers, and their largest number of digits
     generator: Generator
@@ -45,22 +45,22 @@ class NumberList:
     def position(self) -> Int[Tensor, " d"]:
         return torch.arange(self.shape[2])
 
-    def full(self) -> Int[Tensor, "b n"]:
-        """Return the largest number of digits of each number."""
+    def largest_lengths(self) -> Int[Tensor, "b n"]:
+        """Return the largest number of digits that each number may have."""
         return self.sizes[:, 1:].expand(-1, self.shape[1]).clone()
 
-    def chance(self, *shape: int) -> Float[Tensor, "*shape"]:
+    def draw_fractions(self, *shape: int) -> Float[Tensor, "*shape"]:
         """Draw numbers from 0 to 1."""
         return torch.rand(shape, generator=self.generator)
 
-    def digits(self, numbers: int) -> Int[Tensor, "b numbers d"]:
+    def draw_digits(self, numbers: int) -> Int[Tensor, "b numbers d"]:
         """Draw uniform digits of ``numbers`` numbers per row, without leading zeros."""
         rows, _, width = self.shape
         drawn = torch.randint(10, (rows, numbers, width), generator=self.generator)
-        return torch.where(self.top & (drawn == 0), 1, drawn)
+        return torch.where(self.is_top_digit & (drawn == 0), 1, drawn)
 
     @property
-    def top(self) -> Bool[Tensor, "b 1 d"]:
+    def is_top_digit(self) -> Bool[Tensor, "b 1 d"]:
         """True at the top digit of numbers of several digits."""
         return (self.position == self.sizes[:, 1:] - 1)[:, None] & (self.sizes[:, 1] > 1)[:, None, None]
 
@@ -70,36 +70,36 @@ Listing = Callable[[NumberList], Numbers]
 
 def all_equal(numbers: NumberList) -> Numbers:
     """All numbers are equal: the labels keep their order."""
-    return numbers.digits(1).expand(-1, numbers.shape[1], -1), numbers.full()
+    return numbers.draw_digits(1).expand(-1, numbers.shape[1], -1), numbers.largest_lengths()
 
 
 def odd_one_out(numbers: NumberList) -> Numbers:
     """Equal numbers, except one that differs in a single digit."""
     rows, count, _ = numbers.shape
-    place = numbers.position == (numbers.chance(rows, 1, 1) * numbers.sizes[:, 1:, None]).long()
+    place = numbers.position == (numbers.draw_fractions(rows, 1, 1) * numbers.sizes[:, 1:, None]).long()
     other = torch.randint(1, 10, (rows, 1, 1), generator=numbers.generator)
-    digits = numbers.digits(1)
+    digits = numbers.draw_digits(1)
     changed = (digits + place * other) % 10
-    changed = torch.where(numbers.top & (changed == 0), torch.where(digits == 5, 6, 5), changed)
-    odd = torch.arange(count) == (numbers.chance(rows, 1) * numbers.sizes[:, :1]).long()
-    return torch.where(odd[..., None], changed, digits), numbers.full()
+    changed = torch.where(numbers.is_top_digit & (changed == 0), torch.where(digits == 5, 6, 5), changed)
+    odd = torch.arange(count) == (numbers.draw_fractions(rows, 1) * numbers.sizes[:, :1]).long()
+    return torch.where(odd[..., None], changed, digits), numbers.largest_lengths()
 
 
 def two_values(numbers: NumberList) -> Numbers:
     """Two numbers, about equally often."""
     rows, count, width = numbers.shape
     which = torch.randint(2, (rows, count, 1), generator=numbers.generator).expand(-1, -1, width)
-    return numbers.digits(2).gather(1, which), numbers.full()
+    return numbers.draw_digits(2).gather(1, which), numbers.largest_lengths()
 
 
 def same_length(numbers: NumberList) -> Numbers:
     """Numbers that all have the largest number of digits."""
-    return numbers.digits(numbers.shape[1]), numbers.full()
+    return numbers.draw_digits(numbers.shape[1]), numbers.largest_lengths()
 
 
 def one_digit(numbers: NumberList) -> Numbers:
     """Numbers of one digit: many are equal."""
-    digits, length = numbers.digits(numbers.shape[1]), torch.ones_like(numbers.full())
+    digits, length = numbers.draw_digits(numbers.shape[1]), torch.ones_like(numbers.largest_lengths())
     digits[..., 0] = torch.randint(10, digits.shape[:2], generator=numbers.generator)
     return digits, length
 
@@ -107,14 +107,14 @@ def one_digit(numbers: NumberList) -> Numbers:
 def shared_front(numbers: NumberList) -> Numbers:
     """Numbers that differ only in their last digit."""
     own = torch.randint(1, 10, (*numbers.shape[:2], 1), generator=numbers.generator)
-    return torch.where(numbers.position == 0, own, numbers.digits(1)), numbers.full()
+    return torch.where(numbers.position == 0, own, numbers.draw_digits(1)), numbers.largest_lengths()
 
 
 def shared_back(numbers: NumberList) -> Numbers:
     """Numbers that differ only in their first digit."""
     own = torch.randint(1, 10, (*numbers.shape[:2], 1), generator=numbers.generator)
     front = (numbers.position == numbers.sizes[:, 1:] - 1)[:, None]
-    return torch.where(front, own, numbers.digits(1)), numbers.full()
+    return torch.where(front, own, numbers.draw_digits(1)), numbers.largest_lengths()
 
 
 def powers(numbers: NumberList) -> Numbers:
@@ -140,8 +140,8 @@ def repeated_digit(numbers: NumberList) -> Numbers:
 
 def zeros(numbers: NumberList) -> Numbers:
     """About half of the numbers are zero."""
-    digits, length = numbers.digits(numbers.shape[1]), _draw_lengths(numbers)
-    zero = numbers.chance(*length.shape) < 0.5
+    digits, length = numbers.draw_digits(numbers.shape[1]), _draw_lengths(numbers)
+    zero = numbers.draw_fractions(*length.shape) < 0.5
     length = torch.where(zero, 1, length)
     digits = torch.where(digits == 0, 1, digits)
     return digits.masked_fill(zero[..., None], 0), length
@@ -161,7 +161,7 @@ def descending(numbers: NumberList) -> Numbers:
 def neighbours(numbers: NumberList) -> Numbers:
     """Consecutive numbers in random order: 42, 44, 43."""
     padding = torch.arange(numbers.shape[1]) >= numbers.sizes[:, :1]
-    order = numbers.chance(*numbers.shape[:2]).masked_fill(padding, 2).argsort(1).argsort(1)
+    order = numbers.draw_fractions(*numbers.shape[:2]).masked_fill(padding, 2).argsort(1).argsort(1)
     return _draw_consecutive(numbers, order)
 
 
@@ -173,22 +173,22 @@ LISTS: tuple[Listing, ...] = (
 
 def _draw_lengths(numbers: NumberList) -> Int[Tensor, "b n"]:
     """Draw uniform lengths."""
-    return (numbers.chance(*numbers.shape[:2]) * numbers.sizes[:, 1:]).long() + 1
+    return (numbers.draw_fractions(*numbers.shape[:2]) * numbers.sizes[:, 1:]).long() + 1
 
 
 def _draw_consecutive(numbers: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
     """Draw a uniform start and return start + ``rank``, clamped to the largest number."""
     low_digits = torch.minimum(numbers.sizes[:, 1], torch.tensor(3))  # these change; the others are shared
     room = 10**low_digits
-    start = (numbers.chance(len(room)) * (room - numbers.sizes[:, 0]).clamp(min=1)).long()
+    start = (numbers.draw_fractions(len(room)) * (room - numbers.sizes[:, 0]).clamp(min=1)).long()
     value = torch.minimum(start[:, None] + rank, room[:, None] - 1)
     low = value[..., None] // 10 ** torch.arange(3) % 10
-    digits = numbers.digits(1).expand(-1, numbers.shape[1], -1).clone()
+    digits = numbers.draw_digits(1).expand(-1, numbers.shape[1], -1).clone()
     width = min(3, numbers.shape[2])
     changes = torch.arange(width) < low_digits[:, None, None]
     digits[..., :width] = torch.where(changes, low[..., :width], digits[..., :width])
     shown = digits * (numbers.position < numbers.sizes[:, 1:, None])
-    length = number_length(shown.flatten(0, 1)).view(shown.shape[:2])
+    length = count_digits(shown.flatten(0, 1)).view(shown.shape[:2])
     return digits, length
 
 
@@ -223,7 +223,7 @@ class Sorting(Task):
         length = (torch.rand(rows, count, generator=generator) * sizes[:, 1:]).long() + 1
         digits = torch.randint(10, (rows, count, width), generator=generator, dtype=SYMBOL)
         others = torch.randint(1, 10, digits.shape, generator=generator, dtype=SYMBOL)
-        digits = without_leading_zeros(digits, length, others)
+        digits = replace_leading_zeros(digits, length, others)
         return self._build_problems(sizes, digits, length, _draw_labels(rows, count, generator))
 
     patterns = LISTS
@@ -234,10 +234,10 @@ class Sorting(Task):
         digits, length = pattern(drawn)
         return self._build_problems(sizes, digits.to(SYMBOL).contiguous(), length, _draw_labels(rows, count, generator))
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         """Return all lists with all starts of the labels; None if numbers may have several digits."""
         count, width = size
-        row = every_row(10, count, most // len(LABELS)) if width == 1 else None
+        row = enumerate_rows(10, count, limit // len(LABELS)) if width == 1 else None
         if row is None:
             return None
         start = torch.arange(len(LABELS)).repeat(len(row))[:, None]
@@ -318,7 +318,7 @@ class Sorting(Task):
 
 
 def _draw_labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows count"]:
-    """Draw the alphabet of labels from a uniform start. Raises UsageError if it has too few."""
+    """Draw consecutive labels from a uniform start. Raises UsageError for more numbers than there are labels."""
     if count > len(LABELS):
         raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
     start = torch.randint(len(LABELS), (rows, 1), generator=generator)
@@ -327,7 +327,7 @@ def _draw_labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "ro
 
 def _sort_numbers(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     """Return the numbers' indices in ascending order, padding last. Numbers may be longer than a machine word, so they
-    are sorted by each of their words in turn, least significant first."""
+    are sorted by one word after the other, least significant first."""
     *lower, highest = to_machine_words(digits, base=10)
     first, *others = *lower, highest.masked_fill(~real, EXACT)
     order = _stable_argsort(first)
@@ -337,5 +337,5 @@ def _sort_numbers(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> In
 
 
 def _stable_argsort(keys: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Sort by key and index in one number, in two thirds of the time of torch's stable sort."""
+    """Sort key and index combined into one number, in two thirds of the time of torch's stable sort."""
     return (keys * MANY + torch.arange(keys.shape[1])).sort(1).values & MANY - 1

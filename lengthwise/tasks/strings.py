@@ -1,5 +1,5 @@
-"""Tasks on strings: copied, reversed, written twice, every second symbol first, sorted; a hidden symbol of two copies;
-the set of symbols."""
+"""Tasks on strings: copy, reverse, duplicate, write every second symbol first, sort; find a hidden symbol of two
+copies; list the different symbols."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import SequenceTask, Task, parse_symbols
-from lengthwise.tasks.family import Pattern, every_row, suitable_patterns
+from lengthwise.tasks.family import Pattern, enumerate_rows, suitable_patterns
 
 _ALPHABET = string.digits + string.ascii_lowercase
 
@@ -63,7 +63,7 @@ class _RearrangementTask(_AlphabetTask):
 
     @abstractmethod
     def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        """Return the position in the prompt of each symbol of the answer; arbitrary after its end."""
+        """Return the position in the prompt of each symbol of the answer; arbitrary after the answer's end."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
@@ -159,25 +159,25 @@ class MissingDuplicate(Task):
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
-        return self._hide(sizes, torch.randint(self.alphabet, shape, generator=generator), generator)
+        return self._hide_symbol(sizes, torch.randint(self.alphabet, shape, generator=generator), generator)
 
     def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._hide(sizes, pattern(sizes[:, 0], int(sizes.max()), self.alphabet, generator), generator)
+        return self._hide_symbol(sizes, pattern(sizes[:, 0], int(sizes.max()), self.alphabet, generator), generator)
 
-    def _hide(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], generator: Generator) -> Problems:
+    def _hide_symbol(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], generator: Generator) -> Problems:
         return self.from_rows(sizes, row, (2 * torch.rand(len(sizes), 1, generator=generator) * sizes).long())
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], place: Int[Tensor, "b 1"]) -> Problems:
-        """Return problems on these strings, each with the symbol hidden that stands at ``place`` of the prompt."""
+        """Return problems on these strings, each with the symbol at position ``place`` of the prompt hidden."""
         position, length = torch.arange(2 * row.shape[1]), 2 * sizes[:, 0]
         prompt = row.gather(1, position % sizes).where(position < 2 * sizes, 0)
         answer = row.gather(1, place % sizes).to(SYMBOL)
         prompt = prompt.masked_fill(position == place, self.alphabet).to(SYMBOL)
         return Problems(sizes, prompt, length, answer, torch.ones_like(length), sizes[:, 0])
 
-    def enumerate(self, size: Sequence[int], most: int) -> Problems | None:
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         count = 2 * size[0]
-        rows = every_row(self.alphabet, size[0], most // count)
+        rows = enumerate_rows(self.alphabet, size[0], limit // count)
         if rows is None:
             return None
         places = torch.arange(count).repeat(len(rows))[:, None]

@@ -20,8 +20,8 @@ from lengthwise.base.rng import derive_seed
 from lengthwise.base.types import SYMBOL, Problems, Purpose, UsageError
 from lengthwise.tasks import SquareGridTask, Task
 
-# Base puzzles, from which symmetries make all others. ``sudoku.txt`` holds one a line: its solution, with clues as
-# digits and blank cells as letters (a is 1). It was made by ``python -m lengthwise.tasks.sudoku > sudoku.txt``.
+# Base puzzles, from which symmetries make all others. Each line of ``sudoku.txt`` is the solution of one, with clues
+# as digits and blank cells as letters (a is 1). ``python -m lengthwise.tasks.sudoku > sudoku.txt`` wrote the file.
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # lines and columns of a box
 COUNTS = {4: 200, 6: 1000, 9: 500}  # base puzzles
@@ -30,20 +30,20 @@ PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("t
 
 @cache
 def number_units(side: int) -> tuple[tuple[int, int, int], ...]:
-    """Return the numbers of each cell's row, column and box."""
+    """Return the indices of each cell's row, column and box."""
     down, right = BOXES[side]
     cells = [divmod(cell, side) for cell in range(side**2)]
     return tuple((row, column, row // down * (side // right) + column // right) for row, column in cells)
 
 
-def solve(board: Sequence[int], side: int, most: int = 2, rng: random.Random | None = None) -> list[list[int]]:
-    """Return up to ``most`` solutions of a board, row after row with 0 for a blank, by trying the digits of the cell
-    with the fewest candidates; with ``rng``, in random order. A board that breaks the rules has none."""
+def solve(board: Sequence[int], side: int, max_solutions: int = 2, rng: random.Random | None = None) -> list[list[int]]:
+    """Return up to ``max_solutions`` solutions of a board, row after row with 0 for a blank, by trying the digits of
+    the cell with the fewest candidates; with ``rng``, in random order. A board that breaks the rules has none."""
     used, found, board = [[0] * side for _ in range(3)], list[list[int]](), [*board]
     of, whole = number_units(side), (1 << side) - 1
 
-    def place(cell: int, bit: int) -> bool:
-        """Set or unset a digit in a cell's units; return whether it was free in all."""
+    def toggle_digit(cell: int, bit: int) -> bool:
+        """Set or unset a digit in a cell's row, column and box; return whether it was free in all three."""
         free = not any(used[kind][unit] & bit for kind, unit in enumerate(of[cell]))
         for kind, unit in enumerate(of[cell]):
             used[kind][unit] ^= bit
@@ -67,39 +67,39 @@ def solve(board: Sequence[int], side: int, most: int = 2, rng: random.Random | N
             rng.shuffle(digits)
         for digit in digits:
             board[best] = digit + 1
-            place(best, 1 << digit)
+            toggle_digit(best, 1 << digit)
             search()
-            place(best, 1 << digit)
-            if len(found) >= most:
+            toggle_digit(best, 1 << digit)
+            if len(found) >= max_solutions:
                 break
         board[best] = 0
 
-    if all(place(cell, 1 << digit - 1) for cell, digit in enumerate(board) if digit):
+    if all(toggle_digit(cell, 1 << digit - 1) for cell, digit in enumerate(board) if digit):
         search()
     return found
 
 
-def make_base(side: int, seed: int) -> str:
-    """Return a minimal puzzle, from which no clue can be taken. Every fifth puzzle has a box without clues, if its
-    solution allows that."""
+def make_base_puzzle(side: int, seed: int) -> str:
+    """Return a minimal puzzle: without any one of its clues, it would have several solutions. Every fifth puzzle has a
+    box without clues, if its solution allows that."""
     dice = random.Random(seed)
-    (full,) = solve([0] * side**2, side, 1, dice)
-    board, order, box = full[:], [*range(side**2)], dice.randrange(side)
+    (solution,) = solve([0] * side**2, side, 1, dice)
+    board, order, box = solution[:], [*range(side**2)], dice.randrange(side)
     dice.shuffle(order)
     if seed % 5 == 0:
         order.sort(key=lambda cell: number_units(side)[cell][2] != box)
     for cell in order:
         board[cell] = 0
         if len(solve(board, side)) > 1:
-            board[cell] = full[cell]
+            board[cell] = solution[cell]
     return "".join(
-        chr(ord("a") + right - 1) if not given else str(given) for right, given in zip(full, board, strict=True)
+        chr(ord("a") + right - 1) if not given else str(given) for right, given in zip(solution, board, strict=True)
     )
 
 
-def purpose_of(base: str, side: int) -> Purpose:
-    """Return the part that a base puzzle belongs to: by a hash of what no symmetry changes, so that equivalent puzzles
-    belong to the same part."""
+def choose_purpose(base: str, side: int) -> Purpose:
+    """Return the part that a base puzzle belongs to. It depends on a hash of properties that no symmetry changes, so
+    equivalent puzzles belong to the same part."""
     clues = [cell for cell, symbol in enumerate(base) if symbol.isdigit()]
     counts = [Counter(number_units(side)[cell][kind] for cell in clues) for kind in range(3)]
     digits = Counter(base[cell] for cell in clues)
@@ -112,66 +112,66 @@ def purpose_of(base: str, side: int) -> Purpose:
 
 
 @cache
-def read_bases(side: int, purpose: Purpose | None) -> tuple[Int[Tensor, "n cells"], Bool[Tensor, "n cells"]]:
-    """Return the solutions of all base puzzles of a part (None: of all), and where their clues are."""
+def read_base_puzzles(side: int, purpose: Purpose | None) -> tuple[Int[Tensor, "n cells"], Bool[Tensor, "n cells"]]:
+    """Return the solutions of a part's base puzzles (None: of all parts), and masks of their clues."""
     lines = (Path(__file__).parent / "sudoku.txt").read_text(encoding="utf-8").split()
     bases = [line for line in lines if len(line) == side**2]
-    kept = [base for base in bases if purpose in (None, purpose_of(base, side))]
-    clue = torch.tensor([[symbol.isdigit() for symbol in base] for base in kept])
+    kept = [base for base in bases if purpose in (None, choose_purpose(base, side))]
+    is_clue = torch.tensor([[symbol.isdigit() for symbol in base] for base in kept])
     letters = str.maketrans("abcdefghi", "123456789")
-    return torch.tensor([[int(symbol) for symbol in base.translate(letters)] for base in kept]), clue
+    return torch.tensor([[int(symbol) for symbol in base.translate(letters)] for base in kept]), is_clue
 
 
-# Families. Each takes the side, the solutions and clues of bases, and a generator; it returns where puzzles have clues.
+# Families. Each takes the side, base puzzles' solutions and masks of clues, and a generator; it returns masks of clues.
 Chooser = Callable[[int, Tensor, Tensor, Generator], Bool[Tensor, "b cells"]]
 SPARE = 4  # clues beyond a base puzzle's, at most
 
 
-def some_spare_clues(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def some_spare_clues(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles with 0 to 4 further clues."""
-    count = clue.sum(1) + torch.randint(SPARE + 1, (len(clue),), generator=generator)
-    rank = (torch.rand(clue.shape, generator=generator) - clue.float()).argsort(1).argsort(1)
+    count = is_clue.sum(1) + torch.randint(SPARE + 1, (len(is_clue),), generator=generator)
+    rank = (torch.rand(is_clue.shape, generator=generator) - is_clue.float()).argsort(1).argsort(1)
     return rank < count[:, None]
 
 
-def fewest_clues(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def fewest_clues(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles, from which no clue can be removed."""
-    return clue
+    return is_clue
 
 
-def empty_box(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def empty_box(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """All clues but those of one box."""
-    return ~_mask_random_unit(2, side, len(clue), generator)
+    return ~_mask_random_unit(2, side, len(is_clue), generator)
 
 
-def empty_line(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def empty_line(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """All clues but those of one line."""
-    return ~_mask_random_unit(0, side, len(clue), generator)
+    return ~_mask_random_unit(0, side, len(is_clue), generator)
 
 
-def empty_column(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def empty_column(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """All clues but those of one column."""
-    return ~_mask_random_unit(1, side, len(clue), generator)
+    return ~_mask_random_unit(1, side, len(is_clue), generator)
 
 
-def full_box(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def full_box(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles with all clues of one box, too."""
-    return clue | _mask_random_unit(2, side, len(clue), generator)
+    return is_clue | _mask_random_unit(2, side, len(is_clue), generator)
 
 
-def chessboard(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def chessboard(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles with a clue in every second cell, too."""
-    return clue | torch.tensor([(row + column) % 2 == 0 for row, column, _ in number_units(side)])
+    return is_clue | torch.tensor([(row + column) % 2 == 0 for row, column, _ in number_units(side)])
 
 
-def one_cell_left(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def one_cell_left(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """All clues but one."""
-    return torch.arange(side**2) != torch.randint(side**2, (len(clue), 1), generator=generator)
+    return torch.arange(side**2) != torch.randint(side**2, (len(is_clue), 1), generator=generator)
 
 
-def one_digit_left(side: int, full: Tensor, clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def one_digit_left(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """All clues but those of one digit."""
-    return full != torch.randint(1, side + 1, (len(clue), 1), generator=generator)
+    return solution != torch.randint(1, side + 1, (len(is_clue), 1), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -209,15 +209,15 @@ class Sudoku(SquareGridTask):
     def _draw_problems(self, pattern: Chooser, generator: Generator, side: int, count: int) -> Problems:
         if side not in BOXES:
             raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
-        full, clue = read_bases(side, None if self.bases == "all" else self.bases)
-        base = torch.randint(len(full), (count,), generator=generator)
-        full, clue = full[base], pattern(side, full[base], clue[base], generator)
+        solution, is_clue = read_base_puzzles(side, None if self.bases == "all" else self.bases)
+        base = torch.randint(len(solution), (count,), generator=generator)
+        solution, is_clue = solution[base], pattern(side, solution[base], is_clue[base], generator)
         down, right = BOXES[side]
         line, column = (_shuffle_blocks(count, side, size, generator) for size in (down, right))
         cell = (line[:, :, None] * side + column[:, None]).flatten(1)
         name = torch.rand(count, side, generator=generator).argsort(1) + 1
-        answer = name.gather(1, full.gather(1, cell) - 1)
-        return _build_problems(answer * clue.gather(1, cell), answer)
+        answer = name.gather(1, solution.gather(1, cell) - 1)
+        return _build_problems(answer * is_clue.gather(1, cell), answer)
 
     def parse(self, text: str) -> Problems:
         lines = text.replace("/", " ").replace("0", ".").split()
@@ -246,14 +246,14 @@ class Sudoku(SquareGridTask):
         return {"clues": (problems.prompt > 0).sum(1)}
 
 
-def _mask_random_unit(kind: int, side: int, rows: int, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Return where the cells of a random line (kind 0), column (1) or box (2) are."""
-    unit = torch.tensor([of[kind] for of in number_units(side)])
+def _mask_random_unit(unit_kind: int, side: int, rows: int, generator: Generator) -> Bool[Tensor, "b cells"]:
+    """Return masks of the cells of a random line (``unit_kind`` 0), column (1) or box (2)."""
+    unit = torch.tensor([of[unit_kind] for of in number_units(side)])
     return unit == torch.randint(side, (rows, 1), generator=generator)
 
 
 def _build_problems(prompt: Int[Tensor, "b n"], answer: Int[Tensor, "b n"]) -> Problems:
-    """Return puzzles of one size as problems."""
+    """Return problems, given puzzles of one size and their solutions."""
     rows, cells = prompt.shape
     length, rounds = torch.full((rows,), cells), (prompt == 0).sum(1).clamp(min=1)
     return Problems(
@@ -272,6 +272,6 @@ if __name__ == "__main__":
         found: dict[str, None] = {}
         seed = 0
         while len(found) < count and seed < 3 * count:
-            found[make_base(side, seed)] = None
+            found[make_base_puzzle(side, seed)] = None
             seed += 1
         sys.stdout.write("".join(f"{base}\n" for base in found))

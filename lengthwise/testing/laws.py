@@ -1,9 +1,9 @@
-"""Laws: properties of every part of a kind. ``lengthwise check`` checks a user's own parts, the tests check the
-package's.
+"""Laws: properties that every part of a kind must have. ``lengthwise check`` checks a user's own parts, the tests check
+the package's parts.
 
 A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of that
-argument determines the kind; a law of runners is checked on models, which they run. The docstring states the property.
-A law raises ``Broken`` if the property fails.
+argument determines the kind; a law of runners is checked on models. The docstring states the property. A law raises
+``Broken`` if the property fails.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Findings(list[Finding]):
         return [finding for finding in self if not finding.holds]
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Return (part, law, result): one row for a part that keeps all laws, else one row for each cause, with the
-        first law that it breaks."""
+        """Return rows (part, law, result): one row for a part that keeps all laws, else one for each cause, with the
+        first law that the cause breaks."""
         lines = []
         for part, of_part in group_by(self, lambda finding: finding.part).items():
             causes = group_by(Findings(of_part).broken, lambda finding: finding.told)
@@ -79,10 +79,10 @@ class Findings(list[Finding]):
 
 
 @cache
-def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
-    """Return the laws of this type, in the order of ``MODULES`` and ``further`` modules."""
+def list_laws(kind: type, *further_modules: ModuleType) -> tuple[Law, ...]:
+    """Return the laws of a type, in the order of ``MODULES`` and ``further_modules``."""
     laws = []
-    for module in (*MODULES, *further):
+    for module in (*MODULES, *further_modules):
         for name, function in vars(module).items():
             if name.startswith("_") or not inspect.isfunction(function) or function.__module__ != module.__name__:
                 continue
@@ -93,12 +93,12 @@ def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
             if issubclass(kind, takes):
                 laws.append(function)
             elif takes is Runner and issubclass(kind, ModelSpec):
-                laws.append(laws_of_models.on_each_model(function))
+                laws.append(laws_of_models.apply_to_models(function))
     return tuple(laws)
 
 
 def check_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
-    """Check a part against these laws; ``name`` is its name in the findings."""
+    """Check a part against ``laws``; ``name`` is its name in the findings."""
     return Findings(_check_law(part, name, law) for law in laws)
 
 
@@ -115,11 +115,11 @@ def _check_law(part: Any, name: str, law: Law) -> Finding:
     return Finding(name, statement, holds=True, told="")
 
 
-def check_kinds(kinds: Iterable[type[Config]]) -> Findings:
+def check_classes(kinds: Iterable[type[Config]]) -> Findings:
     """Check each class, created without arguments, against the laws of its kind."""
 
     def it_can_be_made(kind: type[Config]) -> None:
-        """It can be made without arguments."""
+        """The class can be created without arguments."""
         kind()
 
     findings = Findings()
@@ -132,8 +132,8 @@ def check_kinds(kinds: Iterable[type[Config]]) -> Findings:
 def check_part(part: Config, name: str = "") -> Findings:
     """Check a part against the laws of its kind."""
     name = name or part_text(part)
-    findings = check_laws(part, name, laws_of(type(part)))
+    findings = check_laws(part, name, list_laws(type(part)))
     if isinstance(part, (Position, MixerSpec)):
-        laws_of_any_model = [law for law in laws_of(ModelSpec) if law not in laws_of(Config)]
+        laws_of_any_model = [law for law in list_laws(ModelSpec) if law not in list_laws(Config)]
         findings += check_laws(laws_of_models.small_model(part), name, laws_of_any_model)
     return findings

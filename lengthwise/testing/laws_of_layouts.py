@@ -1,5 +1,5 @@
-"""Laws of layouts: inputs, targets and answer slots. Each is checked on the ``TASKS`` that the layout accepts or, if it
-accepts none of them, on the user's own tasks."""
+"""Laws of layouts: inputs, targets and answer slots. Each law is checked on the ``TASKS`` that the layout accepts or,
+if there are none, on the user's own tasks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.testing.laws_of_parts import Broken
-from lengthwise.testing.laws_of_tasks import texts
+from lengthwise.testing.laws_of_tasks import prompts_and_answers
 
-# Answers that fill their slots and shorter ones, of one symbol, and of one symbol per prompt symbol; prompts with and
-# without signs; stacked digits; a grid.
+# Answers that fill their slots, shorter answers, answers of one symbol, and of one symbol per prompt symbol; prompts
+# with and without signs; stacked digits; a grid.
 TASKS: tuple[Task, ...] = (
     UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication(), Parity(), FlippedCopy(), Maze()
 )  # fmt: skip
@@ -34,14 +34,14 @@ ROWS = 40
 
 
 def accepts_some_task(layout: Layout) -> None:
-    """It accepts a task for checking the laws: one of the package's, or an imported one of your own."""
+    """The layout accepts a task on which laws can be checked: one of the package's, or an imported one of your own."""
     if not _accepted_tasks(layout):
         names = ", ".join(dict.fromkeys(task.name for task in TASKS))
         raise Broken(f"it accepts none of {names}, and no imported task of your own: its other laws were not checked")
 
 
 def targets_are_the_answer(layout: Layout) -> None:
-    """The targets in a row's answer slots decode to its answer, for any symbols outside the loss mask."""
+    """The targets in a row's answer slots decode to the row's answer, for any symbols outside the loss mask."""
     for task, problems, batch in _write_batches(layout):
         symbols = len(layout.vocabs(task)[1])
         rubbish = torch.randint(symbols, batch.targets.shape, generator=stream(0, "rubbish"))
@@ -83,7 +83,7 @@ def ids_are_in_the_vocabulary(layout: Layout) -> None:
 def inputs_hide_the_answer(layout: Layout) -> None:
     """Inputs do not depend on the answer or, if the layout reads answer symbols, on those still to be predicted."""
     for task, problems, batch in _write_batches(layout):
-        for other in _other_answers(layout, task, problems):
+        for other in _change_answers(layout, task, problems):
             again = layout.write(other, task)
             changed = (batch.targets != again.targets).long()
             if not changed.any():
@@ -111,7 +111,7 @@ def slots_do_not_depend_on_the_answer(layout: Layout) -> None:
 
 
 def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
-    """A row does not depend on the other rows of a batch: longer ones only add padding without supervision."""
+    """A row does not depend on the other rows of a batch: longer rows only add padding without supervision."""
     for task in _accepted_tasks(layout):
         problems = _draw_problems(task, top=4)
         longer = task.sample(torch.full((1, len(task.axes)), task.first_sizes(9)[-1]), stream(1, "longer"))
@@ -119,7 +119,7 @@ def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
         together = layout.write(Problems.join([problems.take(order), longer]), task)
         for place, i in enumerate(order.tolist()):
             alone = layout.write(problems.take(slice(i, i + 1)), task)
-            for name, value, beside in _by_position(alone, together):
+            for name, value, beside in _pair_tensors(alone, together):
                 head, tail = beside[place].split([value.shape[1], beside.shape[1] - value.shape[1]])
                 if not torch.equal(value[0], head):
                     change = f"{name} is {value[0].tolist()} alone, {head.tolist()} beside others"
@@ -164,11 +164,11 @@ def _draw_problems(task: Task, top: int = 6) -> Problems:
 
 
 def _describe_row(task: Task, problems: Problems, row: int) -> str:
-    ((prompt, _),) = texts(task, problems.take(slice(row, row + 1)))
+    ((prompt, _),) = prompts_and_answers(task, problems.take(slice(row, row + 1)))
     return f"{task.name} {prompt}"
 
 
-def _other_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[Problems]:
+def _change_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[Problems]:
     """Yield the same prompts with other answers: one symbol changed or, if the layout does not read answers, all
     symbols and, if the layout has ends, the length."""
     answer = torch.nn.functional.pad(problems.answer, (0, 1))
@@ -184,7 +184,7 @@ def _other_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[P
         yield replace(problems, answer=torch.where(chosen, (answer + 1) % 2, answer))
 
 
-def _by_position(alone: Batch, together: Batch) -> Iterator[tuple[str, Tensor, Tensor]]:
+def _pair_tensors(alone: Batch, together: Batch) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield the name and both values of each per-position tensor of two batches."""
     for name in ("targets", "loss_mask", "answer_slots"):
         yield name, getattr(alone, name), getattr(together, name)

@@ -39,41 +39,41 @@ LONG = 200  # positions of a row far longer than in training
 CHUNKS = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
 CUTS = 8  # positions of such a row after which tokens are changed
 FURTHEST = 12  # largest size above a task's smallest, in rows of `checked_on` problems
-FAR = 0.4  # standard deviation of the noise added to initial weights
-NEAR = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits
-SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # difference of logits that counts as an effect of a token
+NOISE = 0.4  # standard deviation of the noise added to initial weights
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits
+EFFECT = {torch.float32: 1e-4, torch.float64: 1e-12}  # difference of logits that counts as an effect of a token
 
 
 # Checked first, since a random model also breaks most other laws.
 def evaluation_is_deterministic(runner: Runner) -> None:
     """In evaluation, computing a row twice gives the same logits."""
-    inputs = _rows_of(runner)
-    if not torch.equal(logits_of(runner, inputs), logits_of(runner, inputs)):
+    inputs = _build_rows_for(runner)
+    if not torch.equal(compute_logits(runner, inputs), compute_logits(runner, inputs)):
         raise Broken("the same rows got different logits in a second evaluation: use random numbers in training only")
 
 
 def logits_do_not_depend_on_other_rows(runner: Runner) -> None:
     """A row gets the same logits alone and in a batch with longer rows and other numbers of loops."""
-    _compare_with_alone(runner, _rows_of(runner, width=10), LOOPS)
+    _compare_with_alone(runner, _build_rows_for(runner, width=10), LOOPS)
     with suppress(UsageError):  # the model may have fewer positions
-        _compare_with_alone(runner, _rows_of(runner, (CHUNKS // 3, CHUNKS, 5)), (1, 1, 1))
+        _compare_with_alone(runner, _build_rows_for(runner, (CHUNKS // 3, CHUNKS, 5)), (1, 1, 1))
 
 
 def padding_is_ignored(runner: Runner) -> None:
     """Tokens after a row's end change no logits."""
-    inputs = _rows_of(runner, width=10)
+    inputs = _build_rows_for(runner, width=10)
     other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
     changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, other))
-    if not torch.equal(logits_of(runner, inputs), logits_of(runner, changed)):
+    if not torch.equal(compute_logits(runner, inputs), compute_logits(runner, changed)):
         raise Broken("other tokens after a row's end change its logits")
 
 
 def the_order_of_rows_does_not_matter(runner: Runner) -> None:
     """Rows in another order get the same logits."""
-    inputs, order = _rows_of(runner), torch.tensor([2, 0, 1])
+    inputs, order = _build_rows_for(runner), torch.tensor([2, 0, 1])
     for loops in (LOOPS, (2, 2, 2)):
-        permuted = logits_of(runner, inputs.take(order), [loops[i] for i in order])
-        if differ(logits_of(runner, inputs, loops)[order], permuted):
+        permuted = compute_logits(runner, inputs.take(order), [loops[i] for i in order])
+        if logits_differ(compute_logits(runner, inputs, loops)[order], permuted):
             raise Broken("the same rows in another order get different logits")
 
 
@@ -87,14 +87,14 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
 
 def carried_states_continue_a_run(runner: Runner) -> None:
     """Loops that continue from a carried state give the same logits and gradients as all loops in one run."""
-    inputs = _rows_of(runner)
+    inputs = _build_rows_for(runner)
     for first in (LOOPS, (2, 2, 2)):
         _check_carrying(runner, inputs, first)
 
 
 def every_parameter_affects_logits(runner: Runner) -> None:
     """Each parameter has a gradient with a value other than 0."""
-    logits_of(runner, _rows_of(runner)).square().sum().backward()
+    compute_logits(runner, _build_rows_for(runner)).square().sum().backward()
     for name, parameter in runner.model.named_parameters():
         if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any()):
             raise Broken(f"{name} has no effect on any logit")
@@ -102,7 +102,7 @@ def every_parameter_affects_logits(runner: Runner) -> None:
 
 def weights_come_from_the_seed(spec: ModelSpec) -> None:
     """Building a model twice with the same seed gives the same weights."""
-    own = problems_of(spec)
+    own = checked_problems(spec)
     for causal in (own[1].causal,) if own else (False, True):
         try:
             weights, again = (_build_seeded(spec, causal).state_dict() for _ in range(2))
@@ -116,28 +116,28 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
 def long_rows_have_finite_logits(runner: Runner) -> None:
     """Rows far longer than in training get finite logits or raise a UsageError."""
     with suppress(UsageError):
-        if not logits_of(runner, _rows_of(runner, [LONG]), [1]).isfinite().all():
+        if not compute_logits(runner, _build_rows_for(runner, [LONG]), [1]).isfinite().all():
             raise Broken(f"a row of {LONG} positions gets logits that are not finite")
 
 
 def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
     """Decoding a row piece by piece gives the same logits as reading it whole."""
     for model in build_models(spec, [True]):
-        inputs, loops = rows([9, 9]), 2
+        inputs, loops = build_rows([9, 9]), 2
         if (read_on := choose_reader(model, inputs)) is None:
             continue
-        whole, start = logits_of(Plain(model), inputs, [loops] * 2), 0
+        whole, start = compute_logits(Plain(model), inputs, [loops] * 2), 0
         with torch.no_grad():
             for stop in (4, 5, 6, 9):
                 piece = read_on.read(inputs.columns(start, stop), loops)
-                if differ(whole[:, start:stop], piece):
+                if logits_differ(whole[:, start:stop], piece):
                     raise Broken(f"positions {start} to {stop - 1} get different logits when decoded separately")
                 start = stop
 
 
-def on_each_model(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None]:
-    """Return a law of runners as a law of specifications: it holds for the plain runner of each model that one
-    builds."""
+def apply_to_models(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None]:
+    """Convert a law of runners to a law of model specifications: it must hold for the plain runner of each model that
+    the specification builds."""
 
     @wraps(law)
     def check(spec: ModelSpec) -> None:
@@ -150,13 +150,15 @@ def on_each_model(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None]:
 def _compare_with_alone(runner: Runner, inputs: Inputs, loops: Sequence[int]) -> None:
     """Raise Broken if a row's logits differ from those that it gets alone, without padding. Rows of several chunks in
     which rounding errors grow, as recurrent models can do, are left out."""
-    together = logits_of(runner, inputs, loops)
+    together = compute_logits(runner, inputs, loops)
     for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
         row = inputs.take(slice(i, i + 1)).columns(0, length)
-        alone = logits_of(runner, row, [loops[i]])
-        if differ(together[i, :length], alone[0]):
+        alone = compute_logits(runner, row, [loops[i]])
+        if logits_differ(together[i, :length], alone[0]):
             copies = row.take(torch.zeros(len(inputs), dtype=torch.long))
-            if length > max(LENGTHS) and differ(logits_of(runner, copies, [loops[i]] * len(inputs))[:1], alone):
+            if length > max(LENGTHS) and logits_differ(
+                compute_logits(runner, copies, [loops[i]] * len(inputs))[:1], alone
+            ):
                 continue
             raise Broken(f"the logits of a row of {length} tokens change when longer rows are in the batch")
 
@@ -165,14 +167,14 @@ def _compare_with_alone(runner: Runner, inputs: Inputs, loops: Sequence[int]) ->
 def _check_long_causality(runner: Runner) -> None:
     """Raise Broken if changing all tokens after one of ``CUTS`` positions of a long row changes a logit before: a
     mistake at the border of two chunks does not show in short rows."""
-    row = _rows_of(runner, [CHUNKS])
+    row = _build_rows_for(runner, [CHUNKS])
     width, symbols = row.tokens.shape[1], int(row.tokens.max()) + 1
     cuts = torch.linspace(0, width - 2, CUTS).round().long()
     later = torch.arange(width) > cuts[:, None]
     changed = row.tokens.where(~later, (row.tokens + 1) % symbols)
     copies = row.take(torch.zeros(CUTS, dtype=torch.long))  # in batches of one size, rounding errors are equal
-    before, after = (logits_of(runner, part, [1] * CUTS) for part in (copies, replace(copies, tokens=changed)))
-    moved = ((after - before).abs().amax(-1) > SEEN[after.dtype]) & ~later
+    before, after = (compute_logits(runner, part, [1] * CUTS) for part in (copies, replace(copies, tokens=changed)))
+    moved = ((after - before).abs().amax(-1) > EFFECT[after.dtype]) & ~later
     if moved.any():
         cut, position = moved.nonzero()[0].tolist()
         raise Broken(
@@ -180,33 +182,34 @@ def _check_long_causality(runner: Runner) -> None:
         )
 
 
-def _check_carrying(runner: Runner, inputs: Inputs, first: Sequence[int]) -> None:
-    """Raise Broken if two more loops after ``first``, from the carried state, differ from all loops in one run."""
-    at, loops = inputs.padding_mask, torch.tensor(first)
+def _check_carrying(runner: Runner, inputs: Inputs, first_loops: Sequence[int]) -> None:
+    """Raise Broken if two more loops after ``first_loops``, from the carried state, differ from all loops in one
+    run."""
+    at, loops = inputs.padding_mask, torch.tensor(first_loops)
     runner.model.zero_grad()
     try:
         _, state = runner.carry(inputs, loops, at)
         halves, _ = runner.carry(inputs, torch.full_like(loops, 2), at, state)
     except UsageError:
-        return  # its states cannot be carried, and it says so
+        return  # the model's states cannot be carried, and its error says so
     halves.square().sum().backward()
     gradients = [weight.grad for weight in runner.model.parameters()]
     runner.model.zero_grad()
     whole = runner.last(inputs, loops + 2, at)
     whole.square().sum().backward()
-    if differ(whole, halves):
+    if logits_differ(whole, halves):
         raise Broken("a run that continues from a carried state gives different logits: keep all that loops need in it")
     for found, (name, weight) in zip(gradients, runner.model.named_parameters(), strict=True):
-        if found is not None and weight.grad is not None and differ(weight.grad, found):
+        if found is not None and weight.grad is not None and logits_differ(weight.grad, found):
             raise Broken(f"{name} has another gradient when the state is carried")
     runner.model.zero_grad()
 
 
-def check_causality(runner: Runner, numbers: Sequence[int] = (1, 2)) -> None:
+def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None:
     """Raise Broken if a position's logits depend on later tokens, or not on its own token, after these numbers of
     loops."""
-    for loops in numbers:
-        reached = influence(runner, _rows_of(runner, [10]), loops)
+    for loops in loop_counts:
+        reached = find_influences(runner, _build_rows_for(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
             position, token = later.nonzero()[0].tolist()
             raise Broken(
@@ -216,33 +219,33 @@ def check_causality(runner: Runner, numbers: Sequence[int] = (1, 2)) -> None:
             raise Broken(f"position {int(reached.diagonal().long().argmin())} does not see its own token")
 
 
-def influence(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]:
-    """Return reached[t, s]: whether the token at s affects the logits at t after ``loops`` loops. ``inputs`` is one
-    row."""
+def find_influences(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]:
+    """Return a mask [t, s] that is True if the token at s affects the logits at t after ``loops`` loops. ``inputs`` is
+    one row."""
     width = inputs.tokens.shape[1]
     several = inputs.take(torch.zeros(width + 1, dtype=torch.long))
     changed = several.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is unchanged
     symbols = runner.symbols if isinstance(runner, _CheckedModel) else len(READS)
     with torch.no_grad():
-        logits = logits_of(runner, replace(several, tokens=changed % symbols), [loops] * (width + 1))
-    return ((logits[:-1] - logits[-1]).abs().amax(-1) > SEEN[logits.dtype]).T
+        logits = compute_logits(runner, replace(several, tokens=changed % symbols), [loops] * (width + 1))
+    return ((logits[:-1] - logits[-1]).abs().amax(-1) > EFFECT[logits.dtype]).T
 
 
 # Models, rows, logits
 
 
 class _CheckedModel(Plain):
-    """The plain runner of a model, with rows for checking it."""
+    """The plain runner of a model, and the rows on which the model is checked."""
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
         super().__init__(model)
-        self.problems = problems_of(spec)
-        self.symbols = len(vocabs_of(spec)[0])
+        self.problems = checked_problems(spec)
+        self.symbols = len(choose_vocabs(spec)[0])
 
     def rows(self, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
         """Return rows of these lengths or, with ``checked_on``, problems whose sizes grow with the lengths."""
         if self.problems is None:
-            return rows(lengths, width)
+            return build_rows(lengths, width)
         task, layout = self.problems
         known = torch.tensor(task.first_sizes(FURTHEST + 1))
         sizes = known[torch.tensor([length // 3 for length in lengths]).clamp(max=len(known) - 1)]
@@ -254,33 +257,33 @@ def _runners(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Ite
     return (_CheckedModel(model, spec) for model in build_models(spec, directions))
 
 
-def _rows_of(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
-    return runner.rows(lengths, width) if isinstance(runner, _CheckedModel) else rows(lengths, width)
+def _build_rows_for(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
+    return runner.rows(lengths, width) if isinstance(runner, _CheckedModel) else build_rows(lengths, width)
 
 
-def problems_of(spec: ModelSpec) -> tuple[Task, Layout] | None:
+def checked_problems(spec: ModelSpec) -> tuple[Task, Layout] | None:
     """Return the ``checked_on`` task and layout of the model or of a part in it; None: use random symbols."""
     return next((found for part in nested_parts(spec) if (found := getattr(part, "checked_on", None))), None)
 
 
-def vocabs_of(spec: ModelSpec) -> tuple[Vocab, Vocab]:
+def choose_vocabs(spec: ModelSpec) -> tuple[Vocab, Vocab]:
     """Return the input and output vocabularies for checking a model."""
-    own = problems_of(spec)
-    return own[1].vocabs(own[0]) if own else (reads_of(spec), WRITES)
+    own = checked_problems(spec)
+    return own[1].vocabs(own[0]) if own else (choose_input_vocab(spec), WRITES)
 
 
 def small_model(part: Position | MixerSpec) -> ModelSpec:
-    """Return a small transformer with this position or mixer."""
+    """Return a small transformer with this positional encoding or mixer."""
     if isinstance(part, MixerSpec):
         return replace(SMALL, positions=(), mixer=part)
     return replace(SMALL, positions=(part,))
 
 
 def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[Model]:
-    """Yield its non-causal and causal models, with noise added to the weights. Raises the last UsageError if neither
-    can be built."""
+    """Yield the non-causal and the causal model of a specification, with noise added to the weights. Raises the last
+    UsageError if neither can be built."""
     refusals = []
-    if own := problems_of(spec):
+    if own := checked_problems(spec):
         directions = [causal for causal in directions if causal == own[1].causal]
     for causal in directions:
         try:
@@ -296,26 +299,26 @@ def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) ->
 def _build_seeded(spec: ModelSpec, causal: bool) -> Model:
     with preserve_generators():
         seed_torch(0)
-        model = spec.build(*vocabs_of(spec), causal=causal)
+        model = spec.build(*choose_vocabs(spec), causal=causal)
     return model if isinstance(model, Model) else SinglePass(model)
 
 
-def reads_of(spec: ModelSpec) -> Vocab:
+def choose_input_vocab(spec: ModelSpec) -> Vocab:
     """Return the input vocabulary: only digits if the model reads symbols as numbers."""
     return DIGITS if getattr(spec, "read_in", "table") == "numbers" else READS
 
 
 def add_noise(model: Model) -> Model:
-    """Add noise to a model's weights and return it: with small initial weights and zero biases, many effects would be
-    too small to see."""
+    """Add noise to a model's weights and return the model. With small initial weights and zero biases, many effects
+    would be too small to detect."""
     draw = stream(0, "more")
     for parameter in model.eval().parameters():
         more = torch.randn(parameter.shape, generator=draw, dtype=torch.double)
-        parameter.data += FAR * more.to(parameter.dtype)
+        parameter.data += NOISE * more.to(parameter.dtype)
     return model
 
 
-def rows(lengths: Sequence[int] = LENGTHS, width: int | None = None, seed: int = 0) -> Inputs:
+def build_rows(lengths: Sequence[int] = LENGTHS, width: int | None = None, seed: int = 0) -> Inputs:
     """Return rows of these lengths with random tokens after their ends. Digit positions repeat 0, 1, 2: a sign and two
     digits."""
     width = width or max(lengths)
@@ -324,7 +327,7 @@ def rows(lengths: Sequence[int] = LENGTHS, width: int | None = None, seed: int =
     return Inputs(tokens, position, position % 3, position < torch.tensor(lengths)[:, None])
 
 
-def logits_of(
+def compute_logits(
     runner: Runner,
     inputs: Inputs,
     loops: Sequence[int] = LOOPS,
@@ -338,7 +341,7 @@ def logits_of(
     return logits.new_zeros(*at.shape, logits.shape[-1]).index_put(at.nonzero(as_tuple=True), logits)
 
 
-def differ(first: Tensor, second: Tensor) -> bool:
+def logits_differ(one: Tensor, other: Tensor) -> bool:
     """Return whether logits differ by more than rounding, which is relative in float32."""
-    scale = 1 + first.abs().max() if first.dtype == torch.float32 else 1.0
-    return bool(((first - second).abs() > NEAR[first.dtype] * scale).any())
+    scale = 1 + one.abs().max() if one.dtype == torch.float32 else 1.0
+    return bool(((one - other).abs() > TOLERANCE[one.dtype] * scale).any())

@@ -14,7 +14,7 @@ class Broken(AssertionError):
 
 
 def it_is_equal_after_json(part: Config) -> None:
-    """Written as JSON and read back, it is equal."""
+    """Written as JSON and read back, the part is equal."""
     if type(part).__name__.startswith("_"):
         raise Broken(f"{type(part).__name__} starts with _, so no recipe can contain it: rename it")
     again = fields.decode(type(part), json.loads(json.dumps(fields.encode(part))))
@@ -23,14 +23,14 @@ def it_is_equal_after_json(part: Config) -> None:
 
 
 def it_is_frozen(part: Config) -> None:
-    """It is a frozen dataclass, so that a run's recipe cannot change."""
+    """The part is a frozen dataclass, so that a run's recipe cannot change."""
     if not type(part).__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise Broken(f"{type(part).__name__} is not frozen: write @dataclass(frozen=True)")
     hash(part)
 
 
 def it_has_a_docstring(part: Config) -> None:
-    """It has a docstring, which ``list`` and ``show`` print."""
+    """The class has a docstring, which ``list`` and ``show`` print."""
     about = type(part).__doc__ or ""
     if not about or about.startswith(f"{type(part).__name__}("):  # the default docstring of dataclasses
         raise Broken(f"{type(part).__name__} has no docstring")

@@ -11,7 +11,7 @@ import torch
 from lengthwise.base.fields import Config
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
-from lengthwise.testing.laws import Findings, Law, check_kinds, check_laws, laws_of
+from lengthwise.testing.laws import Findings, Law, check_classes, check_laws, list_laws
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.training.trainer import rehearse
 
@@ -19,19 +19,19 @@ NEAR = 1.5  # sizes used to choose weights are at most this multiple of the trai
 
 
 def it_trains_and_is_measured(recipe: Recipe) -> None:
-    """Its first and last training steps, its validation and its longest problems run without errors."""
+    """The recipe's first and last training steps, validation and longest problems run without errors."""
     rehearse(recipe, torch.device("cpu"))
 
 
 def watched_sizes_stay_near_training(recipe: Recipe) -> None:
-    """The sizes that it watches are at most 1.5 times its training length, so that longer ones test generalization."""
+    """The recipe watches sizes up to 1.5 times its training length only, so that longer sizes test generalization."""
     furthest = max(_watched_sizes(recipe), default=0)
     if furthest > NEAR * recipe.lengths.top:
         raise Broken(f"it trains to {recipe.lengths.top}, and watch.sizes names {furthest}")
 
 
 def it_measures_unwatched_sizes(study: Study) -> None:
-    """Each panel measures a size beyond those that its recipes watch or, if they watch none, train on."""
+    """Each panel measures a size beyond those that its recipes watch or, without watched sizes, train on."""
     for panel in study.panels:
         chosen = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
         if max((*panel.sizes, *panel.grid), default=0) <= chosen:
@@ -39,7 +39,7 @@ def it_measures_unwatched_sizes(study: Study) -> None:
 
 
 def recipe_names_are_unique(study: Study) -> None:
-    """No two of its recipes share a name."""
+    """No two recipes of a study share a name."""
     names = [recipe.name for recipe in study.recipes]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Broken(f"two recipes are called {twice[0]!r}")
@@ -53,11 +53,11 @@ def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
     """Check recipes, given by name, against their laws."""
 
     def it_can_be_made(name: str) -> None:
-        """It can be made."""
+        """The recipe can be created."""
         recipes[name]()
 
     def it_is_called_by_its_name(name: str) -> None:
-        """Its function, or its key in a family, has the recipe's name."""
+        """The recipe's function, or its key in a family, has the recipe's name."""
         if (other := recipes[name]().name) != name:
             raise Broken(f"it is called {name}, and its name is {other}")
 
@@ -68,22 +68,22 @@ def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
     """Check studies against their laws."""
 
     def it_can_be_made(name: str) -> None:
-        """Its function returns a study without arguments."""
+        """The study's function works without arguments."""
         studies[name]()
 
     return _check_built(studies, Study, [it_can_be_made])
 
 
-def _check_built(functions: Mapping[str, Callable[[], Any]], kind: type, first: Sequence[Law]) -> Findings:
-    """Check the results of functions against the laws of their kind, once the ``first`` laws of their names hold."""
+def _check_built(functions: Mapping[str, Callable[[], Any]], kind: type, name_laws: Sequence[Law]) -> Findings:
+    """Check the results of functions against the laws of their kind, if the ``name_laws`` of their names hold."""
     findings = Findings()
     for name, build in functions.items():
-        for law in first:
+        for law in name_laws:
             findings += check_laws(name, name, [law])
             if not findings[-1].holds:
                 break
         else:
-            findings += check_laws(build(), name, laws_of(kind, sys.modules[__name__]))
+            findings += check_laws(build(), name, list_laws(kind, sys.modules[__name__]))
     return findings
 
 
@@ -93,4 +93,4 @@ def check_all(
     studies: Mapping[str, Callable[[], Study]],
 ) -> Findings:
     """Check all parts, recipes and studies of a module."""
-    return Findings([*check_kinds(kinds), *check_recipes(recipes), *check_studies(studies)])
+    return Findings([*check_classes(kinds), *check_recipes(recipes), *check_studies(studies)])

@@ -18,7 +18,7 @@ from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.loops import Loops
 from lengthwise.experiment.optim import Optimizer, Schedule
 from lengthwise.experiment.source import Purpose, Source
-from lengthwise.experiment.stopping import Stopping, choose_loops, limit_of
+from lengthwise.experiment.stopping import Stopping, choose_loops, loop_limits
 from lengthwise.models import Model
 from lengthwise.objectives import Objective
 from lengthwise.runners.plain import Plain
@@ -38,11 +38,11 @@ Example = tuple[Trace, Int[Tensor, " b"]]  # a trace and the planned loops of it
 
 def every_row_has_a_limit(rule: Stopping) -> None:
     """``limit`` returns a whole number of loops, 1 or more, for each row."""
-    limit_of(rule, ROUNDS)
+    loop_limits(rule, ROUNDS)
 
 
 def chosen_loop_was_run(rule: Stopping) -> None:
-    """It chooses a loop that was run: 1 to ``trace.loops`` if it reads outputs, else 1 to its own limit."""
+    """The chosen loop was run: it is 1 to ``trace.loops`` if the rule reads outputs, else 1 to the rule's limit."""
     for trace, planned in draw_traces():
         check_chosen_loop_ran(rule, trace, planned)
 
@@ -61,11 +61,11 @@ def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:
 
 def check_chosen_loop_ran(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
     """Raise UsageError if the rule chooses a loop that was not run."""
-    choose_loops(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
+    choose_loops(rule, trace, planned, trace.loops if rule.reads_output else loop_limits(rule, planned))
 
 
 def check_unrun_loops(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], garbage: int) -> None:
-    """Raise Broken if rubbish in loops that were not run, or after answers' ends, changes a choice."""
+    """Raise Broken if ``garbage`` in loops that were not run, or after answers' ends, changes a choice."""
     changed = rule.choose(corrupt(trace, garbage), planned)
     if not torch.equal(chosen := rule.choose(trace, planned), changed):
         raise Broken(f"rows that ran {trace.loops.tolist()} loops: {chosen.tolist()}, then {changed.tolist()}")
@@ -97,7 +97,7 @@ def draw_traces() -> Iterator[Example]:
 
 
 def corrupt(trace: Trace, garbage: int) -> Trace:
-    """Return a copy of the trace with rubbish in loops that were not run and after answers' ends."""
+    """Return a copy of the trace with ``garbage`` in loops that were not run and after answers' ends."""
     longest, _, width = trace.predictions.shape
     ran = torch.arange(longest)[:, None] < trace.loops
     answered = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
@@ -106,9 +106,9 @@ def corrupt(trace: Trace, garbage: int) -> Trace:
     return Trace(trace.predictions.where(answered, garbage), ends, confidence, trace.loops, movement)
 
 
-def take_row(trace: Trace, i: int) -> Trace:
+def take_row(trace: Trace, index: int) -> Trace:
     """Return one row of a trace as a trace."""
-    row = slice(i, i + 1)
+    row = slice(index, index + 1)
     movement = None if trace.movement is None else trace.movement[:, row]
     return Trace(trace.predictions[:, row], trace.ends[:, row], trace.confidence[:, row], trace.loops[row], movement)
 
@@ -131,7 +131,7 @@ def drawn_loops_come_from_the_generator(loops: Loops) -> None:
 
 
 def sizes_stay_in_the_range(lengths: Lengths) -> None:
-    """At every step it draws the requested number of problems, of sizes ``bottom`` to ``top`` on each axis."""
+    """Every step draws the requested number of problems, of sizes ``bottom`` to ``top`` on each axis."""
     axes = len(TASK.axes)
     for step in STEPS:
         sizes = lengths.problems(TASK, step, 50, stream(0, "lengths")).sizes
@@ -163,12 +163,12 @@ def the_loss_is_a_number(objective: Objective) -> None:
 def loss_depends_only_on_masked_targets(objective: Objective) -> None:
     """Targets outside the loss mask do not change the loss; those inside do."""
     model, batch = build_setting()
-    loss = _loss(objective, model, batch)
+    loss = _loss_value(objective, model, batch)
     rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
     outside = replace(batch, targets=batch.targets.where(batch.loss_mask, rubbish))
-    if not torch.equal(loss, _loss(objective, model, outside)):
+    if not torch.equal(loss, _loss_value(objective, model, outside)):
         raise Broken("other targets outside the loss mask change the loss")
-    if torch.equal(loss, _loss(objective, model, replace(batch, targets=(batch.targets + 1) % 3))):
+    if torch.equal(loss, _loss_value(objective, model, replace(batch, targets=(batch.targets + 1) % 3))):
         raise Broken("other targets inside the loss mask do not change the loss")
 
 
@@ -193,7 +193,7 @@ def build_setting() -> tuple[Model, Batch]:
     return add_noise(model), LAYOUT.write(TASK.sample(sizes, draw), TASK)
 
 
-def _loss(objective: Objective, model: Model, batch: Batch) -> Tensor:
+def _loss_value(objective: Objective, model: Model, batch: Batch) -> Tensor:
     with torch.no_grad():
         return _compute_loss(objective, model, batch).value
 
@@ -206,22 +206,23 @@ def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:
 
 
 def purposes_do_not_depend_on_other_problems(source: Source) -> None:
-    """A problem's purpose (training, validation or test) depends on it alone, and each purpose has problems."""
+    """A problem's purpose (training, validation or test) depends on no other problem, and each purpose has problems."""
     problems = TASK.sample(torch.full((200, len(TASK.axes)), 4), stream(0, "source"))
     order = torch.randperm(len(problems), generator=stream(0, "order"))
     for purpose in typing.get_args(Purpose):
-        chosen = source.of(purpose, problems)
-        alone = torch.cat([source.of(purpose, problems.take(slice(i, i + 1))) for i in range(len(problems))])
+        chosen = source.mask_part(purpose, problems)
+        alone = torch.cat([source.mask_part(purpose, problems.take(slice(i, i + 1))) for i in range(len(problems))])
         if chosen.dtype != torch.bool or not chosen.any():
             raise Broken(f"none of {len(problems)} problems is for {purpose}: {chosen[:5].tolist()} …")
-        if not torch.equal(chosen, alone) or not torch.equal(chosen[order], source.of(purpose, problems.take(order))):
+        reordered = source.mask_part(purpose, problems.take(order))
+        if not torch.equal(chosen, alone) or not torch.equal(chosen[order], reordered):
             raise Broken(f"which problems are for {purpose} depends on the other problems of the batch")
 
 
 def it_uses_its_rate(optimizer: Optimizer) -> None:
-    """It starts at its ``rate``, which a schedule scales; a step at rate 0 moves no weight, and one at its own rate
-    moves some."""
-    weights = _weights()
+    """The optimizer starts at its ``rate``, which a schedule scales. A step at rate 0 moves no weight, a step at
+    ``rate`` moves some."""
+    weights = _build_weights()
     built = optimizer.build(weights)
     rates = [group["lr"] for group in built.param_groups]
     if any(rate != optimizer.rate for rate in rates):
@@ -230,23 +231,23 @@ def it_uses_its_rate(optimizer: Optimizer) -> None:
         for group in built.param_groups:
             group["lr"] = rate
         before = [weight.detach().clone() for weight in weights]
-        _step(built, weights, 0)
+        _take_step(built, weights, 0)
         if moves == all(map(torch.equal, before, weights)):
             raise Broken(f"a step at a rate of {rate} moves {'no' if moves else 'a'} weight")
 
 
 def its_state_dict_is_complete(optimizer: Optimizer) -> None:
     """A new optimizer with the state of another that has taken steps continues exactly like it."""
-    weights, resumed = _weights(), _weights()
+    weights, resumed = _build_weights(), _build_weights()
     first, second = optimizer.build(weights), optimizer.build(resumed)
     for number in range(3):
-        _step(first, weights, number)
+        _take_step(first, weights, number)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for source, target in zip(weights, resumed, strict=True):
         target.data.copy_(source.data)
     for number in range(3, 6):
-        _step(first, weights, number)
-        _step(second, resumed, number)
+        _take_step(first, weights, number)
+        _take_step(second, resumed, number)
     if not all(map(torch.equal, weights, resumed)):
         raise Broken("weights differ after resuming: its state_dict lacks a part of its state")
 
@@ -259,12 +260,12 @@ def the_rate_is_a_fraction_of_its_peak(schedule: Schedule) -> None:
             raise Broken(f"in a run of {steps} steps factors go from {min(factors)} to {max(factors)}")
 
 
-def _weights() -> list[nn.Parameter]:
+def _build_weights() -> list[nn.Parameter]:
     draw = stream(0, "weights")
     return [nn.Parameter(torch.randn(shape, generator=draw)) for shape in ((4, 3), (5,))]
 
 
-def _step(optimizer: torch.optim.Optimizer, weights: Sequence[nn.Parameter], number: int) -> None:
+def _take_step(optimizer: torch.optim.Optimizer, weights: Sequence[nn.Parameter], number: int) -> None:
     draw = stream(number, "gradients")
     for weight in weights:
         weight.grad = torch.randn(weight.shape, generator=draw)

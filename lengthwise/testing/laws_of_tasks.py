@@ -15,26 +15,26 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler
 from lengthwise.testing.laws_of_parts import Broken
 
-SHORT = 5  # number of smallest sizes on each axis at which every set of problems is checked
-FURTHER = {1: 40, 2: 14}  # by number of axes: a family's largest checked size, above the smallest
+SMALL_SIZES = 5  # number of smallest sizes on each axis at which every set of problems is checked
+LARGEST_ABOVE = {1: 40, 2: 14}  # by number of axes: a family's largest checked size, above the smallest
 ROWS = 64  # problems of each size, enough that some answer fills its slots
 BETWEEN = 9  # number of sizes of a family between the smallest and the largest
-POOL, EVERY = 2000, 3000  # problems of a pool; most problems of a size to enumerate
-SETS_OF_THEIR_OWN = ("uniform", "natural", "every")  # names that no family may have
+POOL, MAX_ENUMERATED = 2000, 3000  # problems of a pool; problems of a size that are enumerated
+RESERVED_NAMES = ("uniform", "natural", "every")  # names that no family may have
 
 
 def every_answer_is_right(task: Task) -> None:
     """Every answer is the one that ``reference`` gives."""
     for name, problems in _draw_all(task):
-        for prompt, answer in texts(task, problems):
+        for prompt, answer in prompts_and_answers(task, problems):
             if (right := task.reference(prompt)) != answer:
                 raise Broken(f"{name} problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
 
 
 def problems_have_requested_sizes(task: Task) -> None:
     """Problems have the requested sizes, row by row."""
-    for name, sampler in _samplers(task):
-        sizes = sizes_of_family(task, name)
+    for name, sampler in _list_samplers(task):
+        sizes = draw_family_sizes(task, name)
         problems = sampler(sizes, stream(0, "laws", name))
         if problems.sizes.tolist() != sizes.tolist():
             raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} state the sizes {problems.sizes[:3].tolist()}")
@@ -44,7 +44,7 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
     """Prompts have only symbols that the task ``reads``, answers only those that it ``writes``; if it
     ``answers_each_symbol``, answers are as long as their prompts."""
     for name, problems in _draw_all(task):
-        for prompt, answer in texts(task, problems):
+        for prompt, answer in prompts_and_answers(task, problems):
             read, written = map(task.vocab.split, (prompt, answer))
             for what, row, known in (("reads", read, task.reads), ("writes", written, task.writes)):
                 if known and (other := {*row} - {*known}):
@@ -80,14 +80,14 @@ def answers_fit_their_slots(task: Task) -> None:
     """No answer is longer than ``answer_slots`` says."""
     for name, problems in _draw_all(task):
         if (long := problems.answer_length > task.answer_slots(problems.sizes)).any():
-            prompt, answer = texts(task, problems)[int(long.long().argmax())]
+            prompt, answer = prompts_and_answers(task, problems)[int(long.long().argmax())]
             raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, exceeds its slots")
 
 
 def some_answer_fills_its_slots(task: Task) -> None:
     """At each small size some answer fills all of its slots, so that no slot is superfluous."""
-    sizes = sizes_of(task, top=3, times=ROWS)
-    samples = [sampler(sizes, stream(0, "laws", name)) for name, sampler in _samplers(task)]
+    sizes = draw_small_sizes(task, top=3, times=ROWS)
+    samples = [sampler(sizes, stream(0, "laws", name)) for name, sampler in _list_samplers(task)]
     for size in sizes.unique(dim=0):
         rows = (sizes == size).all(1)
         longest = max(int(problems.answer_length[rows].max()) for problems in samples)
@@ -104,9 +104,9 @@ def rounds_are_whole_numbers(task: Task) -> None:
 
 def problems_depend_only_on_the_generator(task: Task) -> None:
     """The same generator gives the same problems, another generator other problems."""
-    for name, sampler in _samplers(task):
-        sizes = sizes_of_family(task, name)
-        first, again, other = (texts(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
+    for name, sampler in _list_samplers(task):
+        sizes = draw_family_sizes(task, name)
+        first, again, other = (prompts_and_answers(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
         if first != again:
             raise Broken(f"{name} problems differ between two calls with the same generator")
         if first == other and name in ("uniform", task.harder) and len(task.symbols) > 1:
@@ -116,10 +116,10 @@ def problems_depend_only_on_the_generator(task: Task) -> None:
 def typed_prompts_are_parsed(task: Task) -> None:
     """``parse`` returns the problem of a typed prompt, with its answer and rounds."""
     for name, problems in _draw_all(task):
-        for (prompt, answer), rounds in zip(texts(task, problems), problems.rounds.tolist(), strict=True):
+        for (prompt, answer), rounds in zip(prompts_and_answers(task, problems), problems.rounds.tolist(), strict=True):
             typed = task.to_text(task.vocab.encode(prompt))
             parsed = task.parse(typed)
-            if (read := texts(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
+            if (read := prompts_and_answers(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
                 case = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds,"
                 raise Broken(f"{case} is read as {read} of {parsed.rounds.tolist()}")
 
@@ -152,8 +152,8 @@ def pool_has_the_requested_problems(task: Task) -> None:
     first = task.first_sizes(5)
     low, high = first[min(1, len(first) - 1)], first[-1]
     problems, again = (task.pool(POOL, low, high, stream(0, "pool")) for _ in range(2))
-    pairs = texts(task, problems)
-    if pairs != texts(task, again):
+    pairs = prompts_and_answers(task, problems)
+    if pairs != prompts_and_answers(task, again):
         raise Broken("a pool differs between two calls with the same generator")
     count, smallest, largest = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
     if (count, smallest, largest) != (POOL, low, high):
@@ -168,7 +168,7 @@ def families_are_named(task: Task) -> None:
     names = [family.name for family in task.families]
     for family in task.families:
         wrong = family.name != family.name.lower() or " " in family.name or "_" in family.name
-        if wrong or names.count(family.name) > 1 or family.name in SETS_OF_THEIR_OWN:
+        if wrong or names.count(family.name) > 1 or family.name in RESERVED_NAMES:
             raise Broken(f"a family is called {family.name!r}; a name must be unique, and in lower case with dashes")
         if not family.about.endswith(".") or "\n" in family.about or len(family.about) <= 8:
             raise Broken(f"the family {family.name} has the text {family.about!r}, which is not a sentence on one line")
@@ -177,13 +177,15 @@ def families_are_named(task: Task) -> None:
 def enumerate_lists_every_problem_once(task: Task) -> None:
     """Problems that ``enumerate`` returns are correct and unique, and include every problem that sampling draws."""
     size = [task.smallest] * len(task.axes)
-    if (problems := task.enumerate(size, EVERY)) is None:
+    if (problems := task.enumerate(size, MAX_ENUMERATED)) is None:
         return
-    pairs = texts(task, problems)
+    pairs = prompts_and_answers(task, problems)
     if wrong := [(prompt, answer) for prompt, answer in pairs if task.reference(prompt) != answer]:
         raise Broken(f"enumerate lists {wrong[0][0]!r} with the wrong answer {wrong[0][1]!r}")
     prompts = [prompt for prompt, _ in pairs]
-    drawn = {prompt for prompt, _ in texts(task, task.sample(torch.tensor([size] * POOL), stream(0, "every")))}
+    drawn = {
+        prompt for prompt, _ in prompts_and_answers(task, task.sample(torch.tensor([size] * POOL), stream(0, "every")))
+    }
     if len(set(prompts)) < len(prompts) or drawn - set(prompts):
         raise Broken(f"enumerate lists {len(prompts)} problems of size {tuple(size)}: {prompts[:5]} …")
 
@@ -191,31 +193,32 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
 # Drawing problems
 
 
-def texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
+def prompts_and_answers(task: Task, problems: Problems) -> list[tuple[str, str]]:
     """Return prompts and answers in the task's own symbols and order."""
     prompts = symbol_texts(task, problems.prompt, problems.prompt_length)
     return list(zip(prompts, symbol_texts(task, problems.answer, problems.answer_length), strict=True))
 
 
-def sizes_of(task: Task, top: int = SHORT, times: int = 8) -> Int[Tensor, "b axes"]:
-    """Return the ``top`` smallest sizes, or all pairs of them, in random order, so that a task cannot rely on it."""
+def draw_small_sizes(task: Task, top: int = SMALL_SIZES, times: int = 8) -> Int[Tensor, "b axes"]:
+    """Return the ``top`` smallest sizes, or all pairs of them, in random order, so that a task cannot rely on an
+    order."""
     sizes = torch.tensor(task.first_sizes(top))
     rows = torch.cartesian_prod(*[sizes] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
     return rows[torch.randperm(len(rows), generator=stream(0, "order"))]
 
 
-def _samplers(task: Task) -> list[tuple[str, Sampler]]:
+def _list_samplers(task: Task) -> list[tuple[str, Sampler]]:
     return [("uniform", task.sample), *((family.name, family.sample) for family in task.families)]
 
 
-def sizes_of_family(task: Task, name: str) -> Int[Tensor, "b axes"]:
-    """Return sizes to check: of uniform problems and the harder set all small sizes, several times; of other families
-    the smallest, once; of all families also a large size and random ones in between."""
-    small = sizes_of(task) if name in ("uniform", task.harder) else sizes_of(task, top=3, times=1)
+def draw_family_sizes(task: Task, name: str) -> Int[Tensor, "b axes"]:
+    """Return sizes to check: all small sizes several times for uniform problems and the harder set, the smallest sizes
+    once for other families; for all families, also a large size and random sizes in between."""
+    small = draw_small_sizes(task) if name in ("uniform", task.harder) else draw_small_sizes(task, top=3, times=1)
     if name == "uniform":
         return small
     low, axes = task.smallest, len(task.axes)
-    high = min(task.largest or low + FURTHER[axes], low + FURTHER[axes])
+    high = min(task.largest or low + LARGEST_ABOVE[axes], low + LARGEST_ABOVE[axes])
     draw = stream(0, "sizes", name)
     between = task.replace_missing_sizes(torch.randint(low, high + 1, (BETWEEN, axes), generator=draw), draw)
     ends = torch.tensor([low, task.nearest_size(high)])[:, None].expand(-1, axes)
@@ -224,5 +227,5 @@ def sizes_of_family(task: Task, name: str) -> Int[Tensor, "b axes"]:
 
 def _draw_all(task: Task) -> Iterator[tuple[str, Problems]]:
     """Yield uniform problems and those of every family, including the harder set."""
-    for name, sampler in _samplers(task):
-        yield name, sampler(sizes_of_family(task, name), stream(0, "laws", name))
+    for name, sampler in _list_samplers(task):
+        yield name, sampler(draw_family_sizes(task, name), stream(0, "laws", name))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lengthwise.base.types import Inputs
-from lengthwise.models import Model, State, device_of
+from lengthwise.models import Model, State, get_device
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu
 from lengthwise.runners.graphs import Graphs
 from lengthwise.training.arithmetic import Matmul, autocast
@@ -72,18 +72,18 @@ class Bf16(Runner):
         self.runner = runner
 
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        with autocast(device_of(self.model), "bf16"):
+        with autocast(get_device(self.model), "bf16"):
             return self.runner.last(inputs, loops, at, no_grad_loops=no_grad_loops).float()
 
     def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
-        with autocast(device_of(self.model), "bf16"):
+        with autocast(get_device(self.model), "bf16"):
             logits, state = self.runner.carry(inputs, loops, at, state)
         return logits.float(), state
 
     def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
         steps = self.runner.each(inputs, loops, at)
         while True:
-            with autocast(device_of(self.model), "bf16"):  # but not while the caller uses the logits
+            with autocast(get_device(self.model), "bf16"):  # but not while the caller uses the logits
                 found = next(steps, None)
             if found is None:
                 return
@@ -131,5 +131,5 @@ class MicroBatches(Runner):
     def _recompute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return the function's result without keeping its activations; the backward pass calls the function again."""
         # A tensor on the device: torch preserves the generators of its arguments' devices, for dropout.
-        there = torch.empty(0, device=device_of(self.model))
+        there = torch.empty(0, device=get_device(self.model))
         return checkpoint(lambda _, *rest: function(*rest), there, *args, use_reentrant=False)

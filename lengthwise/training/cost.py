@@ -24,7 +24,7 @@ from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes, nearest_size
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.experiment.resources import SPEED, estimate_training, parameters
+from lengthwise.experiment.resources import SPEED, count_parameters, estimate_training
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.cpu import describe_choice
 from lengthwise.runners.plain import Plain
@@ -85,7 +85,7 @@ def count_operations(recipe: Recipe, rows: int | None = None, n_steps: int = 4) 
     model = small.build()
     with computation_settings(1):
         for step in _sample_steps(recipe, n_steps):
-            batch, loops = data.batch(small, step, passed=_expected_exams(recipe, step))
+            batch, loops = data.draw_batch(small, step, exams_passed=_expected_exams(recipe, step))
             # Torch does not count the operations of a CPU's fused attention.
             with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
                 rng.seed_torch(rng.derive_seed(recipe.seed, "dropout", step))
@@ -163,7 +163,7 @@ def look_up_cost(recipe: Recipe) -> Cost:
         return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
     demand = estimate_training(recipe)
     seconds = demand.seconds / recipe.steps
-    return Cost(parameters(recipe), demand.memory, seconds * SPEED, seconds, recipe.steps, "estimated")
+    return Cost(count_parameters(recipe), demand.memory, seconds * SPEED, seconds, recipe.steps, "estimated")
 
 
 def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> Cost:
@@ -174,7 +174,7 @@ def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> C
     measured = demand.seconds / recipe.steps * rows / recipe.batch <= MAX_STEP_SECONDS
     found = count_operations(recipe, rows, n_steps), step_seconds(recipe, n_steps, rows)
     source = "measured" if measured else "estimated"
-    return Cost(parameters(recipe), demand.memory, *found, recipe.steps, source)
+    return Cost(count_parameters(recipe), demand.memory, *found, recipe.steps, source)
 
 
 def step_seconds(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> float:

@@ -33,10 +33,10 @@ class Prefetcher:
         """Return the batch of a step after ``exams_passed`` exams. A batch prefetched before an exam was passed is
         discarded."""
         future = self.next.pop((step, exams_passed), None)
-        found = future.result() if future else data.batch(self.recipe, step, passed=exams_passed)
+        found = future.result() if future else data.draw_batch(self.recipe, step, exams_passed=exams_passed)
         self.next = {}
         if step + 1 < self.recipe.steps:
-            following = self.worker.submit(data.batch, self.recipe, step + 1, passed=exams_passed)
+            following = self.worker.submit(data.draw_batch, self.recipe, step + 1, exams_passed=exams_passed)
             self.next = {(step + 1, exams_passed): following}
         return found
 

@@ -22,9 +22,9 @@ from lengthwise.base.types import Batch, Loss
 from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
-from lengthwise.experiment.own_code import running_foreign_code, runs_foreign_code, wrap_user_errors
+from lengthwise.experiment.own_code import guard_foreign_code, runs_foreign_code, wrap_user_errors
 from lengthwise.experiment.recipe import Parent, Recipe
-from lengthwise.experiment.resources import TRAINED_NUMBERS, estimate_model, is_small, parameters
+from lengthwise.experiment.resources import TRAINED_NUMBERS, count_parameters, estimate_model, is_small_model
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
 from lengthwise.runners import Runner
@@ -61,11 +61,11 @@ class Trainer:
     ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
         self.matmul, self.processes, self.stacked = matmul, processes or SingleProcess(), stacked
-        if not is_small(recipe.model):
-            what = f"{recipe.name}: training a model of {parameters(recipe):,} parameters"
+        if not is_small_model(recipe.model):
+            what = f"{recipe.name}: training a model of {count_parameters(recipe):,} parameters"
             estimate_model(recipe, TRAINED_NUMBERS).check(what)
         self.model = recipe.build().to(device).train()  # an external module may be in evaluation mode
-        if recipe.model.offsets > 1:  # the sum of two offsets could exceed every table of positions
+        if recipe.model.random_offset_count > 1:  # the sum of two offsets could exceed every table of positions
             raise UsageError(f"{recipe.name}: several encodings add random offsets: set offset=1 (none) in all but one")
         if not any(weight.requires_grad for weight in self.model.parameters()):
             raise UsageError(f"{recipe.name}: the model has no trainable weights: set requires_grad in some")
@@ -74,7 +74,9 @@ class Trainer:
         self.descent = Descent(self.model, self.optimizer, recipe.clip)
         how: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs, "stacked": stacked > 0}
         self.runners, self.replayed = RunnerChoice(self.model, self.processes, **how), ReplayedUpdate(device)
-        self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
+        self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.draw_batch(
+            recipe, step, exams_passed=passed
+        )
         self.step = recipe.start
         self.passed = 0  # exams passed, with Mastery
         self.parts = recipe.accumulate  # number of parts of a batch; doubled when memory runs out
@@ -85,7 +87,7 @@ class Trainer:
         self.validator = Validator(recipe)
         # Steps seed torch's global generators, for dropout; a user's code may draw from Python's too.
         foreign = runs_foreign_code(recipe, self.model)
-        self.protect_generators = partial(running_foreign_code, recipe) if foreign else rng.borrow_torch_generators
+        self.protect_generators = partial(guard_foreign_code, recipe) if foreign else rng.borrow_torch_generators
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
@@ -178,7 +180,9 @@ class Trainer:
     def current_length(self) -> int:
         """Return the largest size at this step."""
         lengths = self.recipe.lengths
-        return lengths.maximum(lengths.clock(self.step, self.passed)) if isinstance(lengths, Growing) else lengths.top
+        if not isinstance(lengths, Growing):
+            return lengths.top
+        return lengths.maximum(lengths.curriculum_step(self.step, self.passed))
 
     def model_to_evaluate(self) -> Model:
         """Return the model to evaluate and save: the moving average if the recipe has one and it has started."""

@@ -11,13 +11,13 @@ from random import Random
 from lengthwise.base import fields
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import RunOutline, trials, wilson
+from lengthwise.base.results import RunOutline, effective_trials, wilson
 from lengthwise.base.rng import derive_seed
 from lengthwise.base.schemas import ScoreRow
 from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import weights_digest
-from lengthwise.experiment.recipe import outline
+from lengthwise.experiment.recipe import build_outline
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Weights
@@ -57,7 +57,7 @@ def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> It
     if claims.parameters is not None and claims.parameters != parameters:
         yield f"{claims.parameters:,} parameters are claimed, there are {parameters:,}"
     if claims.outline is not None:
-        claimed, actual = asdict(claims.outline), asdict(outline(weights.recipe))
+        claimed, actual = asdict(claims.outline), asdict(build_outline(weights.recipe))
         for name in FOLLOWS:
             if claimed[name] != actual[name]:
                 yield f"{name} {claimed[name]} is claimed, the recipe says {actual[name]}"
@@ -84,8 +84,8 @@ def find_refuted_claims(claims: Claims, measured: Iterable[Row], weights: Weight
     refuted = []
     for row in compared:
         score = scores[_score_key(row)]
-        low, _ = wilson(row["exact"], trials(row), SURE)
-        _, high = wilson(score["exact"], trials(score), SURE)
+        low, _ = wilson(row["exact"], effective_trials(row), SURE)
+        _, high = wilson(score["exact"], effective_trials(score), SURE)
         if low > high:
             where = f"{row['problems']} at {size_text(row['sizes'])}"
             shares = f"{share_text(row['exact'], 3)} is claimed, {share_text(score['exact'], 3)} was measured"

@@ -109,7 +109,7 @@ def verify(
     checks, rows, left_out = [*_check_weights(weights, claims, asked, parameters)], [], []
     found, refused = {}, "its rule needs a batch of problems, an attack tries one"
     # Fresh problems with the sizes of training.
-    clock, draw = recipe.lengths.clock(recipe.steps, None), stream(seed, "verification")
+    clock, draw = recipe.lengths.curriculum_step(recipe.steps, None), stream(seed, "verification")
     problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)
     checks += [_check_determinism(weights, problems), context := _check_context(weights)]
     if context.verdict == "passed":  # scores mean nothing if the model sees its answer
@@ -226,7 +226,7 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
     size is longer than these."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
-    most = torch.stack([data.batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
+    most = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
     finding = f"drew problems of up to {size_text(most)}; its recipe says {size_text(tops)}"
     if not within_training_sizes(most, tops):
         return Check("training lengths", "exposed", finding)

@@ -23,8 +23,8 @@ from lengthwise.nn.attention import Attention
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import Learned, Mark, NoPE
 from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
-from lengthwise.rasp.program import graph
-from lengthwise.rasp.programs import program
+from lengthwise.rasp.program import export_program
+from lengthwise.rasp.programs import find_program
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
@@ -76,7 +76,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
     reads, writes = recipe.layout.vocabs(recipe.task)
     steps = None
     with suppress(UsageError):  # it may have no n-RASP-L program
-        steps = graph(program(recipe.task))
+        steps = export_program(find_program(recipe.task))
     tensors = {name: part.detach().cpu().float().numpy().ravel() for name, part in weights.model.state_dict().items()}
     starts = np.cumsum([0, *map(len, tensors.values())]).tolist()
     return {

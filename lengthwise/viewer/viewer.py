@@ -16,7 +16,7 @@ from lengthwise.evaluation.attack import attack, typed_prompts
 from lengthwise.evaluation.recording import find_recording_obstacle
 from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.evaluation.solver import Solver, parse_prompt
-from lengthwise.experiment.data import sampler
+from lengthwise.experiment.data import get_sampler
 from lengthwise.runs.run import Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts
 from lengthwise.viewer.models import export_model, find_export_obstacle, record_model
@@ -132,7 +132,7 @@ def _draw_examples(weights: Weights, multiples: Sequence[int]) -> list[tuple[str
     for length, origin in wanted:
         try:
             size = torch.tensor([list(recipe.sizes(length))])
-            (prompt,) = typed_prompts(recipe.task, sampler(recipe.task, origin)(size, draw))
+            (prompt,) = typed_prompts(recipe.task, get_sampler(recipe.task, origin)(size, draw))
         except UsageError:  # a size that the task cannot draw
             continue
         found.append((prompt, f"{origin}, {size_text(size[0].tolist())}"))

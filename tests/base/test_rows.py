@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lengthwise.base.rng import stream
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
 from lengthwise.base.types import SYMBOL
-from lengthwise.tasks.digits import carry, number_length, reorder, to_machine_words, without_leading_zeros
+from lengthwise.tasks.digits import carry, count_digits, reorder, replace_leading_zeros, to_machine_words
 
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 10_000)
@@ -80,7 +80,7 @@ def test_a_carry_goes_through_a_hundred_nines():
     nines = torch.full((1, 101), 9)
     nines[0, 100] = 0
     nines[0, 0] += 1
-    assert carry(nines, 10, most=18).tolist() == [[0] * 100 + [1]]
+    assert carry(nines, 10, largest_total=18).tolist() == [[0] * 100 + [1]]
 
 
 @given(seeds, st.integers(2, 10), st.integers(1, 60))
@@ -97,7 +97,7 @@ def test_only_a_zero_in_the_top_place_is_drawn_again(seed, rows, width):
     digits = torch.randint(2, (rows, 2, width), generator=stream(seed, "digits"), dtype=SYMBOL)
     others = drawn(seed, rows * 2, width, SYMBOL).view(rows, 2, width)
     length = numbers(seed, 1, width, rows * 2).view(rows, 2)
-    found = without_leading_zeros(digits, length, others)
+    found = replace_leading_zeros(digits, length, others)
     expected = digits.clone()
     for i in range(rows):
         for j in range(2):
@@ -116,4 +116,4 @@ def test_the_other_order_is_its_own_inverse(seed, rows, width):
         assert turned[i].tolist() == digits[i, :count].flip(0).tolist() + [0] * (width - count)
     assert torch.equal(reorder(turned, length, "most"), digits)
     assert reorder(digits, length, "least") is digits
-    assert torch.equal(number_length(digits), length)
+    assert torch.equal(count_digits(digits), length)

@@ -41,25 +41,27 @@ def told(capsys, monkeypatch):
 def test_sources_and_imported_code_agree():
     parts = {  # without what other tests have imported
         kind: [name for name, one in found.items() if one.file.is_relative_to(sources.PACKAGE)]
-        for kind, found in sources.parts().items()
+        for kind, found in sources.declared_parts().items()
     }
     ours = {
         kind: [recorded_name(cls) for cls in found.values() if cls.__module__.startswith("lengthwise")]
         for kind, found in catalog.parts().items()
     }
     assert parts == ours
-    systems = sources.systems()
+    systems = sources.list_systems()
     assert systems is not None, "run `make docs`"
     assert {name: about for one in systems for name, about in one.recipes.items()} == {
         name: catalog.read_summary(function) for name, function in catalog._shipped_recipes().items()
     }
-    assert sources.studies() == {name: catalog.read_summary(function) for name, function in catalog.studies().items()}
+    assert sources.list_studies() == {
+        name: catalog.read_summary(function) for name, function in catalog.studies().items()
+    }
 
 
 def test_every_field_has_its_type_its_default_and_a_comment():
     classes = [cls for kinds in catalog.parts().values() for cls in kinds.values()]
     for cls in [lw.Recipe, *(cls for cls in classes if cls.__module__.startswith("lengthwise"))]:
-        declared = {field.name: field for field in sources.find(recorded_name(cls)).fields}
+        declared = {field.name: field for field in sources.find_class(recorded_name(cls)).fields}
         assert list(declared) == [field.name for field in dataclasses.fields(cls)]
         for field in dataclasses.fields(cls):
             told = declared[field.name]
@@ -74,10 +76,12 @@ def test_every_field_has_its_type_its_default_and_a_comment():
 def test_changed_recipes_are_asked_themselves(tmp_path, monkeypatch):
     """What is kept of families counts only for the very files that it was made from."""
     monkeypatch.setattr(sources, "MEMBERS", tmp_path / "members.json")
-    assert sources.systems() is None
+    assert sources.list_systems() is None
     (tmp_path / "members.json").write_text(json.dumps({"files": {}, "families": {}}))
-    assert sources.systems() is None
-    assert sum(len(one.recipes) for one in sources.systems(catalog.family_members())) == len(catalog._shipped_recipes())
+    assert sources.list_systems() is None
+    assert sum(len(one.recipes) for one in sources.list_systems(catalog.family_members())) == len(
+        catalog._shipped_recipes()
+    )
 
 
 def test_a_list_waits_for_nothing(tmp_path):
@@ -134,7 +138,7 @@ def test_words_filter(told, width):
 def test_a_part_is_explained(told):
     text = told(80, "show", "Transformer")
     assert "lengthwise/models/transformer.py:" in text
-    for field in sources.find("Transformer").fields:
+    for field in sources.find_class("Transformer").fields:
         assert field.name in text and f"= {field.default}" in text
     told_of = json.loads(told(80, "show", "NextToken", "--json"))["fields"]
     assert [field["name"] for field in told_of] == ["pauses", "framed"]  # those of its base
@@ -143,7 +147,7 @@ def test_a_part_is_explained(told):
 def test_a_field_is_explained_with_what_may_stand_there(told):
     text = told(80, "show", "model.positions")
     assert "tuple[Position, ...] = (NoPE(),)" in text
-    for name in sources.parts()["positions"]:
+    for name in sources.declared_parts()["positions"]:
         assert f"  {name} " in text
     assert told(80, "show", "positions").count("RoPE ") == 1
 

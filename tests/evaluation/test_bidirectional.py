@@ -10,7 +10,7 @@ from forms import shipped
 from torch import nn
 
 import lengthwise as lw
-from lengthwise.experiment.data import batch
+from lengthwise.experiment.data import draw_batch
 from lengthwise.models.timed import Timed
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
@@ -111,10 +111,10 @@ def test_a_layout_that_shows_the_answer_is_refused(runs):
 def test_training_rows_do_not_show_how_long_the_answer_is():
     """Rows of one prompt have the same tokens and the same padding, however long their answers are."""
     recipe = lw.find("looped-parity", "lengths=Uniform(top=6)").change(task=lw.Addition(), layout=WHOLE)
-    written, _ = batch(recipe, 0)
+    written, _ = draw_batch(recipe, 0)
     slots = recipe.task.answer_slots(written.sizes) + 1
     assert torch.equal(written.answer_slots.sum(1), slots)
-    trimmed, _ = batch(recipe.change(layout=lw.FullOutput()), 0)
+    trimmed, _ = draw_batch(recipe.change(layout=lw.FullOutput()), 0)
     assert (trimmed.answer_slots.sum(1) < slots).any()  # which is what a causal model does not see
 
 
@@ -129,7 +129,7 @@ MODELS = [
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_fast_runners_equal_the_plain_one(model):
     recipe = lw.find("looped-addition", "batch=8").change(layout=WHOLE, model=model)
-    written, loops = batch(recipe, 3)
+    written, loops = draw_batch(recipe, 3)
     built = recipe.build().eval()
     with torch.no_grad():
         fast, plain = (

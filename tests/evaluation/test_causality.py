@@ -249,8 +249,8 @@ class Sliced(Causal):
 
 def test_a_part_of_ones_own_is_looked_at_too():
     class Swapped(Block):
-        def forward(self, x, context, read=None, cache=None):
-            return super().forward(x, context, read, cache) + x.flip(1)
+        def forward(self, x, context, injected=None, cache=None):
+            return super().forward(x, context, injected, cache) + x.flip(1)
 
     own = catalog.recipe("looped-copy")
     model = own.build()

@@ -12,7 +12,7 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation import answers as answering
 from lengthwise.evaluation.answers import predict_by_rules, trace_loops
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.stopping import Converged, Halted, Oracle, Settled, first_done, limit_of
+from lengthwise.experiment.stopping import Converged, Halted, Oracle, Settled, find_first_done, loop_limits
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import load
@@ -77,7 +77,7 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
     batch, end = batch_of(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end(recipe.task)
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
-    limits = [limit_of(rule, planned) for rule in rules]
+    limits = [loop_limits(rule, planned) for rule in rules]
     traces = {str(limit): trace_loops(model, batch, limit, end, movement=True) for limit in limits}
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 1)
     alone = [predict_by_rules(model, recipe, batch, [rule])[0] for rule in rules]
@@ -85,7 +85,7 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
     together = predict_by_rules(model, recipe, batch, [*rules, Oracle()])
     for rule, limit, found, beside in zip(rules, limits, alone, together, strict=False):
         traced = traces[str(limit)]
-        chosen, stopped = first_done(rule, traced, planned)
+        chosen, stopped = find_first_done(rule, traced, planned)
         assert torch.equal(found.symbols, traced.predictions[chosen - 1, row]), rule
         assert torch.equal(found.loops, chosen) and torch.equal(found.stopped, stopped), rule
         assert torch.equal(found.ran, torch.where(stopped, chosen + rule.back, limit)), rule
@@ -112,7 +112,7 @@ def test_what_is_not_looked_at_is_not_computed(monkeypatch):
     monkeypatch.setattr(type(choose_runner(weights.model)), "steps", counted)
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
     (score,) = evaluate(weights, [30], samples=100, stopping=Converged(2, most=400))
-    assert sum(ran) == pytest.approx(score.ran * 100) and len(ran) < 10 < limit_of(Converged(2, most=400), LOOPS)[0]
+    assert sum(ran) == pytest.approx(score.ran * 100) and len(ran) < 10 < loop_limits(Converged(2, most=400), LOOPS)[0]
     (limited,) = evaluate(weights, [30], samples=100, stopping=Converged(50, most=20))
     assert limited.at_limit == 1 and limited.loops == limited.ran == 20
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.results import trials
+from lengthwise.base.results import effective_trials
 from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import scores as evaluation
@@ -19,7 +19,7 @@ from lengthwise.evaluation.answers import predict, predict_by_rules
 from lengthwise.evaluation.scores import evaluate, exact_match, trace_answers
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
-from lengthwise.experiment.recipe import outline
+from lengthwise.experiment.recipe import build_outline
 from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, OutputRule
 from lengthwise.models.single_pass import SinglePass
@@ -386,7 +386,7 @@ def test_hard_problems_are_those_of_the_harder_set(hard, monkeypatch):
 
 def test_test_problems_are_not_those_of_training():
     recipe = replace(PAIRS, lengths=lw.Uniform(20, 20), batch=5)
-    trained = {str(data.batch(recipe, step)[0].inputs.tokens.tolist()) for step in range(5)}
+    trained = {str(data.draw_batch(recipe, step)[0].inputs.tokens.tolist()) for step in range(5)}
     tested = recipe.layout.write(data.fresh_problems(recipe.task, (20, 20), 5, seed=recipe.data_seed), recipe.task)
     assert str(tested.inputs.tokens.tolist()) not in trained
 
@@ -640,7 +640,7 @@ def test_scores_tell_how_many_problems_differ(precision):
         problems = data.evaluation_problems(recipe, size, score.count, seed=0)
         assert score.distinct == len({tuple(row) for row in problems.prompt.tolist()}) < score.count
         counted = score.distinct if recipe is fixed else score.count
-        assert score.interval == wilson(score.exact, counted) and trials(score.row()) == counted
+        assert score.interval == wilson(score.exact, counted) and effective_trials(score.row()) == counted
         assert ("fixed_set" in score.row()) == (recipe is fixed)
     assert describe_repeats(NEXT.has_fixed_problems, data.evaluation_problems(NEXT, 30, 500, seed=0)) == {}
     (score,) = evaluate(half_trained(NEXT), [18], samples=4)
@@ -653,7 +653,9 @@ def test_a_table_tells_how_many_problems_differ():
     table = detail_table(rows)
     assert [*table.columns[-1].cells][-1].plain == "50 (4)"
     assert "the number of different problems" in table.caption.plain
-    assert "50 (4 different)" in str(lw.Scores([Score(**row | {"sizes": (2,)}) for row in bare(rows)], outline(PARITY)))
+    assert "50 (4 different)" in str(
+        lw.Scores([Score(**row | {"sizes": (2,)}) for row in bare(rows)], build_outline(PARITY))
+    )
 
 
 def bare(rows):

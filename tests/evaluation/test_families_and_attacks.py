@@ -25,7 +25,7 @@ from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations,
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import measure_sealed, sealed_seed
-from lengthwise.experiment.data import batch, fresh_problems
+from lengthwise.experiment.data import draw_batch, fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
 from lengthwise.report import WORST, curves, name_curves
@@ -128,13 +128,13 @@ def test_a_share_of_a_batch_is_of_families(name):
     mixed = plain.change(families=0.25)
     rows = round(0.25 * plain.batch)
     for step in (0, 3, 40):
-        written, again = batch(mixed, step)[0], batch(replace(mixed), step)[0]
+        written, again = draw_batch(mixed, step)[0], draw_batch(replace(mixed), step)[0]
         assert len(written) == plain.batch
         assert torch.equal(written.inputs.tokens, again.inputs.tokens)
     assert plain.id != mixed.id == plain.change(families=0.25).id
     assert 0 < rows < plain.batch
     only = plain.change(families=1.0, hard=0.0, family_names=("all-highest",) if "pairs" in name else ())
-    tokens = batch(only, 0)[0].inputs.tokens
+    tokens = draw_batch(only, 0)[0].inputs.tokens
     assert len(tokens) == plain.batch
     if "pairs" in name:  # stacked digits: every operand is made of nines
         assert len(tokens.unique()) <= 3
@@ -143,7 +143,7 @@ def test_a_share_of_a_batch_is_of_families(name):
 def test_without_a_share_of_families_nothing_changes():
     one = lw.find("looped-pairs", "families=0", "family_names=()")
     two = lw.find("looped-pairs", "families=0", "family_names=(twice,)")
-    assert torch.equal(batch(one, 7)[0].inputs.tokens, batch(two, 7)[0].inputs.tokens)
+    assert torch.equal(draw_batch(one, 7)[0].inputs.tokens, draw_batch(two, 7)[0].inputs.tokens)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 import lengthwise as lw
 from lengthwise.base.csv_files import read_csv, write_csv
-from lengthwise.base.results import Outcomes, Score, independent_trials, trials, wilson
+from lengthwise.base.results import Outcomes, Score, effective_trials, independent_trials, wilson
 from lengthwise.base.score_rows import interval_notes
 from lengthwise.evaluation.scores import needed_sample
 from lengthwise.report.scored import newcombe_interval
@@ -65,14 +65,14 @@ def test_trials_are_batches():
 
 def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_path):
     row = {"count": 6400, "distinct": 1024}
-    assert trials(row) == 6400 and trials(row | {"fixed_set": True}) == 1024
-    assert trials(row | {"together": 512}) == independent_trials(6400, 512)
-    assert trials(row | {"together": 512, "fixed_set": True}) == 2
+    assert effective_trials(row) == 6400 and effective_trials(row | {"fixed_set": True}) == 1024
+    assert effective_trials(row | {"together": 512}) == independent_trials(6400, 512)
+    assert effective_trials(row | {"together": 512, "fixed_set": True}) == 2
     both = Score("t", "w", "r", "uniform", (1,), 6400, 0.5, None, 0.5, 1.0, together=512, distinct=1024, fixed_set=True)
     assert both.interval == wilson(0.5, 2)
     said = interval_notes([both.row()])
     read = read_csv(write_csv(tmp_path / "scores.csv", [both.row()]))
-    assert read == [both.row()] and trials(read[0]) == 2
+    assert read == [both.row()] and effective_trials(read[0]) == 2
     assert len(said) == 2 and "over batches" in said[0] and "each problem once" in said[1]
 
 

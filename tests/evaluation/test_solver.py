@@ -15,7 +15,7 @@ from lengthwise.evaluation.generate import decode, decode_without_cache, respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import fresh_problems
-from lengthwise.experiment.layout import until_end
+from lengthwise.experiment.layout import mask_before_end
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.nn.window import LocalHeadsEncoding
 from lengthwise.runners.cpu import choose_reader, plain
@@ -82,7 +82,7 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
         task, layout = made.recipe.task, made.recipe.layout
         problems = fresh_problems(task, (3,), 24, seed=seed)
         spoken = decode(made.model, made.recipe, layout.write(problems, task), Oracle()).symbols
-        length = until_end(spoken, layout.end(task)).sum(1)
+        length = mask_before_end(spoken, layout.end(task)).sum(1)
         ours = (torch.arange(24) % 2 == 0) & (length <= 3)  # an answer of four symbols would leave no room for its end
         problems = replace(
             problems,

@@ -85,7 +85,7 @@ def test_a_set_is_the_same_however_it_is_drawn_together():
     while len(wanted) < 700:
         draw = rng.stream(0, "set", "addition", number)
         drawn = lw.Uniform(2).problems(lw.Addition(), 0, 100, draw)
-        kept = texts(drawn.take(Finite(1).of("train", drawn)))
+        kept = texts(drawn.take(Finite(1).mask_part("train", drawn)))
         wanted = list(dict.fromkeys([*wanted, *kept]))
         number += 1
     assert texts(the_set(700, lengths=lw.Uniform(2))) == wanted[:700]
@@ -98,7 +98,7 @@ def test_symbols_of_any_number_are_kept(count, monkeypatch):
     monkeypatch.setattr(Mirrored, "symbols", tuple(letters))
     for source in (Fresh(), Finite(300)):
         recipe = replace(RECIPE, task=Mirrored(), source=source, batch=300, lengths=lw.Uniform(3))
-        inputs = data.batch(recipe, 0)[0].inputs
+        inputs = data.draw_batch(recipe, 0)[0].inputs
         ids, vocab = inputs.tokens[inputs.padding_mask], recipe.layout.vocabs(recipe.task)[0]
         assert int(ids.min()) >= 0 and int(ids.max()) < len(vocab)
         problems = data.fixed_set(recipe.task, recipe.lengths, source) if source != Fresh() else None
@@ -149,11 +149,11 @@ def test_hashes_by_hand():
 
 def test_parts_share_nothing_and_leave_nothing_out():
     problems = lw.Addition().sample(torch.randint(1, 9, (20_000, 2)), rng.stream(0, "parts"))
-    of = torch.stack([Finite(1).of(part, problems) for part in SHARES])
+    of = torch.stack([Finite(1).mask_part(part, problems) for part in SHARES])
     assert (of.sum(0) == 1).all()
     shares = of.double().mean(1)
     assert torch.allclose(shares, torch.tensor([10, 2, 1]).double() / 13, atol=0.01)
-    assert Fresh().of("test", problems).all()
+    assert Fresh().mask_part("test", problems).all()
 
 
 def test_what_is_tested_and_watched_is_in_no_set():
@@ -182,17 +182,17 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
     recipe = replace(RECIPE, source=Finite(640), data_seed=3)
     rows = []
     for step in range(20):
-        batch, _ = data.batch(recipe, step)
+        batch, _ = data.draw_batch(recipe, step)
         padding_mask = batch.inputs.padding_mask
         rows += [tuple(row[there].tolist()) for row, there in zip(batch.inputs.tokens, padding_mask, strict=True)]
     first, second = rows[:640], rows[640:]
     assert sorted(first) == sorted(second) and first != second
     assert len(set(first)) == 640
-    again, _ = data.batch(recipe, 13)
+    again, _ = data.draw_batch(recipe, 13)
     data._LATEST_ORDERS.clear()
-    assert torch.equal(again.inputs.tokens, data.batch(recipe, 13)[0].inputs.tokens)
-    other, _ = data.batch(replace(recipe, data_seed=4), 0)
-    assert not torch.equal(other.targets, data.batch(recipe, 0)[0].targets)
+    assert torch.equal(again.inputs.tokens, data.draw_batch(recipe, 13)[0].inputs.tokens)
+    other, _ = data.draw_batch(replace(recipe, data_seed=4), 0)
+    assert not torch.equal(other.targets, data.draw_batch(recipe, 0)[0].targets)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_recipe_that_cannot_be_is_refused(changes, message):
 
 def test_natural_sizes_are_uniform_where_a_task_has_no_others():
     recipe = replace(RECIPE, lengths=lw.Natural(4, 2), source=Fresh(), batch=3000)
-    batch, _ = data.batch(recipe, 0)
+    batch, _ = data.draw_batch(recipe, 0)
     counts = torch.stack([(batch.sizes == size).sum(0) for size in (2, 3, 4)])
     assert (counts.sum(0) == 3000).all() and (counts > 850).all()
 
@@ -264,7 +264,7 @@ def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
 
 def test_rows_of_two_directions_are_left_whole():
     recipe = replace(RECIPE, layout=lw.Pairs(), task=lw.Addition(10, "least"), model=lw.Transformer(width=8, heads=2))
-    batch, _ = data.batch(replace(recipe, source=Fresh()), 0)
+    batch, _ = data.draw_batch(replace(recipe, source=Fresh()), 0)
     assert torch.equal(batch.answer_slots, batch.inputs.padding_mask)
 
 

@@ -16,8 +16,8 @@ from lengthwise.experiment.layout import (
     Pairs,
     Tagged,
     digit_positions,
-    until_end,
-    up_to_end,
+    mask_before_end,
+    mask_through_end,
 )
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.multiplication import Multiplication
@@ -369,14 +369,14 @@ def test_until_end_against_a_plain_loop(predicted, end):
     for symbol in predicted:
         over = over or symbol == end
         before.append(not over)
-    assert until_end(torch.tensor([predicted]), end).tolist() == [before]
+    assert mask_before_end(torch.tensor([predicted]), end).tolist() == [before]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=3), st.integers(0, 3))
 def test_up_to_end_takes_the_end_too(predicted, end):
     wanted = [[end not in row[:position] for position in range(len(row))] for row in predicted]
-    assert up_to_end(torch.tensor(predicted), end).tolist() == wanted
-    assert up_to_end(torch.tensor(predicted), None).all()
+    assert mask_through_end(torch.tensor(predicted), end).tolist() == wanted
+    assert mask_through_end(torch.tensor(predicted), None).all()
 
 
 def test_what_is_said_is_read_up_to_its_first_end_symbol_by_symbol():

@@ -34,7 +34,7 @@ def test_a_published_recipe_that_a_workstation_holds_is_not_refused():
 
 def test_a_wide_model_is_not_surely_small():
     recipe = catalog.recipe("looped-parity", ["model.width=100000"])
-    assert not resources.is_small(recipe.model) and resources.estimate_model(recipe).memory > 1e11
+    assert not resources.is_small_model(recipe.model) and resources.estimate_model(recipe).memory > 1e11
     with pytest.raises(lw.UsageError, match=r"takes about .* of memory; this machine has"):
         lw.train(recipe)
 
@@ -63,9 +63,9 @@ class Large(lw.models.ModelSpec):
 
 
 def test_a_module_of_ones_own_is_counted_as_it_is_built(monkeypatch):
-    monkeypatch.setattr(resources, "is_small", lambda spec: False)
+    monkeypatch.setattr(resources, "is_small_model", lambda spec: False)
     recipe = catalog.recipe("looped-parity").change(model=Large())
-    assert resources.parameters(recipe) == 7 * 7 + 7
+    assert resources.count_parameters(recipe) == 7 * 7 + 7
     assert torch.get_default_device() == torch.device("cpu")
     with pytest.raises(lw.UsageError, match=r"AttributeError in test_resources\.py.*; it uses your own classes: Large"):
-        resources.parameters(recipe.change(model=Large("Slip")))
+        resources.count_parameters(recipe.change(model=Large("Slip")))

@@ -11,7 +11,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.cli import entry
 from lengthwise.testing import laws_of_layouts
-from lengthwise.testing.laws import laws_of
+from lengthwise.testing.laws import list_laws
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -73,7 +73,7 @@ def test_symbols_that_are_neither_read_nor_written_are_caught():
     class _Shorter(_Balanced):
         answers_each_symbol = True
 
-    laws = {law.__name__: law for law in laws_of(_Wrong)}
+    laws = {law.__name__: law for law in list_laws(_Wrong)}
     law = laws["symbols_are_in_reads_and_writes"]
     law(_Balanced())
     with pytest.raises(AssertionError, match="not in writes"):

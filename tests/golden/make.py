@@ -39,9 +39,9 @@ TEXT_KEPT = 8000  # characters of output that are kept as text; longer ones as a
 
 def batch_of(recipe: Any, step: int) -> Any:
     """Return the training batch of a step."""
-    from lengthwise.experiment.data import batch
+    from lengthwise.experiment.data import draw_batch
 
-    return batch(recipe, step)[0]
+    return draw_batch(recipe, step)[0]
 
 
 def predicted_answers(weights: Any, problems: Any) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import sweep as verb
-from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_choice
+from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_size_for_choosing
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.jobs.axes import Axis, grid_points, parse_axes
@@ -74,7 +74,7 @@ def test_what_cannot_be_swept_is_said(words, said):
 
 def test_no_recipe_is_chosen_by_its_tests():
     recipe = catalog.recipe("looped-parity")
-    assert largest_choice(recipe) == 26
+    assert largest_size_for_choosing(recipe) == 26
     check_sizes(recipe, [4, 20, 26])
     with pytest.raises(UsageError, match="27 is a test"):
         check_sizes(recipe, [20, 27])

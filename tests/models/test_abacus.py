@@ -8,7 +8,7 @@ import torch
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli.entry import main
-from lengthwise.experiment.data import batch
+from lengthwise.experiment.data import draw_batch
 from lengthwise.recipes import abacus
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.training.trainer import rehearse
@@ -67,7 +67,7 @@ def test_places_beyond_the_training_lengths_are_trained():
     recipe = catalog.recipe("abacus-addition", ["model.width=16", "batch=8"])
     model, seen = recipe.build(), torch.zeros(161, dtype=torch.bool)
     for step in range(30):
-        made, loops = batch(recipe, step)
+        made, loops = draw_batch(recipe, step)
         read = choose_runner(model).last(made.inputs, loops, made.loss_mask)
         (gradient,) = torch.autograd.grad(read.square().sum(), model.encodings[0].table.weight)
         seen |= (gradient != 0).any(1)

@@ -12,8 +12,8 @@ from lengthwise.nn.attention import Attention, SoftmaxAttention
 from lengthwise.nn.mixer import Mixer, MixerSpec, PlainMixer
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu import choose_reader
-from lengthwise.testing.laws import check_laws, laws_of
-from lengthwise.testing.laws_of_models import READS, WRITES, rows
+from lengthwise.testing.laws import check_laws, list_laws
+from lengthwise.testing.laws_of_models import READS, WRITES, build_rows
 from lengthwise.testing.laws_of_parts import it_is_equal_after_json
 
 SMALL = lw.Transformer(width=8, heads=2, layers=1)
@@ -73,7 +73,7 @@ class _Numbered(MixerSpec):
 
 def broken(spec):
     """The laws that a model breaks; the parts here have names that no file can hold."""
-    return check_laws(spec, "", [law for law in laws_of(type(spec)) if law is not it_is_equal_after_json]).broken
+    return check_laws(spec, "", [law for law in list_laws(type(spec)) if law is not it_is_equal_after_json]).broken
 
 
 def built(causal=True, **changes):
@@ -186,7 +186,7 @@ def test_decoding_by_steps_is_held_to_the_whole_row():
 
 
 def test_only_mixers_that_go_on_are_decoded_by_steps():
-    inputs = rows([5])
+    inputs = build_rows([5])
     assert choose_reader(built(mixer=_Sums()), inputs) is not None
     assert choose_reader(built(mixer=_Plain()), inputs) is None
     hooked = built(mixer=_Sums())

@@ -47,13 +47,13 @@ from lengthwise.runners.cpu.pattern import build_pattern, mix_values
 from lengthwise.runners.plain import Plain, unroll
 from lengthwise.runners.plain import select_rows as take_rows
 from lengthwise.testing.laws_of_models import (
+    apply_to_models,
     check_causality,
     evaluation_is_deterministic,
     every_parameter_affects_logits,
-    influence,
+    find_influences,
     logits_do_not_depend_on_other_rows,
     long_rows_have_finite_logits,
-    on_each_model,
     padding_is_ignored,
     the_order_of_rows_does_not_matter,
     weights_come_from_the_seed,
@@ -90,7 +90,7 @@ def test_rows_know_nothing_of_what_stands_around_them(run, spec, causal):
 # Others are held to their laws where every part is; one whose heads see one key has no use for a bias.
 WRITTEN = [spec for spec in [*SPECS, *RECURRENT] if Local(0) not in getattr(spec, "positions", ())]
 OF_RUNNERS = (every_parameter_affects_logits, evaluation_is_deterministic, long_rows_have_finite_logits)
-FURTHER = [weights_come_from_the_seed, *map(on_each_model, OF_RUNNERS)]
+FURTHER = [weights_come_from_the_seed, *map(apply_to_models, OF_RUNNERS)]
 
 
 @pytest.mark.parametrize("law", FURTHER, ids=lambda law: law.__name__)
@@ -113,7 +113,7 @@ SEE_ALL = [(spec, causal) for spec, causal in EVERY if sees_all(spec)]
 @pytest.mark.parametrize(("spec", "causal"), SEE_ALL, ids=names(SEE_ALL))
 def test_without_windows_everything_allowed_is_seen(spec, causal, run):
     full = torch.ones(9, 9, dtype=torch.bool)
-    assert torch.equal(influence(run(built(spec, causal)), some([9]), 1), full.tril() if causal else full)
+    assert torch.equal(find_influences(run(built(spec, causal)), some([9]), 1), full.tril() if causal else full)
 
 
 class Peeking(lw.Model):
@@ -165,7 +165,7 @@ def test_a_window_reaches_exactly_so_far(reach, loops, layers, causal, run):
     wanted = distance.abs() <= reach * loops * layers
     if causal:
         wanted &= distance >= 0
-    assert torch.equal(influence(run(build(spec, causal)), some([11]), loops), wanted)
+    assert torch.equal(find_influences(run(build(spec, causal)), some([11]), loops), wanted)
 
 
 @pytest.mark.parametrize("further", [Local(2), ALiBi(), RoPE(), LocalHeads(2, reach=2)], ids=repr)
@@ -174,7 +174,7 @@ def test_of_several_windows_each_head_sees_what_all_let_it_see(further, causal, 
     distance = torch.arange(9)[:, None] - torch.arange(9)
     wanted = (distance.abs() <= 1) & ((distance >= 0) | (not causal))
     spec = replace(BASE, positions=(Local(1), further))
-    assert torch.equal(influence(run(build(spec, causal)), some([9]), 1), wanted)
+    assert torch.equal(find_influences(run(build(spec, causal)), some([9]), 1), wanted)
 
 
 @both
@@ -184,7 +184,7 @@ def test_of_local_heads_the_others_see_all(causal, run):
     allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
         spec = replace(BASE, positions=(LocalHeads(count),))
-        assert torch.equal(influence(run(build(spec, causal)), some([9]), 1), wanted & allowed)
+        assert torch.equal(find_influences(run(build(spec, causal)), some([9]), 1), wanted & allowed)
 
 
 @pytest.mark.parametrize(("reach", "ahead"), [(0, 0), (1, 0), (0, 1), (1, 2), (0, 9)])
@@ -196,7 +196,7 @@ def test_coupled_heads_see_one_position_of_every_number_and_their_own(reach, ahe
     wanted &= torch.ones_like(wanted).tril() if causal else True
     spec = replace(BASE, positions=(CoupledHeads(2, reach, ahead),))
     inputs = replace(some([10]), digit_position=position[None])
-    assert torch.equal(influence(run(build(spec, causal)), inputs, 1), wanted)
+    assert torch.equal(find_influences(run(build(spec, causal)), inputs, 1), wanted)
 
 
 @both
@@ -453,7 +453,7 @@ def test_abacus_offsets_are_for_training(each_row):
     plain = replace(recipe, model=BASE)
     seen = set()
     for step in range(20):
-        own, bare = (data.batch(each, step)[0].inputs for each in (recipe, plain))
+        own, bare = (data.draw_batch(each, step)[0].inputs for each in (recipe, plain))
         more = own.digit_position - bare.digit_position
         assert (more[bare.digit_position == 0] == 0).all()
         offsets = more.amax(1, keepdim=True)
@@ -462,7 +462,9 @@ def test_abacus_offsets_are_for_training(each_row):
         seen |= set(offsets.flatten().tolist())
         assert torch.equal(own.tokens, bare.tokens)
     assert seen == set(range(4))
-    assert data.batch(recipe, 3)[0].inputs.digit_position.equal(data.batch(recipe, 3)[0].inputs.digit_position)
+    assert data.draw_batch(recipe, 3)[0].inputs.digit_position.equal(
+        data.draw_batch(recipe, 3)[0].inputs.digit_position
+    )
     problems = data.fresh_problems(recipe.task, (5, 5), 4, seed=0)
     written = recipe.layout.write(problems, recipe.task).inputs.digit_position
     assert written.max() == 6  # what is solved and scored is written without an offset

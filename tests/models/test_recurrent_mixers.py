@@ -15,7 +15,7 @@ from lengthwise.nn.mixers.attention_forms import ForgettingMixer, ScalableAttent
 from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule
 from lengthwise.nn.mixers.mamba2 import linear_attention
 from lengthwise.nn.mixers.mamba3 import rotate, trapezoidal_attention
-from lengthwise.nn.mixers.recurrent import reversed_rows
+from lengthwise.nn.mixers.recurrent import reverse_rows
 from lengthwise.nn.mixers.rwkv7 import diagonal_plus_rank_one
 from lengthwise.nn.mixers.xlstm import exponential_attention
 
@@ -283,4 +283,4 @@ def test_several_updates_are_a_longer_row_of_single_ones():
 
 def test_rows_are_reversed_within_their_lengths():
     x, mask = torch.arange(8.0).view(2, 4, 1), torch.tensor([[True, True, True, False], [True, False, False, False]])
-    assert reversed_rows(x, mask)[..., 0].tolist() == [[2, 1, 0, 3], [4, 5, 6, 7]]
+    assert reverse_rows(x, mask)[..., 0].tolist() == [[2, 1, 0, 3], [4, 5, 6, 7]]

@@ -14,7 +14,7 @@ from lengthwise.objectives.halting import Halting
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks.bits import BinarySum
-from lengthwise.testing.laws_of_models import READS, WRITES, logits_of
+from lengthwise.testing.laws_of_models import READS, WRITES, compute_logits
 
 SPEC = Timed(answers=replace(BASE, layers=2), clock=BASE)
 
@@ -29,7 +29,7 @@ def test_at_the_equals_sign_the_end_is_the_clocks_and_the_rest_the_answers():
     first = inputs.tokens == READS.id(EQUALS)
     assert first.any() and not first.all()
     loops = [3, 2]
-    found, answers, clock = (logits_of(Plain(one), inputs, loops) for one in (model, model.answers, model.clock))
+    found, answers, clock = (compute_logits(Plain(one), inputs, loops) for one in (model, model.answers, model.clock))
     said, end = clock.softmax(-1), torch.arange(len(WRITES)) == WRITES.id(END)
     assert torch.equal(found[~first], answers[~first])
     torch.testing.assert_close(found[first].exp()[:, end], said[first][:, WAITS, None])
@@ -71,7 +71,7 @@ def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
 def test_a_blind_clock_is_run_fast_as_it_is_written():
     torch.manual_seed(0)
     model, inputs = away(replace(SPEC, blind=True).build(READS, WRITES, causal=True)), some([9, 7])
-    fast, plain = (logits_of(one, inputs, [3, 2]) for one in (choose_runner(model), Plain(model)))
+    fast, plain = (compute_logits(one, inputs, [3, 2]) for one in (choose_runner(model), Plain(model)))
     assert type(choose_runner(model)).__name__ == "Twice"
     torch.testing.assert_close(fast, plain)
 

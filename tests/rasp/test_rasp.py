@@ -32,8 +32,16 @@ from lengthwise.rasp.language import (
     select,
     shift,
 )
-from lengthwise.rasp.program import Program, alphabet, answer, check, execute, format_rounds, format_state
-from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
+from lengthwise.rasp.program import (
+    Program,
+    check_program,
+    execute,
+    format_answer,
+    format_rounds,
+    format_state,
+    input_alphabet,
+)
+from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, find_program
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.strings import Copy, UniqueSet
@@ -346,7 +354,7 @@ def unchecked(monkeypatch):
 
 @pytest.mark.parametrize("task", [*ALL, UniqueSet(20)], ids=repr)
 def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, unchecked):
-    runner = program(task)
+    runner = find_program(task)
     for n in filter(partial(how_many, task), [*range(1, 65), 200]):
         for problems in problems_of(task, n, how_many(task, n)):
             execution = execute(runner, problems)
@@ -360,7 +368,7 @@ def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, unchec
 def test_a_round_fewer_is_not_enough(task):
     """But for 2 × n: the product has n + 2 places and T = 2n."""
     problems = problems_of(task, 9, 200)[0]
-    runner = program(task)
+    runner = find_program(task)
     execution = execute(runner, problems)
     early = read(runner.finish(execution.states[-2], execution.row))
     late = read(execution.said)
@@ -372,7 +380,7 @@ def test_right_is_said_of_the_reference_solution(task):
     """What is read from the ``=`` on, up to the first end, symbol by symbol."""
     for n in (1, 2, 5):
         for problems in problems_of(task, n, 40):
-            execution = execute(program(task), problems)
+            execution = execute(find_program(task), problems)
             for i, (said, row) in enumerate(zip(read(execution.said), read(execution.row), strict=True)):
                 start = row.index("=")
                 written, _, _ = "".join(map(str, said[start:])).partition(END)
@@ -396,9 +404,9 @@ def test_products_of_one_number_of_rounds_run_together():
     """1 × 6 beside 2 × 3: rows of different lengths, each as it is alone."""
     task = Multiplication()
     parts = [fresh_problems(task, size, 20, seed=0) for size in ((1, 6), (2, 3))]
-    together = execute(program(task), lw.Problems.join(parts))
+    together = execute(find_program(task), lw.Problems.join(parts))
     assert together.right.all()
-    alone = execute(program(task), parts[1])
+    alone = execute(find_program(task), parts[1])
     width = alone.row.ids.shape[1]
     assert [row[:width] for row in read(together.said)[20:]] == read(alone.said)
 
@@ -408,7 +416,7 @@ def test_products_of_one_number_of_rounds_run_together():
 @given(st.integers(0, 99), st.integers(1, 12))
 def test_programs_are_causal_on_any_row(task, seed, keep):
     """Also on rows that no problem has; and each alphabet is known without them."""
-    runner, symbols, draw = program(task), alphabet(task), lw.stream(seed, "rows")
+    runner, symbols, draw = find_program(task), input_alphabet(task), lw.stream(seed, "rows")
     ids = torch.randint(len(symbols), (3, 12), generator=draw)
     other = ids.where(torch.arange(12) < keep, torch.randint(len(symbols), ids.shape, generator=draw))
 
@@ -428,7 +436,7 @@ def test_programs_are_causal_on_any_row(task, seed, keep):
 def test_problems_of_different_rounds_are_not_run_together():
     parts = [fresh_problems(lw.Parity(), (n,), 2, seed=0) for n in (3, 5)]
     with pytest.raises(ValueError, match=r"same number of rounds, not \[3, 5\]"):
-        execute(program(lw.Parity()), lw.Problems.join(parts))
+        execute(find_program(lw.Parity()), lw.Problems.join(parts))
 
 
 # What has no program
@@ -437,7 +445,7 @@ def test_problems_of_different_rounds_are_not_run_together():
 def test_a_task_without_a_program_is_told_which_have_one(monkeypatch):
     monkeypatch.delitem(PROGRAMS, lw.Parity)
     with pytest.raises(lw.UsageError) as error:
-        program(lw.Parity())
+        find_program(lw.Parity())
     assert str(error.value) == (
         "parity has no n-RASP-L program; these have: copy, addition, binary-sum, multiplication, unique-set"
     )
@@ -446,17 +454,17 @@ def test_a_task_without_a_program_is_told_which_have_one(monkeypatch):
 @pytest.mark.parametrize(("equal_lengths", "leading_zeros"), [(False, False), (True, False), (False, True)])
 def test_addition_has_a_program_for_what_was_published(equal_lengths, leading_zeros):
     with pytest.raises(lw.UsageError, match="needs equal_lengths=true leading_zeros=true"):
-        program(lw.Addition(2, "most", equal_lengths, leading_zeros))
+        find_program(lw.Addition(2, "most", equal_lengths, leading_zeros))
 
 
 @pytest.mark.parametrize("text", ["101*11", "1*1"])
 def test_multiplication_takes_one_or_two_bits(text):
     problems = Multiplication().parse(text)
     if text == "1*1":
-        assert execute(program(Multiplication()), problems).right.all()
+        assert execute(find_program(Multiplication()), problems).right.all()
         return
     with pytest.raises(lw.UsageError, match="supports 1 or 2 bits times n, not 3"):
-        execute(program(Multiplication()), problems)
+        execute(find_program(Multiplication()), problems)
 
 
 # The checker
@@ -466,7 +474,7 @@ def test_multiplication_takes_one_or_two_bits(text):
     "task", [*ALL, Copy(36), UniqueSet(2), UniqueSet(62), lw.Addition(3, "least", True, True)], ids=repr
 )
 def test_every_program_is_allowed(task):
-    check(program(task))
+    check_program(find_program(task))
 
 
 class Honest(Program):
@@ -483,7 +491,7 @@ class Honest(Program):
 
 
 def test_doing_nothing_is_allowed():
-    check(Honest(lw.Parity()))
+    check_program(Honest(lw.Parity()))
 
 
 # What a step may not do: with the state's parts, given the row
@@ -554,7 +562,7 @@ SAID = {
 
 def refused(crook):
     with pytest.raises(Forbidden) as error:
-        check(crook)
+        check_program(crook)
     said = str(error.value)
     assert said.startswith(f"{type(crook).__name__}: ")
     assert "\n" not in said
@@ -652,7 +660,7 @@ def test_a_state_closes_within_a_few_steps(most, allowed):
             return row
 
     if allowed:
-        check(Bounded(lw.Parity()))
+        check_program(Bounded(lw.Parity()))
     else:
         assert "still growing" in refused(Bounded(lw.Parity()))
 
@@ -687,14 +695,14 @@ def test_what_is_wrong_beside_the_rules_is_not_hidden():
             return {"row": state["nowhere"]}
 
     with pytest.raises(KeyError):
-        check(Broken(lw.Parity()))
+        check_program(Broken(lw.Parity()))
 
 
 # People
 
 
 def test_parity_as_people_see_it():
-    execution = execute(program(lw.Parity()), lw.Parity().parse("1011"))
+    execution = execute(find_program(lw.Parity()), lw.Parity().parse("1011"))
     assert format_rounds(execution) == [
         {"bits": "1011··", "answer": "····0·"},
         {"bits": "·1011·", "answer": "····1·"},
@@ -704,7 +712,7 @@ def test_parity_as_people_see_it():
     ]
     assert format_state(execution.row) == "1011=$"
     assert format_state(execution.said) == "$$$$1$"
-    assert answer(execution, lw.Parity()) == "1"
+    assert format_answer(execution, lw.Parity()) == "1"
 
 
 def test_people_see_the_first_problem_and_places_as_numbers():

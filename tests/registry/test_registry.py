@@ -16,13 +16,13 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import weights_digest
-from lengthwise.experiment.recipe import Recipe, outline
+from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.registry.loading import import_folder
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.testing import laws_of_recipes
-from lengthwise.testing.laws import laws_of
+from lengthwise.testing.laws import list_laws
 from lengthwise.testing.laws_of_recipes import watched_sizes_stay_near_training
 from lengthwise.training import cost as costs
 from lengthwise.training.cost import count_operations, measure_cost, operations_by_id
@@ -62,7 +62,7 @@ def test_every_form_of_recipe_trains_and_is_measured(name):
     assert rehearse(recipe.change(small), torch.device("cpu")).step == recipe.steps
 
 
-@pytest.mark.parametrize("law", laws_of(lw.Study, laws_of_recipes), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", list_laws(lw.Study, laws_of_recipes), ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", sorted(catalog.studies()))
 def test_every_study_keeps_the_laws(name, law):
     law(catalog.study(name))
@@ -146,7 +146,7 @@ def test_ids_differ_wherever_the_recipe_does():
 def test_shipped_weights_hide_no_size_that_was_looked_at(name):
     recipe = load(name).recipe
     assert recipe.chosen_on == catalog.recipe(name).chosen_on
-    assert RunFolder(SHIPPED / name).outline == outline(recipe)  # which a model card quotes
+    assert RunFolder(SHIPPED / name).outline == build_outline(recipe)  # which a model card quotes
 
 
 def test_a_study_says_what_its_recipes_were_chosen_on():

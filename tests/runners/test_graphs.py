@@ -22,7 +22,7 @@ from lengthwise.api import catalog
 from lengthwise.base.progress import Progress
 from lengthwise.cli.options import training_options
 from lengthwise.cli.shared import TrainingOptions
-from lengthwise.experiment.data import batch
+from lengthwise.experiment.data import draw_batch
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import graphs
@@ -188,7 +188,7 @@ def test_bf16_descends_the_same_loss(name):
     """Weights are rounded once per pass, also where the first loops have no gradients; norms and losses in 32 bits."""
     recipe = small(name)
     model = recipe.build().train()
-    graphs, (rows, loops) = Graphs(Bf16(Plain(model)), bf16=True), batch(recipe, 0)
+    graphs, (rows, loops) = Graphs(Bf16(Plain(model)), bf16=True), draw_batch(recipe, 0)
     graphs.begin_step()
     loss = recipe.objective(graphs, rows, loops, lw.stream(0, "objective"))
     loss.value.backward()
@@ -214,7 +214,7 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     monkeypatch.setattr(graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
     recipe = small("looped-parity")
-    model, (rows, loops) = recipe.build().train(), batch(recipe, 0)
+    model, (rows, loops) = recipe.build().train(), draw_batch(recipe, 0)
     plain = Bf16(Plain(model)) if bf16 else Plain(model)
     runner = Graphs(plain, bf16=bf16)
     runner.compiles = True

@@ -174,7 +174,7 @@ def test_a_training_step_equals_the_plain_one(name):
     """At its full size, in loss and gradients."""
     recipe = replace(catalog.recipe(name), lengths=lw.Uniform(6), batch=12)
     model = recipe.build().double()
-    batch, loops = data.batch(recipe, 3)
+    batch, loops = data.draw_batch(recipe, 3)
     assert isinstance(cpu.choose_runner(model), PackedTransformer)
     found = []
     for runner in (cpu.choose_runner(model), Plain(model)):

@@ -74,7 +74,7 @@ def test_long_lists_are_none():
 
 def test_addition_looks_up():
     recipe = catalog.recipe("looped-addition")
-    batch, loops = data.batch(recipe, recipe.steps // 2)
+    batch, loops = data.draw_batch(recipe, recipe.steps // 2)
     assert isinstance(_PreparedBatch.build(recipe.build(), batch.inputs, loops).pattern, SparseKeys)
     dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # weights are dropped among all
     assert not isinstance(_PreparedBatch.build(dropping.build(), batch.inputs, loops).pattern, SparseKeys)

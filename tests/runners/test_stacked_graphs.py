@@ -19,7 +19,7 @@ from trainings import LARGE, MASTERED, PLAIN, RICH, outcome, seeds
 import lengthwise as lw
 from lengthwise.base.progress import Progress
 from lengthwise.cli import train
-from lengthwise.experiment.data import batch
+from lengthwise.experiment.data import draw_batch
 from lengthwise.objectives import supervise
 from lengthwise.runners import stacked as runners
 from lengthwise.runners import stacked_graphs
@@ -128,7 +128,7 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     torch._dynamo.reset()
     recipe = small("looped-parity")
     models = [one.build().train() for one in seeds(recipe, 2)]
-    batches = [batch(one, 0) for one in seeds(recipe, 2)]
+    batches = [draw_batch(one, 0) for one in seeds(recipe, 2)]
     runner = StackedGraphs(models, bf16=bf16)
     runner.compiles = True
     for skipped, each in [((1, 1), False), ((0, 2), False), ((0, 0), True)][: 1 if bf16 else 3]:

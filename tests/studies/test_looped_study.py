@@ -90,7 +90,7 @@ def test_all_methods_of_a_task_read_the_same_prompts(scale, task):
     seen = set()
     for recipe in methods_of(task, scale).values():
         equals = recipe.layout.vocabs(recipe.task)[0].id("=")
-        batch, _ = data.batch(replace(recipe, batch=8), recipe.steps // 2)
+        batch, _ = data.draw_batch(replace(recipe, batch=8), recipe.steps // 2)
         seen.add(str([row[: row.index(equals)] for row in batch.inputs.tokens.tolist()]))
     assert len(seen) == 1
 

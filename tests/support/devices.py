@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
-from lengthwise.experiment.data import batch
+from lengthwise.experiment.data import draw_batch
 from lengthwise.training.loop import Trainer
 
 META = torch.device("meta")
@@ -97,7 +97,7 @@ FEW = covering({name: parts_of(name) for name in ATTENDING})
 
 
 def gradient_by(runner, recipe):
-    rows, loops = batch(recipe, 0)
+    rows, loops = draw_batch(recipe, 0)
     runner.model.zero_grad()
     loss = recipe.objective(runner, rows, loops, lw.stream(0, "objective"))
     loss.value.backward()

@@ -16,7 +16,7 @@ from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, R
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.testing import laws_of_models
 
-BASE, some, logits = laws_of_models.SMALL, laws_of_models.rows, laws_of_models.logits_of
+BASE, some, logits = laws_of_models.SMALL, laws_of_models.build_rows, laws_of_models.compute_logits
 READS, WRITES = laws_of_models.READS, laws_of_models.WRITES
 LENGTHS, LOOPS = list(laws_of_models.LENGTHS), list(laws_of_models.LOOPS)
 MADE = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # what a field without a default is given
@@ -48,7 +48,7 @@ def small(spec):
 def accepted(spec, causal, reads=None, writes=WRITES):
     """Is there such a model, in this direction and of these symbols?"""
     try:
-        spec.build(reads or laws_of_models.reads_of(spec), writes, causal=causal)
+        spec.build(reads or laws_of_models.choose_input_vocab(spec), writes, causal=causal)
     except lw.UsageError:  # from left to right only, or for another layout
         return False
     return True
@@ -145,7 +145,7 @@ def build(spec, causal, writes=WRITES):
     """A model in float64 whose every parameter matters: initial weights are small, and initial biases nothing."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = spec.build(laws_of_models.reads_of(spec), writes, causal=causal)
+        model = spec.build(laws_of_models.choose_input_vocab(spec), writes, causal=causal)
     return away(model.double())
 
 

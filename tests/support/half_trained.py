@@ -26,7 +26,7 @@ def half_trained(recipe):
     model = recipe.build()
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for step in range(recipe.steps):
-        batch, loops = data.batch(recipe, step)
+        batch, loops = data.draw_batch(recipe, step)
         recipe.objective(choose_runner(model), batch, loops, lw.stream(0, "x")).value.backward()
         optimizer.step()
         optimizer.zero_grad()

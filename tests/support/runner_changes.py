@@ -15,14 +15,14 @@ from lengthwise.nn.window import LocalEncoding
 class DoubledBlock(Block):
     """Its MLP says twice as much."""
 
-    def forward(self, x, context, read=None, cache=None):
+    def forward(self, x, context, injected=None, cache=None):
         middle = x + self.mixer(self.norm_mixer(x), context, cache)
         return middle + 2 * self.mlp(self.norm_mlp(middle))
 
 
 class OwnAttention(SoftmaxAttention):
-    def mix(self, projected, context, cache=None):
-        return -super().mix(projected, context, cache)
+    def attend(self, projected, context, cache=None):
+        return -super().attend(projected, context, cache)
 
 
 class OwnMLP(MLP):
@@ -122,12 +122,12 @@ CHANGES = [
                   "register_full_backward_pre_hook"]),
     *map(hooked_everywhere, ["register_module_forward_hook", "register_module_forward_pre_hook",
                              "register_module_full_backward_hook", "register_module_full_backward_pre_hook"]),
-    *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "mix"),
+    *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "attend"),
                                   (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
                                   (TransformerModel, "embed"), (TransformerModel, "init_state"),
                                   (InputInjection, "forward"), (LocalEncoding, "attention_bias"),
                                   (Encoding, "keys")]),
-    *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "mix"), ("norm", "forward"), ("", "advance"),
-                              ("", "read"), ("", "embed_tokens"), ("encodings.0", "attention_bias")]),
+    *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "attend"), ("norm", "forward"),
+                              ("", "advance"), ("", "read"), ("", "embed_tokens"), ("encodings.0", "attention_bias")]),
     parametrized, weight_normed, another_activation, another_readout, half, bfloat, autocast,
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from forms import WRITES, built, choices, covering, every_loop, some, with_gradi
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.runners.plain import Plain
-from lengthwise.testing.laws_of_models import reads_of
+from lengthwise.testing.laws_of_models import choose_input_vocab
 
 NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # how a model starts is not what it computes
 
@@ -27,7 +27,7 @@ def shrunk(spec):
         sized = {"heads": heads, "width": 4 * heads} if "heads" in has else {"width": 8} if "width" in has else {}
         with contextlib.suppress(UsageError):  # windows for more heads than are left
             small = replace(spec, **changes, **sized)
-            small.build(reads_of(small), WRITES, causal=True)
+            small.build(choose_input_vocab(small), WRITES, causal=True)
             return small
     return spec
 

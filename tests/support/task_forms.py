@@ -43,7 +43,7 @@ def shrink_sizes(task, monkeypatch):
     if LONG:
         monkeypatch.setattr(laws_of_tasks, "BETWEEN", 200)
     elif isinstance(task, (Maze, BracketedArithmetic, SolveEquation, Sudoku)):
-        monkeypatch.setattr(laws_of_tasks, "FURTHER", {1: 8 if isinstance(task, Maze) else 20})
+        monkeypatch.setattr(laws_of_tasks, "LARGEST_ABOVE", {1: 8 if isinstance(task, Maze) else 20})
         monkeypatch.setattr(laws_of_tasks, "POOL", 200)
 
 
@@ -55,10 +55,10 @@ def sample(task, sizes, hard=False, seed=0):
 
 def every_size(task, top=5, times=8):
     """All small sizes, each several times."""
-    return laws_of_tasks.sizes_of(task, top, times).tolist()
+    return laws_of_tasks.draw_small_sizes(task, top, times).tolist()
 
 
 def texts(task, problems):
     """Prompts and answers in the task's own symbols and order."""
-    prompts, answers = zip(*laws_of_tasks.texts(task, problems), strict=True)
+    prompts, answers = zip(*laws_of_tasks.prompts_and_answers(task, problems), strict=True)
     return list(prompts), list(answers)

@@ -8,10 +8,10 @@ import lengthwise as lw
 from lengthwise.evaluation.answers import predict_by_rules, trace_loops
 from lengthwise.evaluation.attack import typed_prompts
 from lengthwise.evaluation.generate import respond
-from lengthwise.experiment.data import sampler
+from lengthwise.experiment.data import get_sampler
 from lengthwise.rasp.language import Row
 from lengthwise.rasp.program import execute
-from lengthwise.rasp.programs import program
+from lengthwise.rasp.programs import find_program
 from lengthwise.runners.plain import Plain
 
 RULES = lw.Oracle(), lw.Converged(), lw.MaxConfidence()
@@ -25,7 +25,7 @@ def typed(recipe, count, longest, seed=0):
     found = []
     for number in range(count):
         size = torch.tensor([list(recipe.sizes(1 + number * longest // count))])
-        found += typed_prompts(recipe.task, sampler(recipe.task, kinds[number % len(kinds)])(size, draw))
+        found += typed_prompts(recipe.task, get_sampler(recipe.task, kinds[number % len(kinds)])(size, draw))
     return found
 
 
@@ -71,7 +71,7 @@ def _stops(model, recipe, batch):
 def _states(task, problems):
     """The states of the task's program, as symbols; None where there is none."""
     try:
-        return ran(execute(program(task), problems))["states"]
+        return ran(execute(find_program(task), problems))["states"]
     except lw.UsageError:
         return None
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.experiment import data
 from lengthwise.tasks.expression import Expression
-from lengthwise.tasks.grammar import LONGEST, SYMBOLS, draw, evaluate, tables_for
+from lengthwise.tasks.grammar import LONGEST, SYMBOLS, draw_expressions, evaluate, get_tables
 
 TASK = Expression()
 MANY = 50_000 if LONG else 25_000
@@ -211,7 +211,7 @@ def test_short_expressions_have_the_grammar_s_probabilities():
             exact[folded(row)] += p
     for length in (3, 4, 5):
         mine = {row: p for row, p in exact.items() if len(row) == length}
-        assert float(tables_for(5).mass[length]) == pytest.approx(sum(mine.values()), rel=1e-12)
+        assert float(get_tables(5).mass[length]) == pytest.approx(sum(mine.values()), rel=1e-12)
         prompts, _ = texts(TASK.sample(torch.full((40_000, 1), length), lw.stream(0, "shapes", length)))
         drawn = Counter(shape(prompt) for prompt in prompts)
         assert set(drawn) <= set(mine)
@@ -238,7 +238,7 @@ def test_values_have_at_most_so_many_characters(most):
     prompts, answers = texts(task.sample(torch.full((10_000, 1), 9), lw.stream(0, "most", most)))
     assert max(map(len, answers)) == min(most, 8) == int(task.answer_slots(torch.tensor([[9]])))
     assert answers == [str(eval(prompt)) for prompt in prompts]
-    whole, values = draw(torch.full((30_000,), 9), lw.stream(0, "whole"))
+    whole, values = draw_expressions(torch.full((30_000,), 9), lw.stream(0, "whole"))
     fits = [i for i, result in enumerate(values.tolist()) if len(str(result)) <= most]
     theirs = ["".join(SYMBOLS[i] for i in whole[row].tolist()) for row in fits]
     for statistic in (operators, depth, lambda row: row[:2]):
@@ -334,7 +334,7 @@ def test_known_values(row, wanted):
 
 
 def test_values_of_long_drawn_expressions_are_python_s_clamped_to_64_bits():
-    rows, values = draw(torch.full((8000,), LONGEST), lw.stream(0, "long"))
+    rows, values = draw_expressions(torch.full((8000,), LONGEST), lw.stream(0, "long"))
     wanted = [eval("".join(SYMBOLS[i] for i in row)) for row in rows.tolist()]
     assert values.tolist() == [*map(clipped, wanted)]
     assert wanted != [*map(clipped, wanted)]

@@ -21,7 +21,7 @@ from lengthwise.tasks.family import Family, choose_families, draw_mixture
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.sudoku import Sudoku
-from lengthwise.testing.laws_of_tasks import sizes_of_family
+from lengthwise.testing.laws_of_tasks import draw_family_sizes
 
 
 def family_of(task, name):
@@ -50,7 +50,7 @@ def test_a_typed_problem_has_its_size(task, monkeypatch):
     """Uniform ones and those of families; of lists of numbers, a size says how many digits there are at most."""
     shrink_sizes(task, monkeypatch)
     for one in (task, *task.families):
-        sizes = sizes_of_family(task, one.name)[:: 1 if LONG else 3]
+        sizes = draw_family_sizes(task, one.name)[:: 1 if LONG else 3]
         prompts, _ = texts(task, one.sample(sizes, lw.stream(1, one.name)))
         parsed = [task.parse(task.to_text(task.vocab.encode(prompt))) for prompt in prompts]
         assert [one.sizes[0].tolist() for one in parsed] == sizes.tolist()

@@ -20,9 +20,9 @@ from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
 from lengthwise.nn.convolution import Convolution
 from lengthwise.runs.folder import runs_folder
-from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_faults
-from lengthwise.testing.laws import laws_of
-from lengthwise.testing.laws_of_tasks import texts
+from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_errors
+from lengthwise.testing.laws import list_laws
+from lengthwise.testing.laws_of_tasks import prompts_and_answers
 from lengthwise.training.trainer import rehearse
 from lengthwise.training.validation import Validator
 
@@ -54,14 +54,16 @@ def bits(tmp_path_factory):
     return lw.File(str(written(tmp_path_factory.mktemp("bits") / "parity.jsonl", parities(range(1, 11)))))
 
 
-@pytest.mark.parametrize("law", laws_of(lw.Task), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", list_laws(lw.Task), ids=lambda law: law.__name__)
 def test_a_file_without_gaps_keeps_the_laws_of_tasks(bits, law):
     law(bits)
 
 
 def test_no_prompt_is_in_two_parts_and_every_problem_is_in_one(bits):
     parts = [bits.part(purpose) for purpose in PARTS]
-    prompts = [{p for p, _ in texts(part, part.pool(4000, 1, 10, lw.stream(0, "pool")))} for part in parts]
+    prompts = [
+        {p for p, _ in prompts_and_answers(part, part.pool(4000, 1, 10, lw.stream(0, "pool")))} for part in parts
+    ]
     assert sum(map(len, prompts)) == len(set.union(*prompts)) == 2**11 - 2
     shares = [len(found) / (2**11 - 2) for found in prompts]
     assert shares == pytest.approx([10 / 13, 2 / 13, 1 / 13], abs=0.02)
@@ -71,13 +73,17 @@ def test_no_prompt_is_in_two_parts_and_every_problem_is_in_one(bits):
 def test_training_validation_and_tests_share_no_prompt(bits, source):
     recipe = small(bits, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {}))
     trained = data.fixed_set(bits, recipe.lengths, source) if source else None
-    steps = [data._batch_of_step(recipe, step, step) for step in range(60)] if not source else [trained]
-    train = {prompt for problems in steps for prompt, _ in texts(bits, problems)}
-    validation = {p for p, _ in texts(bits, data.validation_problems(recipe, 200))}
-    validation |= {p for p, _ in texts(bits, data.evaluation_problems(recipe, 8, 100, seed=0, step=3))}
-    test = {p for size in (7, 8, 10) for p, _ in texts(bits, data.evaluation_problems(recipe, size, 100, seed=0))}
-    test |= {p for p, _ in texts(bits, data.evaluation_problems(recipe, 9, 100, seed=0, kind="natural"))}
-    test |= {p for p, _ in texts(bits, all_problems(recipe, (8,)))}  # as families measure short sizes
+    steps = [data._draw_step_problems(recipe, step, step) for step in range(60)] if not source else [trained]
+    train = {prompt for problems in steps for prompt, _ in prompts_and_answers(bits, problems)}
+    validation = {p for p, _ in prompts_and_answers(bits, data.validation_problems(recipe, 200))}
+    validation |= {p for p, _ in prompts_and_answers(bits, data.evaluation_problems(recipe, 8, 100, seed=0, step=3))}
+    test = {
+        p
+        for size in (7, 8, 10)
+        for p, _ in prompts_and_answers(bits, data.evaluation_problems(recipe, size, 100, seed=0))
+    }
+    test |= {p for p, _ in prompts_and_answers(bits, data.evaluation_problems(recipe, 9, 100, seed=0, kind="natural"))}
+    test |= {p for p, _ in prompts_and_answers(bits, all_problems(recipe, (8,)))}  # as families measure short sizes
     assert len(train) > 200 and len(validation) > 50 and len(test) > 50
     assert not train & validation and not train & test and not validation & test
 
@@ -85,9 +91,9 @@ def test_training_validation_and_tests_share_no_prompt(bits, source):
 def test_measuring_draws_no_problem_again_before_all_others(bits):
     there = len(bits.part("test").enumerate([9], 1000))
     problems = data.evaluation_problems(small(bits), 9, there, seed=0)
-    assert len({p for p, _ in texts(bits, problems)}) == there
+    assert len({p for p, _ in prompts_and_answers(bits, problems)}) == there
     more = data.evaluation_problems(small(bits), 9, 3 * there, seed=0)
-    assert len({p for p, _ in texts(bits, more)}) == there
+    assert len({p for p, _ in prompts_and_answers(bits, more)}) == there
 
 
 @given(st.sets(st.integers(1, 40), min_size=1), st.lists(st.integers(1, 50), min_size=1, max_size=30))
@@ -109,7 +115,7 @@ def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_si
     watching = Validator(replace(recipe, watch=lw.Watch(every=1, sizes=(66, 69, 8), count=2)))
     assert list(watching.measure(recipe.build(), 0)["exact"]) == ["60", "50"]
     rehearse(recipe, CPU)
-    assert set(data._batch_of_step(recipe, 0, 0).sizes[:, 0].tolist()) == {50, 60}
+    assert set(data._draw_step_problems(recipe, 0, 0).sizes[:, 0].tolist()) == {50, 60}
     assert task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
 
 
@@ -134,7 +140,7 @@ def test_every_fault_is_named_by_its_line(tmp_path):
     ]  # fmt: skip
     path = tmp_path / "bad.jsonl"
     path.write_text("\n".join(lines), encoding="utf-8")
-    faults = list_faults(path)
+    faults = list_errors(path)
     assert [fault.partition(":")[0] for fault in faults] == [f"line {number}" for number in range(2, 11)]
     assert "another answer, size, rounds or split in line 1" in faults[4]
     with pytest.raises(lw.UsageError, match=r"bad.jsonl: line 2: not JSON"):
@@ -156,7 +162,10 @@ def test_csv_and_json_lines_give_the_same_problems_and_rows_are_kept_from_memory
         writer.writerows(rows)
     table = lw.File(str(tmp_path / "rows.csv"))
     every = [task.enumerate([3], 100) for task in (lines, table)]
-    assert texts(lines, every[0]) == texts(table, every[1]) and every[1].rounds.tolist() == [7] * 24
+    assert (
+        prompts_and_answers(lines, every[0]) == prompts_and_answers(table, every[1])
+        and every[1].rounds.tolist() == [7] * 24
+    )
     (tmp_path / "bad.csv").write_text("prompt,answer,size\n1,1,1\n0,0,x\n", encoding="utf-8")
     with pytest.raises(lw.UsageError, match=r"bad.csv: line 3: size must be a whole number"):
         lw.File(str(tmp_path / "bad.csv"))
@@ -205,7 +214,7 @@ def turns(tmp_path_factory):
     return lw.File(str(path), words=True)
 
 
-@pytest.mark.parametrize("law", laws_of(lw.Task), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", list_laws(lw.Task), ids=lambda law: law.__name__)
 def test_words_as_symbols_keep_the_laws_of_tasks(turns, law):
     law(turns)
 
@@ -241,7 +250,7 @@ def mirrors(tmp_path_factory):
     return lw.File(str(written(tmp_path_factory.mktemp("grids") / "mirrors.jsonl", rows)), grid=True)
 
 
-@pytest.mark.parametrize("law", laws_of(lw.Task), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", list_laws(lw.Task), ids=lambda law: law.__name__)
 def test_grids_keep_the_laws_of_tasks(mirrors, law):
     law(mirrors)
 
@@ -333,10 +342,10 @@ def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count, source):
     assert len(task.symbols) == count
     recipe = small(task, **({"source": source} if source else {}))
     trainee = rehearse(recipe, CPU)
-    batch, _ = data.batch(recipe, 0)
+    batch, _ = data.draw_batch(recipe, 0)
     assert int(batch.inputs.tokens.max()) < count + 2
-    written = data.fixed_set(task, recipe.lengths, source) if source else data._batch_of_step(recipe, 0, 0)
-    assert texts(task, written)[0] in {(row["prompt"], row["answer"]) for row in rows}
+    written = data.fixed_set(task, recipe.lengths, source) if source else data._draw_step_problems(recipe, 0, 0)
+    assert prompts_and_answers(task, written)[0] in {(row["prompt"], row["answer"]) for row in rows}
     (score,) = evaluate(lw.Weights("own", recipe, trainee.model), [7], samples=5)
     assert score.count == 5
 

@@ -21,7 +21,7 @@ from lengthwise.tasks.multi_operand_addition import MultiOperandAddition
 from lengthwise.tasks.recall import Recall
 from lengthwise.tasks.strings import MissingDuplicate
 from lengthwise.testing.laws import check_part
-from lengthwise.testing.laws_of_tasks import texts
+from lengthwise.testing.laws_of_tasks import prompts_and_answers
 
 ORDERS = {"S3": factorial(3), "S4": factorial(4), "A5": 60, "S5": factorial(5), "Z2": 2, "Z60": 60}
 WORDS = [GroupWords(group, each) for group in ORDERS for each in (True, False)]
@@ -33,7 +33,7 @@ FORMS += [MultiOperandAddition(2, "most"), MultiOperandAddition(7)]
 
 def drawn(task, name, size, count=50):
     (family,) = choose_families(task.families, [name], task.name)
-    return texts(task, family.sample(torch.full((count, 1), size), lw.stream(0, name)))
+    return prompts_and_answers(task, family.sample(torch.full((count, 1), size), lw.stream(0, name)))
 
 
 @pytest.mark.parametrize("task", FORMS, ids=repr)
@@ -109,13 +109,13 @@ def test_brackets_of_each_family_open_and_close_as_it_says():
     for word, _ in drawn(task, "one-mountain", 8):
         assert {*word[:4]} <= {*"(["} and {*word[4:]} <= {*")]"}
     assert all(len({*word} & {*"(["}) == 1 for word, _ in drawn(task, "one-kind", 8))
-    with pytest.raises(Exception, match="a bracket closes one that is not open"):
+    with pytest.raises(Exception, match="a closing bracket has no open bracket of its kind"):
         task.parse("(]")
 
 
 def test_a_letter_s_last_digit_is_recalled():
     task = Recall()
-    assert texts(task, task.parse("a3b1a7 bab")) == [("a3b1a7bab", "171")]
+    assert prompts_and_answers(task, task.parse("a3b1a7 bab")) == [("a3b1a7bab", "171")]
     assert all(len({*word[:12:2]}) == 1 and {*answer} == {word[11]} for word, answer in drawn(task, "one-key", 6))
     with pytest.raises(Exception, match="is not pairs followed"):
         task.parse("a3b1c")
@@ -130,14 +130,14 @@ def test_brackets_are_nested_as_each_family_says():
     assert all(re.fullmatch(middle, word) for word, _ in drawn(task, "nested-from-both-ends", 6))
     uniform = {
         re.sub(r"[-+*]", ".", re.sub(r"\d", "1", word))
-        for word, _ in texts(task, task.sample(torch.full((500, 1), 4), lw.stream(0)))
+        for word, _ in prompts_and_answers(task, task.sample(torch.full((500, 1), 4), lw.stream(0)))
     }
     assert len(uniform) == 5  # all binary trees of four leaves, the fourth Catalan number
 
 
 def test_equations_have_one_solution_and_it_may_stand_anywhere():
     task = SolveEquation(7)
-    problems = texts(task, task.sample(torch.full((300, 1), 5), lw.stream(0)))
+    problems = prompts_and_answers(task, task.sample(torch.full((300, 1), 5), lw.stream(0)))
     assert len({word.index("x") for word, _ in problems}) > 5
     for word, answer in problems:
         assert [str(x) for x in range(7) if eval(word.replace("x", str(x)).replace(":", "-")) % 7 == 0] == [answer]
@@ -145,11 +145,12 @@ def test_equations_have_one_solution_and_it_may_stand_anywhere():
 
 def test_a_stack_is_written_from_its_top():
     task = StackManipulation()
-    assert texts(task, task.parse("abb-A")) == [("abb-A", "aba")]
+    assert prompts_and_answers(task, task.parse("abb-A")) == [("abb-A", "aba")]
     assert {answer for word, answer in drawn(task, "pops", 8) if word.count("-") >= 4} == {"."}
     assert all(answer == word[::-1] for word, answer in drawn(task, "no-actions", 8))
     lengths = {
-        len(re.match("[ab]+", word)[0]) for word, _ in texts(task, task.sample(torch.full((300, 1), 6), lw.stream(0)))
+        len(re.match("[ab]+", word)[0])
+        for word, _ in prompts_and_answers(task, task.sample(torch.full((300, 1), 6), lw.stream(0)))
     }
     assert lengths == {1, 2, 3, 4, 5, 6}
 
@@ -165,7 +166,7 @@ def test_roots_of_squares_and_of_one_less():
 def test_a_carry_passes_all_columns_of_several_numbers():
     task = MultiOperandAddition()
     (family,) = choose_families(task.families, ["one-carry-throughout"], task.name)
-    for word, answer in texts(task, family.sample(torch.tensor([[4, 9]] * 50), lw.stream(0))):
+    for word, answer in prompts_and_answers(task, family.sample(torch.tensor([[4, 9]] * 50), lw.stream(0))):
         assert answer == "0" * 9 + "1" and len(word) == 39
     assert task.to_text(task.parse("12+7+105").prompt[0]) == "012+007+105"
 
@@ -173,8 +174,8 @@ def test_a_carry_passes_all_columns_of_several_numbers():
 @pytest.mark.parametrize(
     ("task", "text", "says"),
     [
-        (BracketedArithmetic(), "(1+2", "has not two numbers in each bracket"),
-        (BracketedArithmetic(), "1+2", "has not two numbers in each bracket"),
+        (BracketedArithmetic(), "(1+2", "needs brackets around every two numbers"),
+        (BracketedArithmetic(), "1+2", "needs brackets around every two numbers"),
         (SolveEquation(), "(x+x):1", "is not an equation with one x"),
         (SolveEquation(), "(1+2):3", "is not an equation with one x"),
         (SolveEquation(), "(1+x)", "is not an equation with one x"),

@@ -6,7 +6,7 @@ import torch
 import lengthwise as lw
 from lengthwise.cli import entry
 from lengthwise.evaluation.families import short_sizes
-from lengthwise.experiment.data import batch, default_sizes
+from lengthwise.experiment.data import default_sizes, draw_batch
 from lengthwise.testing.laws import check_part
 
 
@@ -63,7 +63,7 @@ def test_training_draws_sizes_that_are_there_up_to_the_largest(blocks, lengths, 
     task = getattr(blocks, name)()
     chosen, seen = recipe(lengths, task, families=0.25), set()
     for step in range(30):
-        seen |= set(batch(chosen, step)[0].sizes.flatten().tolist())
+        seen |= set(draw_batch(chosen, step)[0].sizes.flatten().tolist())
     assert seen == {size for size in task.listed_sizes if size <= lengths.top}
 
 

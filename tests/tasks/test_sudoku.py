@@ -11,12 +11,20 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Grid
 from lengthwise.nn.window import GridHeadsEncoding
 from lengthwise.tasks import sudoku
-from lengthwise.tasks.sudoku import BOXES, Sudoku, _shuffle_blocks, number_units, purpose_of, read_bases, solve
+from lengthwise.tasks.sudoku import (
+    BOXES,
+    Sudoku,
+    _shuffle_blocks,
+    choose_purpose,
+    number_units,
+    read_base_puzzles,
+    solve,
+)
 
 
 @pytest.mark.parametrize("side", BOXES)
 def test_base_puzzles_have_one_solution_and_no_clue_to_spare(side):
-    full, clue = read_bases(side, None)
+    full, clue = read_base_puzzles(side, None)
     for row in range(0, len(full), 1 if LONG else len(full) // 5):
         board = (full[row] * clue[row]).tolist()
         assert solve(board, side) == [full[row].tolist()]
@@ -26,7 +34,7 @@ def test_base_puzzles_have_one_solution_and_no_clue_to_spare(side):
 
 @given(st.sampled_from([*BOXES]), st.integers(0, 999), st.booleans())
 def test_equivalent_base_puzzles_belong_to_one_part(side, seed, mirrored):
-    draw, (full, clue) = stream(seed, "base"), read_bases(side, None)
+    draw, (full, clue) = stream(seed, "base"), read_base_puzzles(side, None)
     number = int(torch.randint(len(full), (), generator=draw))
     line, column = (_shuffle_blocks(1, side, size, draw)[0] for size in BOXES[side])
     name = torch.randperm(side, generator=draw)
@@ -37,14 +45,16 @@ def test_equivalent_base_puzzles_belong_to_one_part(side, seed, mirrored):
             given_, digit = (part.view(side, side).T.flatten() for part in (given_, digit))
         pairs = zip(given_.tolist(), digit.tolist(), strict=True)
         bases.append("".join(str(right) if shown else "abcdefghi"[right - 1] for shown, right in pairs))
-    assert purpose_of(bases[0], side) == purpose_of(bases[1], side)
+    assert choose_purpose(bases[0], side) == choose_purpose(bases[1], side)
 
 
 def test_parts_share_no_base_puzzle():
     for side in BOXES:
-        parts = [read_bases(side, purpose) for purpose in ("train", "validation", "test")]
+        parts = [read_base_puzzles(side, purpose) for purpose in ("train", "validation", "test")]
         puzzles = [{tuple(row) for row in (full * clue).tolist()} for full, clue in parts]
-        assert all(puzzles) and sum(map(len, puzzles)) == len(set.union(*puzzles)) == len(read_bases(side, None)[0])
+        assert all(puzzles) and sum(map(len, puzzles)) == len(set.union(*puzzles)) == len(
+            read_base_puzzles(side, None)[0]
+        )
         drawn = Sudoku().part("test").draw_pattern(Sudoku.patterns[0], torch.tensor([[side]] * 50), stream(0, "test"))
         clues = {int(count) for count in (drawn.prompt > 0).sum(1)}
         assert clues <= set(parts[2][1].sum(1).tolist())
@@ -90,7 +100,7 @@ def test_heads_see_rows_columns_and_boxes():
 def test_digits_lines_and_columns_of_a_base_are_exchanged(monkeypatch):
     """From a single solution of 4 × 4 come all that its symmetries make: one of the two classes, of 96 and 192 grids
     (Felgenhauer and Jarvis count 288)."""
-    one = tuple(part[:1] for part in read_bases(4, None))
-    monkeypatch.setattr(sudoku, "read_bases", lambda side, part: one)
+    one = tuple(part[:1] for part in read_base_puzzles(4, None))
+    monkeypatch.setattr(sudoku, "read_base_puzzles", lambda side, part: one)
     problems = Sudoku().sample(torch.full((4000, 1), 4), stream(0))
     assert len(problems.answer.unique(dim=0)) in (96, 192)

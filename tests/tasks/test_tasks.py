@@ -14,7 +14,7 @@ from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import LABELS, Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet
-from lengthwise.testing.laws import laws_of
+from lengthwise.testing.laws import list_laws
 
 HARD = [task for task in TASKS if type(task).sample_hard is not lw.Task.sample_hard]
 
@@ -37,7 +37,7 @@ def numbers_of(task, prompt, answer):
 # Every task
 
 
-@pytest.mark.parametrize("law", laws_of(lw.Task), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", list_laws(lw.Task), ids=lambda law: law.__name__)
 @pytest.mark.parametrize("task", FORMS, ids=repr)
 def test_every_task_keeps_the_laws(task, law, monkeypatch):
     shrink_sizes(task, monkeypatch)

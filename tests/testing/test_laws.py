@@ -15,7 +15,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.models.external import ExternalModule
 from lengthwise.testing import laws, laws_of_recipes
-from lengthwise.testing.laws import Finding, Findings, check_part, laws_of
+from lengthwise.testing.laws import Finding, Findings, check_part, list_laws
 from lengthwise.testing.laws_of_models import small_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -343,7 +343,7 @@ class _Picky(lw.FullOutput):
 
 
 class _ByTurns(lw.Fresh):
-    def of(self, part, problems):
+    def mask_part(self, part, problems):
         return torch.arange(len(problems)) % 2 == 0
 
 
@@ -514,7 +514,7 @@ def test_a_question_that_is_refused_comes_with_what_it_has_to_be():
 @pytest.mark.parametrize("law", CAUGHT)
 def test_a_law_catches_who_breaks_it(law):
     part = CAUGHT[law]
-    (function,) = [one for one in laws_of(type(part)) if one.__name__ == law]
+    (function,) = [one for one in list_laws(type(part)) if one.__name__ == law]
     (found,) = laws.check_laws(part, "mine", [function])
     assert not found.holds and found.told and "\n" not in found.told and found.law.endswith(".")
 
@@ -530,18 +530,18 @@ def test_a_law_catches_who_breaks_it(law):
     ],
 )
 def test_what_is_wrong_with_rows_is_said(task, told):
-    (law,) = [law for law in laws_of(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
+    (law,) = [law for law in list_laws(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
     assert told in laws.check_laws(task, "", [law])[0].told
 
 
 def test_a_task_of_one_symbol_keeps_all_laws():
-    found = [law for law in laws_of(_Unary) if law.__name__ != "it_is_equal_after_json"]  # for its _
+    found = [law for law in list_laws(_Unary) if law.__name__ != "it_is_equal_after_json"]  # for its _
     assert len(found) > 10 and not laws.check_laws(_Unary(), "", found).broken
 
 
 def test_of_a_model_that_is_random_this_is_said_first():
     """It breaks laws of padding and of rows for this reason alone."""
-    first, second, *_ = laws.check_laws(_Spec("Noisy"), "", laws_of(lw.ModelSpec)).broken[
+    first, second, *_ = laws.check_laws(_Spec("Noisy"), "", list_laws(lw.ModelSpec)).broken[
         1:
     ]  # of its name was said before
     assert first.law == "In evaluation, computing a row twice gives the same logits."
@@ -549,7 +549,7 @@ def test_of_a_model_that_is_random_this_is_said_first():
 
 
 def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
-    (law,) = [law for law in laws_of(_Early) if law.__name__ == "inputs_hide_the_answer"]
+    (law,) = [law for law in list_laws(_Early) if law.__name__ == "inputs_hide_the_answer"]
     assert laws.check_laws(lw.NextToken(), "", [law])[0].holds and not laws.check_laws(_Early(), "", [law])[0].holds
 
 
@@ -560,12 +560,12 @@ def test_every_shape_of_a_schedule_keeps_the_laws(shape):
 
 def test_there_is_somebody_who_breaks_each():
     kinds = {lw.Schedule, *(type(part) for _, part in PARTS)}
-    assert {law.__name__ for kind in kinds for law in laws_of(kind)} == set(CAUGHT)
+    assert {law.__name__ for kind in kinds for law in list_laws(kind)} == set(CAUGHT)
 
 
 def test_an_error_of_ones_own_code_is_told_with_its_place():
     (found,) = laws.check_laws(
-        _Spec("Failing"), "Mine", [law for law in laws_of(_Spec) if law.__name__.startswith("long_rows")]
+        _Spec("Failing"), "Mine", [law for law in list_laws(_Spec) if law.__name__.startswith("long_rows")]
     )
     assert found.told.startswith("RuntimeError in test_laws.py, line ")
 
@@ -585,7 +585,7 @@ def test_recipes_and_studies_are_held_to_theirs():
 
 def test_a_recipe_that_cannot_be_made_is_told_with_its_field():
     (found,) = laws_of_recipes.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
-    assert found.law == "It can be made." and found.told.startswith("family_names: copy has no family 'few'")
+    assert found.law == "The recipe can be created." and found.told.startswith("family_names: copy has no family 'few'")
 
 
 class ChunkMean(nn.Module):

@@ -19,7 +19,7 @@ from lengthwise.api import catalog
 from lengthwise.base.types import UsageError, to_device
 from lengthwise.evaluation import scores
 from lengthwise.evaluation.answers import predict_by_rules
-from lengthwise.experiment.data import batch
+from lengthwise.experiment.data import draw_batch
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
 from lengthwise.training.choice import Bf16
@@ -39,7 +39,7 @@ def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
         trainee.advance()
         trainee.advance()  # the first is not like others: the moving average begins
     assert not reads.found
-    rows, _ = batch(recipe, 0)
+    rows, _ = draw_batch(recipe, 0)
     for asked in [[lw.Oracle()]] + [[lw.MaxConfidence(1), lw.After(1)]] * (not recipe.layout.decodes):
         with Reads() as reads:
             predict_by_rules(trainee.model, recipe, rows, asked)
@@ -121,7 +121,7 @@ MOST = {lw.Transformer: 135, lw.LSTM: 34, lw.ReTran: 108}  # forward and backwar
 def test_a_layer_takes_few_operations(name):
     """A device works on most of them for less time than the host takes to ask for one."""
     recipe = small(name)
-    model, (rows, loops), kind = recipe.build(), batch(recipe, 0), type(recipe.model)
+    model, (rows, loops), kind = recipe.build(), draw_batch(recipe, 0), type(recipe.model)
     with Operations() as operations:
         recipe.objective(Plain(model), rows, loops, lw.stream(0, "objective")).value.backward()
     positions = 1 if kind is lw.Transformer else rows.inputs.tokens.shape[1]
@@ -149,7 +149,7 @@ def test_bf16_descends_the_same_loss(name):
 def test_bf16_loops_without_gradients_leave_those_of_later_ones(loops):
     """What autocast keeps of weights in the first would be used in the others, without a gradient."""
     recipe = small("looped-parity")
-    rows, _ = batch(recipe, 0)
+    rows, _ = draw_batch(recipe, 0)
     runner = Bf16(Plain(recipe.build()))
     many = torch.full((len(rows),), loops + 1)
     runner.last(rows.inputs, many, rows.loss_mask, no_grad_loops=loops).square().sum().backward()

@@ -125,7 +125,7 @@ class Few(nn.Module):
 def test_an_unknown_symbol_does_not_reach_a_gpu(monkeypatch):
     """There it would stop all that the process computes later."""
     module = Few()
-    monkeypatch.setattr(causality, "device_of", lambda model: CUDA)
+    monkeypatch.setattr(causality, "get_device", lambda model: CUDA)
     with pytest.raises(UsageError, match="has too few embeddings for the"):
         lw.evaluate(module, [3], task="addition", samples=2)
     assert module.asked == 0
@@ -177,7 +177,7 @@ def test_more_rows_at_a_time_where_no_cache_is_small(monkeypatch):
     parts = scores.split_batches
     monkeypatch.setattr(scores, "split_batches", lambda *asked, **more: seen.append(asked[2]) or parts(*asked, **more))
     list(scores.evaluate(weights, [4], samples=4))
-    monkeypatch.setattr(scores, "device_of", lambda model: CUDA)
+    monkeypatch.setattr(scores, "get_device", lambda model: CUDA)
     list(scores.evaluate(weights, [4], samples=4))
     assert seen == [scores.CACHE_POSITIONS, scores.GPU_FACTOR * scores.TOKENS]
 

@@ -198,7 +198,7 @@ def test_patience_needs_something_to_compare():
 def test_accumulated_gradients_are_those_of_the_whole_batch():
     plain = replace(BASE, model=replace(MODEL, dropout=0.0))
     first, second = (trainer.Trainer(one, torch.device("cpu")) for one in (plain, replace(plain, accumulate=3)))
-    batch = data.batch(plain, 0)
+    batch = data.draw_batch(plain, 0)
     for one in (first, second):
         next(one.compute_losses(*batch))
     assert second.parts == 3 and plain.id != replace(plain, accumulate=3).id

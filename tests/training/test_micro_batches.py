@@ -98,7 +98,7 @@ def test_in_parts_is_the_same(name, monkeypatch):
 
 def test_parts_keep_less():
     """What backpropagation keeps of a batch until it begins: hardly more than the logits."""
-    rows, loops = data.batch(replace(PLAIN, batch=16), 0)
+    rows, loops = data.draw_batch(replace(PLAIN, batch=16), 0)
     model, kept = PLAIN.build(), []
     for runner in (Plain(model), MicroBatches(Plain(model), 4)):
         numbers = Counter()

@@ -28,13 +28,13 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def drawn(monkeypatch):
     """It pays; the steps whose batches are drawn, each with the thread that draws it."""
-    found, draw = [], data.batch
+    found, draw = [], data.draw_batch
 
-    def noted(recipe, step, *, passed=None):
-        found.append((step, passed, threading.current_thread().name))
-        return draw(recipe, step, passed=passed)
+    def noted(recipe, step, *, exams_passed=None):
+        found.append((step, exams_passed, threading.current_thread().name))
+        return draw(recipe, step, exams_passed=exams_passed)
 
-    monkeypatch.setattr(data, "batch", noted)
+    monkeypatch.setattr(data, "draw_batch", noted)
     monkeypatch.setattr(prefetch, "is_worthwhile", lambda _: True)
     return found
 
@@ -60,7 +60,7 @@ def test_batches_of_shipped_recipes_are_the_same(name):
     with ThreadPoolExecutor(1) as worker:
         draw = Prefetcher(recipe, worker)
         for step in range(3):
-            found, wanted = tensors(*draw(step, 0)), tensors(*data.batch(recipe, step, passed=0))
+            found, wanted = tensors(*draw(step, 0)), tensors(*data.draw_batch(recipe, step, exams_passed=0))
             assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in found)
 
 
@@ -124,21 +124,21 @@ def test_a_stack_is_drawn_by_one_thread(drawn, monkeypatch):
 
 def test_what_goes_wrong_while_drawing_comes_out_where_the_batch_is_needed(monkeypatch, drawn):
     """With the checkpoint of before, from which training goes on."""
-    draw = data.batch
+    draw = data.draw_batch
 
-    def failing(recipe, step, *, passed=None):
+    def failing(recipe, step, *, exams_passed=None):
         if step == 4:
             raise UsageError("there is no such problem")
-        return draw(recipe, step, passed=passed)
+        return draw(recipe, step, exams_passed=exams_passed)
 
-    monkeypatch.setattr(data, "batch", failing)
+    monkeypatch.setattr(data, "draw_batch", failing)
     taken = []
     advance = Trainer.advance
     monkeypatch.setattr(Trainer, "advance", lambda one: (advance(one), taken.append(one.step)))
     with pytest.raises(UsageError, match="there is no such problem"):
         train(PLAIN)
     assert taken[2:] == [1, 2, 3, 4]  # after two that are rehearsed
-    monkeypatch.setattr(data, "batch", draw)
+    monkeypatch.setattr(data, "draw_batch", draw)
     assert outcome(train(PLAIN)) == unbroken(PLAIN)
 
 

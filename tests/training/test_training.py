@@ -59,10 +59,10 @@ def weights_of(run):
 @given(st.permutations(range(4)), st.integers(0, 3))
 def test_batch_i_is_a_function_of_i_alone(order, data_seed):
     recipe = replace(RICH, data_seed=data_seed)
-    first = {i: data.batch(recipe, i) for i in range(4)}
+    first = {i: data.draw_batch(recipe, i) for i in range(4)}
     for i in order:
         torch.manual_seed(i)
-        again, loops = data.batch(recipe, i)
+        again, loops = data.draw_batch(recipe, i)
         assert same(again, first[i][0]) and torch.equal(loops, first[i][1])
 
 
@@ -73,13 +73,13 @@ def same(one, two):
 
 def test_other_steps_and_seeds_have_other_problems():
     recipe = replace(RICH, lengths=lw.Uniform(30, 20))
-    batches = [data.batch(replace(recipe, data_seed=seed), step)[0] for seed in range(3) for step in range(3)]
+    batches = [data.draw_batch(replace(recipe, data_seed=seed), step)[0] for seed in range(3) for step in range(3)]
     assert len({str(batch.inputs.tokens[:, :20].tolist()) for batch in batches}) == 9
 
 
 def test_the_seed_of_weights_changes_loops_but_no_problem():
     recipe = replace(RICH, batch=40)
-    (one, loops), (two, others) = (data.batch(replace(recipe, seed=seed), 0) for seed in (0, 1))
+    (one, loops), (two, others) = (data.draw_batch(replace(recipe, seed=seed), 0) for seed in (0, 1))
     assert same(one, two)
     assert not torch.equal(loops, others)
 
@@ -97,7 +97,7 @@ def test_a_share_of_every_batch_is_hard_whatever_its_length(hard, count):
     recipe = replace(PLAIN, task=_Marked(), batch=10, hard=hard, lengths=lw.Uniform(40, 30, longest=0.5))
     longest = set()
     for step in range(5):
-        batch, _ = data.batch(recipe, step)
+        batch, _ = data.draw_batch(recipe, step)
         marked = (batch.inputs.tokens[:, :30] == 1).all(1)
         assert int(marked.sum()) == count
         longest |= set((batch.sizes[marked, 0] == 40).tolist())
@@ -113,7 +113,7 @@ def plain_training(recipe):
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=recipe.optimizer.weight_decay)
     average, losses = None, []
     for step in range(recipe.steps):
-        batch, loops = data.batch(recipe, step)
+        batch, loops = data.draw_batch(recipe, step)
         torch.manual_seed(rng.derive_seed(recipe.seed, "dropout", step))
         loss = recipe.objective(choose_runner(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value
         optimizer.zero_grad()
@@ -217,7 +217,7 @@ def test_each_segment_starts_from_the_state_of_the_one_before_and_takes_a_step()
     optimizer = recipe.optimizer.build(model.parameters())
     for step in range(3):
         trainer.advance()
-        batch, loops = data.batch(recipe, step)
+        batch, loops = data.draw_batch(recipe, step)
         at, state = batch.loss_mask, None
         optimizer.param_groups[0]["lr"] = 1e-2 * recipe.schedule.factor(step, recipe.steps)
         for _ in range(3):
@@ -371,7 +371,7 @@ def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
     monkeypatch.setattr(scores, "exact_match", lambda *_, **__: right)
     recipe = replace(MASTERED, steps=20, lengths=lw.Mastery(4, every=4, least=0.9))
     assert [row["length"] for row in train(recipe).rows("metrics")] == reached
-    seen = [int(data.batch(recipe, 7, passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
+    seen = [int(data.draw_batch(recipe, 7, exams_passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
     assert seen == [1, 2, 3, 4, 4]
 
 
@@ -572,8 +572,10 @@ def test_a_checkpoint_of_this_recipe_is_taken_and_a_deleted_one_starts_over(monk
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             data,
-            "batch",
-            lambda recipe, step, batch=data.batch, **more: steps.append((recipe, step)) or batch(recipe, step, **more),
+            "draw_batch",
+            lambda recipe, step, batch=data.draw_batch, **more: (
+                steps.append((recipe, step)) or batch(recipe, step, **more)
+            ),
         )
         train(run.recipe)
     assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others are rehearsed

@@ -18,7 +18,7 @@ from lengthwise.base.errors import Diverged
 from lengthwise.base.files import write_json
 from lengthwise.cli import verify as verbs_verify
 from lengthwise.cli.entry import main
-from lengthwise.experiment.recipe import Recipe, outline
+from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.runs.folder import SHIPPED, list_shipped
 from lengthwise.runs.run import Run, Weights, load
@@ -208,7 +208,7 @@ def test_training_at_the_length_that_is_tested_is_exposed():
     weights = Weights("long", long := replace(SPOKEN, lengths=lw.Uniform(12)), long.build())
     assert "training lengths" in exposed(weights, Claims([claim(12)]), [12])
     assert "training lengths" not in exposed(weights, Claims([claim(12)]), [13])
-    told = Claims([claim(12)], outline=replace(outline(long), top=3, tops=(3,)))
+    told = Claims([claim(12)], outline=replace(build_outline(long), top=3, tops=(3,)))
     assert "stated facts" in exposed(weights, told, [13])
 
 

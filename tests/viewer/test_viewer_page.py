@@ -20,8 +20,8 @@ from lengthwise.base.fields import encode
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
-from lengthwise.rasp.program import execute, graph
-from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.rasp.program import execute, export_program
+from lengthwise.rasp.programs import PUBLISHED, find_program
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.addition import Addition
@@ -100,10 +100,10 @@ def test_programs_run_in_a_page_as_in_python(untyped):
     small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED]
     for task in (*small, Addition(10, "least", True, True)):
         for prompt in thinking.typed(find(task), 2, 6):
-            execution = execute(program(task), task.parse(prompt))
+            execution = execute(find_program(task), task.parse(prompt))
             row, rounds = thinking.symbols(execution.row), len(execution.states) - 1
             wanted.append(thinking.ran(execution))
-            asked.append({"program": graph(program(task)), "row": row, "rounds": rounds})
+            asked.append({"program": export_program(find_program(task)), "row": row, "rounds": rounds})
     assert run_in_node(["tensors", "tasks", "layouts", "rasp"], {"programs": asked}) == wanted
 
 

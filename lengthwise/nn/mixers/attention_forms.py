@@ -33,7 +33,7 @@ class ScalableAttention(SoftmaxAttention):
         super().__init__(width, heads, dropout=dropout, biases=biases)
         self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # at first s log = log₁₀
 
-    def mix(
+    def attend(
         self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None
     ) -> Float[Tensor, "b t h e"]:
         query, key, value = projected.unbind(2)
@@ -45,7 +45,7 @@ class ScalableAttention(SoftmaxAttention):
         query = (
             query * self.scale * (1 + count).to(query.dtype).log()[..., None, None]
         )  # 1 + count: not zero for one key
-        return super().mix(torch.stack([query, key, value], 2), context, cache)
+        return super().attend(torch.stack([query, key, value], 2), context, cache)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ForgettingMixer(SoftmaxAttention):
         key = torch.cat([key, one, -total[..., None]], -1)
         if cache is not None:
             key, value = cache.extend(key, value)
-        bias = _bias_without_blank("ForgettingAttention", context, key)
+        bias = _attention_bias("ForgettingAttention", context, key)
         mixed = F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None, scale=width**-0.5)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
@@ -87,7 +87,7 @@ class ForgettingMixer(SoftmaxAttention):
 @dataclass(frozen=True)
 class StickBreaking(MixerSpec):
     """Stick-breaking attention (Tan et al. 2025): with β = σ(q kᵀ / √e), query i gives key j the weight
-    β_ij Π_{j < l ≤ i} (1 − β_il): the nearest keys come first. It needs no positions. For causal layouts."""
+    β_ij Π_{j < l ≤ i} (1 − β_il): the nearest keys come first, without a positional encoding. For causal layouts."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         _check_causal(self, causal)
@@ -103,7 +103,7 @@ class StickBreakingMixer(SoftmaxAttention):
             key, value = cache.extend(key, value)
         score = query @ key.mT / query.shape[-1] ** 0.5
         hidden = torch.ones(score.shape[-2:], dtype=torch.bool, device=x.device).triu(1 + score.shape[-1] - x.shape[1])
-        bias = _bias_without_blank("StickBreaking", context, key)
+        bias = _attention_bias("StickBreaking", context, key)
         score = score if bias is None else score + bias
         left = F.logsigmoid(-score).masked_fill(hidden, 0.0)  # log(1 − β)
         # log β = score + log(1 − β), so the sum starts at key j itself.
@@ -111,8 +111,8 @@ class StickBreakingMixer(SoftmaxAttention):
         return self.out((weight @ value).transpose(1, 2).flatten(2))
 
 
-def _bias_without_blank(name: str, context: AttentionContext, key: Float[Tensor, "b h k e"]) -> Tensor | None:
-    """Return the attention bias in the keys' type. Raises UsageError if it has a column for a blank key."""
+def _attention_bias(name: str, context: AttentionContext, key: Float[Tensor, "b h k e"]) -> Tensor | None:
+    """Return the attention bias, converted to the keys' type. Raises UsageError for a bias with a blank key."""
     if context.bias is not None and context.bias.shape[-1] > key.shape[2]:
         raise UsageError(f"{name} has no blank key: leave out Blank and EarlierHeads")
     return None if context.bias is None else context.bias.to(key.dtype)

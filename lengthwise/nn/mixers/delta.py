@@ -27,7 +27,7 @@ CHUNK = 16  # positions computed at once: the fastest on a CPU, see bench/mixers
 
 
 class _DeltaSpec(MixerSpec):
-    """Base of configurations whose fields are arguments of ``DeltaMixer``."""
+    """Base class of configurations whose fields are arguments of ``DeltaMixer``."""
 
     fixed: ClassVar[dict[str, Any]] = {}  # further arguments of ``DeltaMixer``
 
@@ -70,7 +70,8 @@ class DeltaProduct(_DeltaSpec):
 
 
 class DeltaMixer(RecurrentMixer):
-    """The module of the three layers above. Its state: the convolution's state, and S "b h k v" (transposed)."""
+    """The module of ``DeltaNet``, ``GatedDeltaNet`` and ``DeltaProduct``. Its state: the convolution's state, and S
+    "b h k v" (transposed)."""
 
     def __init__(
         self, width: int, heads: int, *, taps: int, negative: bool, biases: bool, gated: bool = False, updates: int = 1
@@ -89,7 +90,7 @@ class DeltaMixer(RecurrentMixer):
         before, memory = state or (None, None)
         projected, before = self.conv(self.project(x), before)
         query, *rest = (split_heads(part, self.heads) for part in projected.chunk(1 + 2 * self.updates, -1))
-        # With several updates, position t takes ``updates`` places of a longer row, and its query the last of them.
+        # With several updates, each position becomes ``updates`` positions of a longer row; its query is at the last.
         key, value = (torch.stack(rest[i::2], 3).flatten(2, 3) for i in (0, 1))
         beta = self.top * self.rate(x).sigmoid().unflatten(-1, (self.updates, self.heads)).flatten(1, 2)
         decay = None if self.decay is None else self.decay(x)
@@ -149,7 +150,7 @@ def delta_rule(
         total = split_chunks(log_decay[..., None], chunk).cumsum(3)
         ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
         between, among = between * ratio, among * ratio
-    inverse = inverse_of_unit_lower((beta * among).tril(-1))
+    inverse = invert_unit_lower((beta * among).tril(-1))
     fresh = inverse @ (beta * value)  # the u if S_0 were 0
     removed = inverse @ (beta * key if total is None else beta * total.exp() * key)
     if total is not None:  # decay queries from the chunk's start, and keys to its end
@@ -164,7 +165,7 @@ def delta_rule(
     return torch.cat(outputs, 2)[:, :, :length], state
 
 
-def inverse_of_unit_lower(strict: Float[Tensor, "*n c c"]) -> Float[Tensor, "*n c c"]:
+def invert_unit_lower(strict: Float[Tensor, "*n c c"]) -> Float[Tensor, "*n c c"]:
     """Return (I + L)⁻¹ of a strictly lower triangular L: the product of I + M, I + M², I + M⁴, … with M = −L, which
     ends because M^c = 0."""
     size = strict.shape[-1]

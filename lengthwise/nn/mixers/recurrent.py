@@ -16,22 +16,22 @@ from lengthwise.nn.mixer import Mixer, MixerSpec
 
 
 class RecurrentMixer(Mixer):
-    """Base of mixers with a state. In a layout that is not causal, the output is the sum of reading each row from both
-    ends, with the same weights."""
+    """Base class of mixers with a state. In a layout that is not causal, each row is read from both ends with the same
+    weights, and the two outputs are added."""
 
     @abstractmethod
     def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
-        """See ``Mixer.step``. The whole row is one step from the state None."""
+        """Continue from ``state`` as ``Mixer.step`` does. A whole row is one step from the state None."""
 
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         mixed, _ = self.step(x, None)
         if context.causal:
             return mixed
-        turned = reversed_rows(x, context.padding_mask)
-        return mixed + reversed_rows(self.step(turned, None)[0], context.padding_mask)
+        turned = reverse_rows(x, context.padding_mask)
+        return mixed + reverse_rows(self.step(turned, None)[0], context.padding_mask)
 
 
-def reversed_rows(x: Hidden, padding_mask: Tensor) -> Hidden:
+def reverse_rows(x: Hidden, padding_mask: Tensor) -> Hidden:
     """Reverse each row; its padding stays at the end."""
     length, index = padding_mask.sum(1, keepdim=True), torch.arange(x.shape[1], device=x.device)
     source = torch.where(index < length, length - 1 - index, index)
@@ -39,8 +39,8 @@ def reversed_rows(x: Hidden, padding_mask: Tensor) -> Hidden:
 
 
 class ShortConvolution(nn.Module):
-    """A causal convolution of each channel over the last ``taps`` positions, then SiLU; its state is the last inputs.
-    Without taps, only SiLU."""
+    """A causal convolution of each channel over the last ``taps`` positions, then SiLU. Its state is the inputs at the
+    last ``taps`` − 1 positions. Without taps, only SiLU."""
 
     def __init__(self, width: int, taps: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def split_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
-    """Exempt a parameter from weight decay, see ``weight_decay_groups``."""
+    """Exempt a parameter from weight decay (see ``weight_decay_groups``)."""
     parameter.no_weight_decay = True  # type: ignore[attr-defined]
     return parameter
 

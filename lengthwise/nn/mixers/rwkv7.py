@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lengthwise.nn.attention_context import Hidden
 from lengthwise.nn.mixer import Mixer, MixerSpec
-from lengthwise.nn.mixers.delta import inverse_of_unit_lower
+from lengthwise.nn.mixers.delta import invert_unit_lower
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_chunks, split_heads
 
 CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
@@ -98,7 +98,7 @@ def diagonal_plus_rank_one(
     total = log_decay.cumsum(3)
     query, a = query * total.exp(), a * (total - log_decay).exp()
     b, key, last = b * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()
-    inverse = inverse_of_unit_lower(-(a @ b.mT).tril(-1))
+    inverse = invert_unit_lower(-(a @ b.mT).tril(-1))
     fresh, seen = inverse @ ((a @ key.mT).tril(-1) @ value), inverse @ a
     of_b, of_key = (query @ b.mT).tril(), (query @ key.mT).tril() @ value
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state

@@ -96,7 +96,7 @@ def exponential_attention(
 @dataclass(frozen=True)
 class SLSTM(MixerSpec):
     """sLSTM (Beck et al. 2024): c ← f c + i z, n ← f n + i, h = o c / n with exponential gates, where the gates see the
-    head's own last h (memory mixing). It runs position by position."""
+    head's own last h (memory mixing). Positions are computed one by one."""
 
     taps: Extra = 4  # kernel size of the short convolution before the gates i and f; 0: none
 

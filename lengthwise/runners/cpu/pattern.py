@@ -2,7 +2,7 @@
 
 ``Band`` if all heads see only neighbours (``Local``): its cost is linear in the row's length. ``SparseKeys`` if every
 head sees few positions. Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for
-each, computed by ``small`` if heads are small, else by ``SoftmaxAttention.mix``. All three are the same softmax over
+each, computed by ``small`` if heads are small, else by ``SoftmaxAttention.attend``. All three are the same softmax over
 the visible keys, so results are equal up to rounding.
 """
 
@@ -146,7 +146,7 @@ def _mix_group(
         bias = None if context.bias is None else context.bias.to(qkv.dtype)
         causal = context.causal and bias is None
         return small.attend(qkv, bias, context.angles, causal=causal, probability=probability, ragged=ragged)
-    return ragged.pack(attention.mix(ragged.unpack(qkv), context))
+    return ragged.pack(attention.attend(ragged.unpack(qkv), context))
 
 
 def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[small.AttentionPlan] | None:

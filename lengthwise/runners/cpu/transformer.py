@@ -134,20 +134,20 @@ class Twice(claims.Claiming):
     def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
         answers = self.answers.last(inputs, loops, at, no_grad_loops=no_grad_loops)
         clock = self.clock.last(self.model.clock_inputs(inputs), loops, at, no_grad_loops=no_grad_loops)
-        return self.model.join_logits(answers, clock, self.model.clock_positions(inputs)[at])
+        return self.model.combine_logits(answers, clock, self.model.clock_mask(inputs)[at])
 
     def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
         # Both run in the same order of rows; movement is that of the state that answers.
         answers = self.answers.steps(inputs, loops, at, movement=movement)
         clock = self.clock.steps(self.model.clock_inputs(inputs), loops, at)
-        first, stay = self.model.clock_positions(inputs), None
+        first, stay = self.model.clock_mask(inputs), None
         while True:
             try:
                 k, rows, answered, moved = answers.send(stay)
                 _, _, done, _ = clock.send(stay)
             except StopIteration:
                 return
-            stay = yield Step(k, rows, self.model.join_logits(answered, done, first[rows][at[rows]]), moved)
+            stay = yield Step(k, rows, self.model.combine_logits(answered, done, first[rows][at[rows]]), moved)
 
 
 class _PreparedBatch(NamedTuple):
@@ -166,7 +166,7 @@ class _PreparedBatch(NamedTuple):
         running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
         inputs = inputs.take(rows)
         ragged = Ragged.from_mask(inputs.padding_mask)
-        embedded = model.embed_tokens(inputs.tokens, model.vectors(inputs))
+        embedded = model.embed_tokens(inputs.tokens, model.position_vectors(inputs))
         pattern = build_pattern(list(model.encodings), inputs, model.causal, block_attention(model.blocks[0]))
         return _PreparedBatch(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
 
