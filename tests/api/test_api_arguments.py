@@ -267,7 +267,7 @@ def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatc
 
     pool = JobPool([run], lambda _: [])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lw.Run, "locked", held)
+        patch.setattr(lw.Run, "lock", held)
         pool._record_failure([run], "it was locked")
     assert not (run.folder / "failed.json").exists()
     pool._record_failure([run], "it was lost")

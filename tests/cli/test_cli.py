@@ -329,7 +329,7 @@ def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
 
 def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
     """Of expressions longer ones than 128 characters are not drawn."""
-    monkeypatch.delattr(evaluate, "_measure")
+    monkeypatch.delattr(evaluate, "_measure_and_print")
     done = command("evaluate", "retran-small", "--lengths", "30,200", "--uniform-only", "--samples", "4")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lengthwise: expression: at most 128 characters can be drawn, not 200\n"

@@ -133,7 +133,7 @@ def test_the_switch_in_the_environment(monkeypatch):
 
     def chosen():
         again, model = importlib.reload(cpu), RECIPE.build()
-        return type(again.choose(model)).__name__, again.describe_choice(model)
+        return type(again.choose_runner(model)).__name__, again.describe_choice(model)
 
     assert in_fork(chosen) == ("Plain", "Plain: faster runners are turned off")
 

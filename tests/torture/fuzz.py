@@ -58,7 +58,7 @@ OBJECTS = (  # as a program may pass
 
 
 @dataclasses.dataclass
-class HubAddress:
+class Place:
     """A folder with a finished run, one that is begun, a model that was asked, and room for copies to be spoiled."""
 
     folder: Path
@@ -68,7 +68,7 @@ class HubAddress:
 
     @staticmethod
     @contextlib.contextmanager
-    def made() -> Iterator[HubAddress]:
+    def made() -> Iterator[Place]:
         """A place of its own, in which one works meanwhile."""
         before, runs = Path.cwd(), os.environ.get("LENGTHWISE_RUNS")
         with tempfile.TemporaryDirectory() as name:
@@ -77,7 +77,7 @@ class HubAddress:
             (folder / "work").mkdir()
             os.chdir(folder / "work")
             try:
-                yield HubAddress(folder, *_runs(folder))
+                yield Place(folder, *_runs(folder))
             finally:
                 os.chdir(before)
                 os.environ.pop("LENGTHWISE_RUNS")
@@ -123,7 +123,7 @@ def _runs(folder: Path) -> tuple[Path, Path, Path]:
 Input = tuple[str, Callable[[], Any]]
 
 
-def overrides(place: HubAddress, draw: random.Random) -> Input:
+def overrides(place: Place, draw: random.Random) -> Input:
     """Changes of a recipe, whose training is then rehearsed."""
     parts = catalog.parts()
     fields = list(_names(encode(_base())))
@@ -147,7 +147,7 @@ def _names(tree: Any, path: str = "") -> Iterator[str]:
                 yield from _names(part, f"{path}{name}.")
 
 
-def calls(place: HubAddress, draw: random.Random) -> Input:
+def calls(place: Place, draw: random.Random) -> Input:
     """The Python interface, given anything."""
 
     def any_() -> Any:
@@ -190,7 +190,7 @@ def calls(place: HubAddress, draw: random.Random) -> Input:
     )
 
 
-def commands(place: HubAddress, draw: random.Random) -> Input:
+def commands(place: Place, draw: random.Random) -> Input:
     """Words after ``lengthwise``. Verbs that would train for long, or start processes, are given what stops them."""
     verb = draw.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
     known = str(draw.choice([place.done, place.begun, "looped-parity", "parity"]))
@@ -229,7 +229,7 @@ def _options(verb: str) -> list[argparse.Action]:
     return verbs[verb]._actions if verb in verbs else []
 
 
-def files(place: HubAddress, draw: random.Random) -> Input:
+def files(place: Place, draw: random.Random) -> Input:
     """A damaged folder, and whoever reads it."""
     target, fault = place.spoilt(draw)
     command = draw.choice(
@@ -254,7 +254,7 @@ GENERATORS = (*[overrides] * 4, *[calls] * 4, commands, files)  # as often as ea
 # Judging
 
 
-def play(place: HubAddress, number: int, seed: int) -> list[str]:
+def play(place: Place, number: int, seed: int) -> list[str]:
     """Put in one input, and say what is wrong with what comes of it."""
     draw = random.Random(f"{seed}/{number}")
     name, act = draw.choice(GENERATORS)(place, draw)
@@ -280,7 +280,7 @@ def play(place: HubAddress, number: int, seed: int) -> list[str]:
     return [f"{number}: {name:.600}: {fault}" for fault in faults]
 
 
-def _faults(place: HubAddress, before: set[str], status: object, out: str, err: str) -> Iterator[str]:
+def _faults(place: Place, before: set[str], status: object, out: str, err: str) -> Iterator[str]:
     for line in (out + err).split("\n"):
         if not line.isprintable():
             yield f"control characters in {line[:200]!r}"
@@ -302,7 +302,7 @@ def _may_stay(path: str) -> bool:
     return "/spoilt/" in path or "/__pycache__" in path or path.endswith("/.operations.json")
 
 
-def _tidy(place: HubAddress, before: set[str]) -> None:
+def _tidy(place: Place, before: set[str]) -> None:
     for path in sorted(place.state() - before, reverse=True):
         shutil.rmtree(path, ignore_errors=True)
         Path(path).unlink(missing_ok=True)
@@ -317,7 +317,7 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     counts: Counter[str] = Counter()
-    with HubAddress.made() as place:
+    with Place.made() as place:
         for number in range(args.inputs) if args.only is None else [args.only]:
             faults = play(place, number, args.seed)
             counts += Counter(inputs=1, faults=len(faults))

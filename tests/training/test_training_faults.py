@@ -118,7 +118,7 @@ def test_signals_and_races_leave_no_trace(tmp_path):
 
 class Poisoned(nn.Embedding):
     def forward(self, tokens):
-        return super().forward(tokens) * math.nan
+        return super().forward(tokens) * (math.nan if self.training else 1)
 
 
 def test_a_module_whose_loss_was_never_finite_is_to_blame():
