@@ -81,7 +81,7 @@ def test_a_shipped_binary_sum_counts_past_the_powers_of_two():
     weights = load("halting-binary-sum")
     counts = [f"{ones}-ones" for ones in (15, 16, 31, 32)]
     found = {score.problems: score.exact for score in evaluate_families(weights, [40], samples=25, names=counts)}
-    assert min(found.values()) >= 0.96 and set(found) == set(counts), found
+    assert found == dict.fromkeys(counts, 1.0)
 
 
 @pytest.fixture(scope="module")
