@@ -89,7 +89,7 @@ def _check_layout(recipe: Recipe) -> None:
     for name, value in vars(inputs).items():
         if not torch.equal(value, getattr(changed, name)):
             raise UsageError(
-                f"the layout {type(layout).__name__} shows the answer: another answer changes {name}, which a model "
+                f"the layout {type(layout).__name__} shows the answer: {name} changes with the answer, so that a model "
                 "could copy; omit the answer, or set decodes = True and causal = True"
             )
 
@@ -247,7 +247,7 @@ def _check_finite(model: Model, inputs: Inputs) -> None:
     if logits.isnan().any() and all(weight.isfinite().all() for weight in model.parameters()):
         raise UsageError(
             f"{_model_name(model)} gives logits that are NaN in a batch with rows of {inputs.tokens.shape[1]} "
-            "positions: look for a division by 0, or for a softmax over hidden positions only"
+            "positions: look for a division by 0, or for a softmax over a row that is hidden entirely"
         )
 
 

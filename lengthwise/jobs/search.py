@@ -35,9 +35,9 @@ class _Journal:
             lines = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
         self.entries = [parse_object(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
 
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        """Return the entries from number ``log_number_from`` on."""
-        return iter(self.entries[log_number_from:])
+    def read_logs(self, parse_log_number: int) -> Iterator[dict[str, Any]]:
+        """Return the entries from number ``parse_log_number`` on."""
+        return iter(self.entries[parse_log_number:])
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append entries, all or none."""

@@ -51,7 +51,7 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     configs = [run.config() for run in measured]
     tasks = [
         f"{task}, {str(config['layout']['kind']).lower()}"
-        for task, config in zip(distinguish_parts([config["task"] for config in configs]), configs, strict=True)
+        for task, config in zip(label_differing_fields([config["task"] for config in configs]), configs, strict=True)
     ]
     labels = list(zip(name_architectures(configs), tasks, strict=True))
     recipes: dict[tuple[str, str], dict[str, str]] = {}
@@ -140,10 +140,10 @@ def name_architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return an architecture's name for each recipe: its model's mixers and positions, or its kind."""
     mixers = [_read_mixers(config["model"]) for config in configs]
     flat = [mixer for group in mixers for mixer in group]
-    texts = iter(distinguish_parts(flat))
+    texts = iter(label_differing_fields(flat))
     found = []
     others = iter(
-        distinguish_parts([config["model"] for config, group in zip(configs, mixers, strict=True) if not group])
+        label_differing_fields([config["model"] for config, group in zip(configs, mixers, strict=True) if not group])
     )
     for config, group in zip(configs, mixers, strict=True):
         names = list(dict.fromkeys(next(texts) for _ in group)) or [next(others)]
@@ -159,7 +159,7 @@ def _read_mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(model.get("mixers") or ([model["mixer"]] if "mixer" in model else attention))
 
 
-def distinguish_parts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+def label_differing_fields(parts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a text for each part of recipes: its kind, its string fields, and the fields in which parts of this kind
     differ, such as ``GroupWords S3`` and ``DeltaNet negative=true``."""
     values: dict[tuple[str, str], set[str]] = {}

@@ -167,7 +167,7 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
         found = vmap(lambda weights, given: functional_call(unrolled, weights, (given,)))(weights, given)
     if before != [weight._version for weight in weights.values()]:
         raise UsageError("the model changes its buffers in its forward pass")
-    return plan.logits_after_each(found) if plan.each else plan.logits_after_last(found)
+    return plan.logits_after_each(found) if plan.each else plan.logits_after_last_loop(found)
 
 
 class _Unrolled(nn.Module):
@@ -217,7 +217,7 @@ class _Plan:
         inputs = {f.name: getattr(self.host, f.name).unflatten(0, (len(queries), -1)) for f in fields(Inputs)}
         self.given = {"running": running, "tracked": tracked, **inputs}
 
-    def logits_after_last(self, logits: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
+    def logits_after_last_loop(self, logits: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
         """Return the logits at the selected positions after each row's last loop."""
         read = torch.tensor(self.most) - torch.tensor(self.least)
         offset = read.cumsum(0) - torch.tensor(self.most)  # row number + offset = index among all rows read

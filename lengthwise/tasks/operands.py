@@ -78,8 +78,8 @@ class Pair:
         return (self.draw_fraction() * length).long()
 
     def stack_by_length(self, longer: Int[Tensor, "b n"], shorter: Int[Tensor, "b n"]) -> Digits:
-        """Stack each row's longer and shorter number in the order of its lengths; if these are equal, in random
-        order."""
+        """Stack the two numbers of each row, the longer one where the row's larger length stands; at random if its
+        lengths are equal."""
         first, second = self.lengths[:, :1], self.lengths[:, 1:]
         swap = (first < second) | ((first == second) & (self.draw_fraction() < 0.5))
         return torch.stack([torch.where(swap, shorter, longer), torch.where(swap, longer, shorter)], 1)
@@ -126,7 +126,7 @@ def highest_and_one(pair: Pair) -> Digits:
 
 
 def every_column_carries(pair: Pair) -> Digits:
-    """Columns that all add up to the base or more; if one number is longer, the columns that both have."""
+    """Digits that add up to the base or more in every column that both numbers have."""
     first = pair.draw_digits(low=1)
     more = (torch.rand(first.shape, generator=pair.generator) * first).long()
     return torch.stack([first, pair.base - first + more], 1)

@@ -132,7 +132,7 @@ def all_highest(numbers: NumberList) -> Numbers:
 
 
 def repeated_digit(numbers: NumberList) -> Numbers:
-    """Numbers of one digit, repeated: 444, 77, 3."""
+    """Numbers that repeat one digit: 444, 77, 3."""
     length = _draw_lengths(numbers)
     digit = torch.randint(1, 10, (*length.shape, 1), generator=numbers.generator)
     return digit.expand(-1, -1, numbers.shape[2]), length

@@ -118,13 +118,13 @@ def _check_law(part: Any, name: str, law: Law) -> Finding:
 def check_classes(kinds: Iterable[type[Config]]) -> Findings:
     """Check each class, created without arguments, against the laws of its kind."""
 
-    def it_can_be_made(kind: type[Config]) -> None:
+    def can_be_built(kind: type[Config]) -> None:
         """The class can be created without arguments."""
         kind()
 
     findings = Findings()
     for kind in kinds:
-        made = _check_law(kind, kind.__name__, it_can_be_made)
+        made = _check_law(kind, kind.__name__, can_be_built)
         findings += check_part(kind(), kind.__name__) if made.holds else [made]
     return findings
 

@@ -52,7 +52,7 @@ def _watched_sizes(recipe: Recipe) -> tuple[int, ...]:
 def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
     """Check recipes, given by name, against their laws."""
 
-    def it_can_be_made(name: str) -> None:
+    def can_be_built(name: str) -> None:
         """The recipe can be created."""
         recipes[name]()
 
@@ -61,21 +61,21 @@ def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
         if (other := recipes[name]().name) != name:
             raise Broken(f"it is called {name}, and its name is {other}")
 
-    return _check_built(recipes, Recipe, [it_can_be_made, it_is_called_by_its_name])
+    return _check_built(recipes, Recipe, [can_be_built, it_is_called_by_its_name])
 
 
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
     """Check studies against their laws."""
 
-    def it_can_be_made(name: str) -> None:
+    def can_be_built(name: str) -> None:
         """The study's function works without arguments."""
         studies[name]()
 
-    return _check_built(studies, Study, [it_can_be_made])
+    return _check_built(studies, Study, [can_be_built])
 
 
 def _check_built(functions: Mapping[str, Callable[[], Any]], kind: type, name_laws: Sequence[Law]) -> Findings:
-    """Check the results of functions against the laws of their kind, if the ``name_laws`` of their names hold."""
+    """Call each function whose name keeps the ``name_laws``, and check its result against the laws of its kind."""
     findings = Findings()
     for name, build in functions.items():
         for law in name_laws:

@@ -120,8 +120,8 @@ def typed_prompts_are_parsed(task: Task) -> None:
             typed = task.to_text(task.vocab.encode(prompt))
             parsed = task.parse(typed)
             if (read := prompts_and_answers(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
-                case = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds,"
-                raise Broken(f"{case} is read as {read} of {parsed.rounds.tolist()}")
+                case = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds"
+                raise Broken(f"{case}: parse gave {read} with rounds {parsed.rounds.tolist()}")
 
 
 def other_text_is_rejected(task: Task) -> None:
@@ -154,7 +154,7 @@ def pool_has_the_requested_problems(task: Task) -> None:
     problems, again = (task.pool(POOL, low, high, stream(0, "pool")) for _ in range(2))
     pairs = prompts_and_answers(task, problems)
     if pairs != prompts_and_answers(task, again):
-        raise Broken("a pool differs between two calls with the same generator")
+        raise Broken("a pool differs between two calls with equally seeded generators")
     count, smallest, largest = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
     if (count, smallest, largest) != (POOL, low, high):
         raise Broken(f"a pool of {POOL} problems of sizes {low} to {high} has {count} of sizes {smallest} to {largest}")

@@ -39,7 +39,7 @@ class RunnerChoice:
 
     def choose_graphs(self, parts: int) -> Graphs | None:
         """Return the runner that records and replays steps; None if steps are not recorded."""
-        if self.graphs is None or parts > 1 or self.processes.splits_batches or cpu.is_plain_only():
+        if self.graphs is None or parts > 1 or self.processes.splits_batches or cpu.needs_plain_runner():
             return None
         return None if self.graphs.declines() else self.graphs
 

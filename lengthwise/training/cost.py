@@ -81,7 +81,7 @@ def count_operations(recipe: Recipe, rows: int | None = None, n_steps: int = 4) 
     rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
     if (seconds := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return seconds * SPEED
-    small, counter = _shrink(recipe, rows), _OperationCounter()
+    small, counter = _reduce_batch(recipe, rows), _OperationCounter()
     model = small.build()
     with computation_settings(1):
         for step in _sample_steps(recipe, n_steps):
@@ -114,7 +114,7 @@ def _estimate_step(recipe: Recipe) -> float:
     return estimate_training(recipe).seconds / recipe.steps
 
 
-def _shrink(recipe: Recipe, rows: int) -> Recipe:
+def _reduce_batch(recipe: Recipe, rows: int) -> Recipe:
     # A fixed set's problems cost about as much as new ones, but drawing the set takes longer than all these steps.
     return replace(recipe, watch=Watch(), keep="last", batch=rows, source=Fresh())
 
@@ -182,7 +182,7 @@ def step_seconds(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> f
     rows = min(rows or recipe.batch, recipe.batch)
     if (foreseen := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return foreseen
-    trainer = Trainer(_shrink(recipe, rows), torch.device("cpu"))
+    trainer = Trainer(_reduce_batch(recipe, rows), torch.device("cpu"))
     return _time_step(trainer, n_steps, time.process_time) * recipe.batch / rows
 
 
@@ -191,7 +191,7 @@ def gpu_step_seconds(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", c
     if _estimate_step(recipe) > GPU_SPEEDUP * MAX_STEP_SECONDS:
         return None
     device = torch.device("cuda")
-    trainer = Trainer(_shrink(recipe, recipe.batch), device, matmul=matmul, compile=compile, graphs=not compile)
+    trainer = Trainer(_reduce_batch(recipe, recipe.batch), device, matmul=matmul, compile=compile, graphs=not compile)
     prepare_steps(trainer, Progress(quiet=True))
 
     def synchronized_time() -> float:

@@ -372,7 +372,7 @@ class Trainer:
 
 
 def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32", sizes: Sequence[AnySize] = ()) -> Trainer:
-    """Train on a few rows at the first and the last step, and measure what the recipe watches and its longest problems.
+    """Try a training: its first and last step on a few rows, then evaluation of the watched and the largest sizes.
     Raises UsageError for errors of the recipe, and for ``sizes`` that its model cannot be measured at, before any file
     is written."""
     check_matmul(matmul, device)

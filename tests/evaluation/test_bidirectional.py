@@ -104,7 +104,7 @@ class Shown(lw.FullOutput):
 def test_a_layout_that_shows_the_answer_is_refused(runs):
     module = Copying(len(WHOLE.vocabs(lw.Addition())[0]))
     for call in (lw.train, lambda module, **options: lw.evaluate(module, [5], **options)):
-        with pytest.raises(lw.UsageError, match="shows the answer: another answer changes tokens"):
+        with pytest.raises(lw.UsageError, match="shows the answer: tokens changes with the answer"):
             call(module, task=lw.Addition(), layout=Shown(causal=False), quiet=True)
 
 

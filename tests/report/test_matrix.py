@@ -14,9 +14,9 @@ from lengthwise.base import fields
 from lengthwise.cli.reproduce import _read_other_columns
 from lengthwise.report.matrix import (
     PAPERS,
-    distinguish_parts,
     find_paper_score,
     format_cell_foot,
+    label_differing_fields,
     matrix_figure,
     matrix_rows,
     name_architectures,
@@ -85,14 +85,14 @@ def test_an_architecture_is_called_by_its_mixers_and_positions():
 
 def test_parts_are_written_by_the_fields_that_tell_them_apart():
     groups = [{"kind": "GroupWords", "group": group, "each": True} for group in ("S3", "S5")]
-    assert distinguish_parts(groups) == ["GroupWords S3", "GroupWords S5"]
+    assert label_differing_fields(groups) == ["GroupWords S3", "GroupWords S5"]
     counted = [{"kind": "CountedBlocks", "letters": letters} for letters in (2, 3)]
-    assert distinguish_parts([*counted, {"kind": "Parity"}]) == [
+    assert label_differing_fields([*counted, {"kind": "Parity"}]) == [
         "CountedBlocks letters=2",
         "CountedBlocks letters=3",
         "Parity",
     ]
-    assert distinguish_parts(counted[:1]) == ["CountedBlocks"]
+    assert label_differing_fields(counted[:1]) == ["CountedBlocks"]
 
 
 def config(mixer, task, **changes):

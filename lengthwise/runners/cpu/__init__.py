@@ -42,7 +42,7 @@ def plain() -> Iterator[None]:
         _OFF.reset(before)
 
 
-def is_plain_only() -> bool:
+def needs_plain_runner() -> bool:
     """Return whether all runners but the plain one are turned off."""
     return _OFF.get()
 
