@@ -49,7 +49,7 @@ from lengthwise.experiment.layout import FullOutput, Grid, Labelled, Layout, Nex
 from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, OneOf, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
-from lengthwise.experiment.problem_set import ProblemSet, problem_set
+from lengthwise.experiment.problem_set import ProblemSet, draw_problems
 from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, build_outline
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.experiment.source import Finite, Fresh
@@ -319,7 +319,8 @@ def problems(
     fields.validate(Seed, seed, "seed")
     each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in resolve_sizes(sizes, chosen)]
     estimate_problems(count, max(each, key=sum)).check(f"{count:,} problems")
-    return problem_set(chosen, each, count, split=split, seed=seed, kind=kind)
+    drawn = draw_problems(chosen, each, count, split=split, seed=seed, kind=kind)
+    return ProblemSet(chosen, Problems.join([*drawn]))
 
 
 Compared = Scores | Run | str | Path

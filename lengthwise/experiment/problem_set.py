@@ -136,16 +136,3 @@ def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"])
     codes = np.array([ord(symbol) for symbol in symbols], dtype=np.uint32)[ids.numpy()]
     whole, width = codes.tobytes().decode("utf-32-le"), ids.shape[1]
     return [whole[at * width : at * width + end] for at, end in enumerate(lengths)]
-
-
-def problem_set(
-    task: Task,
-    sizes: Sequence[tuple[int, ...]],
-    count: int,
-    *,
-    split: Purpose | None = None,
-    seed: int = 0,
-    kind: Kind = "uniform",
-) -> ProblemSet:
-    """Return the problems of ``draw_problems``, in memory."""
-    return ProblemSet(task, Problems.join([*draw_problems(task, sizes, count, split=split, seed=seed, kind=kind)]))
