@@ -68,11 +68,12 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes or [recipe.tops]), key=sum))]
         long = recipe.layout.write(_draw_long_problems(recipe, largest), recipe.task)
         for batch in (short, long):
-            _check_finite(model, batch.inputs)
-            _check_repeatable(model, batch.inputs, tolerance)
+            logits = _compute_logits(model, batch.inputs)
+            _check_finite(model, batch.inputs, logits)
+            _check_repeatable(model, batch.inputs, logits, tolerance)
             if recipe.layout.causal:
-                _check_causality(model, batch, recipe.layout, tolerance)
-            _check_padding(model, batch.inputs, tolerance)
+                _check_causality(model, batch, logits, recipe.layout, tolerance)
+            _check_padding(model, batch.inputs, logits, tolerance)
 
 
 def _is_foreign_model(model: Model) -> bool:
@@ -90,7 +91,7 @@ def _check_layout(recipe: Recipe) -> None:
         if not torch.equal(value, getattr(changed, name)):
             raise UsageError(
                 f"the layout {type(layout).__name__} shows the answer: {name} changes with the answer, so that a model "
-                "could copy; omit the answer, or set decodes = True and causal = True"
+                "could copy it; omit the answer, or set decodes = True and causal = True"
             )
 
 
@@ -241,19 +242,19 @@ def _try_on_cpu(model: Model, inputs: Inputs) -> None:
         return
 
 
-def _check_finite(model: Model, inputs: Inputs) -> None:
+def _check_finite(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"]) -> None:
     """Raise UsageError if a model with finite weights gives NaN: its answers would be scored as wrong."""
-    logits = _compute_logits(model, inputs)[inputs.padding_mask.cpu()]
-    if logits.isnan().any() and all(weight.isfinite().all() for weight in model.parameters()):
+    has_nan = logits[inputs.padding_mask.cpu()].isnan().any()
+    if has_nan and all(weight.isfinite().all() for weight in model.parameters()):
         raise UsageError(
             f"{_model_name(model)} gives logits that are NaN in a batch with rows of {inputs.tokens.shape[1]} "
             "positions: look for a division by 0, or for a softmax over a row that is hidden entirely"
         )
 
 
-def _check_repeatable(model: Model, inputs: Inputs, tolerance: Tolerance) -> None:
+def _check_repeatable(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
     """Raise UsageError if the same rows get different logits in a second call, since later checks compare calls."""
-    if not _differ(_compute_logits(model, inputs), _compute_logits(model, inputs), inputs.padding_mask, tolerance):
+    if not _differ(logits, _compute_logits(model, inputs), inputs.padding_mask, tolerance):
         return
 
     def compute_seeded() -> Float[Tensor, "b t v"]:
@@ -276,11 +277,13 @@ def _check_repeatable(model: Model, inputs: Inputs, tolerance: Tolerance) -> Non
     )
 
 
-def _check_causality(model: Model, batch: Batch, layout: Layout, tolerance: Tolerance) -> None:
+def _check_causality(
+    model: Model, batch: Batch, before: Float[Tensor, "b t v"], layout: Layout, tolerance: Tolerance
+) -> None:
     """Raise UsageError if the tokens after a position change the logits up to this position. It checks one position in
     the prompt, and several from the first answer slot on, where looking ahead would help."""
     inputs = batch.inputs
-    before, symbols = _compute_logits(model, inputs), int(inputs.tokens.max()) + 1
+    symbols = int(inputs.tokens.max()) + 1
     first, count = batch.answer_slots.long().argmax(1), batch.answer_slots.sum(1)
     for cut in (first // 2, *(first + count * part // CUTS for part in range(CUTS))):
         later = torch.arange(inputs.tokens.shape[1]) > cut[:, None]
@@ -305,9 +308,8 @@ def _check_norms(model: Model) -> None:
             )
 
 
-def _check_padding(model: Model, inputs: Inputs, tolerance: Tolerance) -> None:
+def _check_padding(model: Model, inputs: Inputs, together: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
     """Raise UsageError unless a row gets the same logits alone and in a batch with longer rows."""
-    together = _compute_logits(model, inputs)
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).cut_padding()
         width = alone.tokens.shape[1]
