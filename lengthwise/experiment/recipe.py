@@ -149,7 +149,7 @@ class Recipe(fields.Config):
 
     @property
     def _training(self) -> tuple[Any, ...]:
-        """The values of the fields that decide which weights result, but for the seeds."""
+        """The values of the fields that decide which weights result, except the seeds."""
         others = {"name", "model", "stopping", "watch", "seed", "data_seed", "chosen_on"}
         names = [field.name for field in dataclasses.fields(self) if field.name not in others]
         return self.model.spec_without_seed, *(getattr(self, name) for name in names)

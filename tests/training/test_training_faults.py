@@ -85,7 +85,7 @@ def test_files_of_the_working_folder_are_no_libraries(runs, tmp_path):
 
 def test_whoever_waits_finds_the_run_done(monkeypatch):
     run = Run.of(SMALL)
-    with run.lock(), run.lock():  # whoever holds it may ask again
+    with run.lock(), run.lock():  # the holder may lock it again
         assert (run.folder / ".owner").exists()
     assert not (run.folder / ".owner").exists()
     assert train(SMALL, wait=True).done
