@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
+
+from lengthwise.base.schemas import MetricsRow, ScoreRow
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -60,3 +63,17 @@ def test_every_folder_stands_in_the_table_of_commands():
     covered = {folder for folder in folders if any(folder == name or folder.startswith(f"{name}/") for name in listed)}
     assert folders == covered
     assert {name for name in listed if not (RESULTS / name).is_dir() and "/" in name and " " not in name} == set()
+
+
+def described_columns(file):
+    """Return the columns in the table that follows their heading in README."""
+    table = (RESULTS / "README.md").read_text().split(f"Columns of `{file}`", 1)[1].split("\n\n")[1]
+    return set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?`) \|", table, re.M))))
+
+
+@pytest.mark.parametrize(("file", "schema"), [("scores.csv", ScoreRow), ("metrics.csv", MetricsRow)])
+def test_every_column_of_the_rows_is_described(file, schema):
+    kept = {name for path in RESULTS.rglob(f"{file}*") for name in pd.read_csv(path, nrows=0).columns}
+    fields = {"recipe_name", "id", "train_seed", *schema.__annotations__}
+    assert {name.split(".")[0] for name in kept} <= fields
+    assert {name.split(".")[0] for name in described_columns(file)} == fields
