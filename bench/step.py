@@ -35,7 +35,7 @@ from lengthwise.models import Model
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
 from lengthwise.nn.window import Local
-from lengthwise.objectives.final import Final
+from lengthwise.objectives import Final
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.cpu.fused_loops import first_occurrences, index_unique_prefixes
 

@@ -65,11 +65,7 @@ from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.position import ALiBi, Encoding, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import Local
-from lengthwise.objectives import Objective
-from lengthwise.objectives.every import Every
-from lengthwise.objectives.final import Final
-from lengthwise.objectives.progressive import Progressive
-from lengthwise.objectives.segments import Segments
+from lengthwise.objectives import Every, Final, Objective, Progressive, Segments
 from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.scored import Comparison, Scores
 from lengthwise.runners import Runner

@@ -25,7 +25,7 @@ from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, ModelSpec
 from lengthwise.models.external import ExternalModule
 from lengthwise.models.single_pass import SinglePass
-from lengthwise.objectives.final import Final
+from lengthwise.objectives import Final
 from lengthwise.report.scored import Scores
 from lengthwise.runs.run import Run, Weights, choose_device, read_recipe, weights_folder
 from lengthwise.runs.run import load as load_weights

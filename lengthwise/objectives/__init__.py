@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.fields import Config
+from lengthwise.base.ranges import Change, Fraction, Size
 from lengthwise.base.types import Batch, Loss, to_device
 from lengthwise.runners import Runner
+from lengthwise.runners.plain import detach
 
 
 class Objective(Config):
@@ -45,3 +49,120 @@ def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple
     targets = to_device(targets, logits.device)
     accuracy = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()
     return F.cross_entropy(logits, targets), accuracy
+
+
+@dataclass(frozen=True)
+class Final(Objective):
+    """The loss after each row's last loop; for a standard model, which is advanced once, the usual loss."""
+
+    def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+        logits = runner.last(batch.inputs, loops, batch.loss_mask)
+        value, right = supervise(logits, batch.targets[batch.loss_mask])
+        return Loss(value, {"loss": value.detach(), "token_accuracy": right})
+
+
+@dataclass(frozen=True)
+class Every(Objective):
+    """Σ_k r_k L_k / Σ_k r_k, with L_k the mean loss over the tokens of the r_k rows that run in loop k."""
+
+    def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+        total, right, weight = 0.0, 0.0, 0
+        last = {}
+        for _, rows, logits in runner.each(batch.inputs, loops, batch.loss_mask):
+            loss, hits = supervise(logits, batch.targets[rows][batch.loss_mask[rows]])
+            # Weighted by rows, so that loops that only few long rows reach do not dominate.
+            total, right, weight = total + len(rows) * loss, right + len(rows) * hits, weight + len(rows)
+            last = {"last_loss": loss.detach()}
+        value = total / weight
+        return Loss(value, {"loss": value.detach(), "token_accuracy": right / weight, **last})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Progressive(Objective):
+    """(1 − weight) · L(after R loops) + weight · L(after r loops), with R the largest number of loops in the batch.
+
+    By default r is uniform in 1 … R, with gradients through all r loops. ``truncated`` is the published form,
+    r = n + k: first n loops without gradients, n uniform in 0 … R − 1, then k loops with gradients, k uniform in
+    1 … min(R − n, max(⌊R/2⌋, 1)); the pass of R loops has gradients in its last max(⌊R/2⌋, 1) loops only. A row with
+    fewer loops stops after its own number.
+    """
+
+    weight: Fraction = 0.5  # weight of the loss after fewer loops
+    truncated: bool = False  # the published form: gradients through the last loops only
+
+    def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+        most_loops = int(loops.max())
+
+        def draw_uniform(low: int, high: int) -> int:
+            return int(torch.randint(low, high + 1, (), generator=generator))
+
+        # The order of draws matters: the same generator must give the same loops in every version.
+        half = max(most_loops // 2, 1)
+        skipped = draw_uniform(0, most_loops - 1) if self.truncated else 0
+        fewer = skipped + draw_uniform(1, min(most_loops - skipped, half) if self.truncated else most_loops)
+        if self.truncated:
+            tracked = (most_loops, half), (fewer, fewer - skipped)
+            logits = [
+                # Rows with fewer loops than ``depth`` keep their own number.
+                runner.last(batch.inputs, loops.clamp(max=depth), batch.loss_mask, no_grad_loops=depth - last)
+                for depth, last in tracked
+            ]
+        else:
+            logits = runner.at_depths(batch.inputs, loops, (most_loops, fewer), batch.loss_mask)
+        (of_full, right), (of_fewer, _) = (supervise(one, batch.targets[batch.loss_mask]) for one in logits)
+        value = (1 - self.weight) * of_full + self.weight * of_fewer
+        return Loss(value, {"loss": value.detach(), "full_loss": of_full.detach(), "token_accuracy": right})
+
+
+@dataclass(frozen=True)
+class Segments(Objective):
+    """``count`` segments of a row's loops each, with a loss and an optimizer step after each segment. Gradients go
+    through one segment, so memory does not grow with ``count``, while the model learns to continue from states that
+    many loops have computed.
+
+    A subclass may define its own ``steps``; calling it returns their mean loss.
+    """
+
+    count: Size = 4  # segments, and optimizer steps, of each batch
+
+    def steps(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Iterator[Loss]:
+        state, targets = None, batch.targets[batch.loss_mask]
+        for _ in range(self.count):
+            logits, state = runner.carry(batch.inputs, loops, batch.loss_mask, state)
+            value, right = supervise(logits, targets)
+            yield Loss(value, {"loss": value.detach(), "token_accuracy": right})
+            state = detach(state)
+
+    def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+        return Loss.mean([*self.steps(runner, batch, loops, generator)])
+
+
+@dataclass(frozen=True)
+class Halting(Objective):
+    """``Final``, except that rows that take fewer than T(n) + ``more`` loops must give the empty answer: the target of
+    their first answer slot is the end symbol, and their other slots have no target.
+
+    For ``AnyLoops``, which lets some rows stop early, and the stopping rule ``Halted``, which waits for an answer. It
+    is a halting output (ACT, Graves 2016), but supervised, and without parameters of its own.
+
+    The loss is (1 − e) · D + e · E, with e the fraction of early rows, E their mean cross-entropy, and D the mean
+    cross-entropy of the tokens of all other rows.
+    """
+
+    more: Change = 0  # a row is not done before T(n) + this many loops
+    needs_end = True
+
+    def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+        mask = batch.loss_mask
+        early = loops < batch.rounds + self.more
+        at = torch.where(early[:, None], mask & (mask.cumsum(1) == 1), mask)
+        last = mask.shape[1] - 1 - mask.long().flip(1).argmax(1)  # an answer's last symbol is its end
+        ends = batch.targets.gather(1, last[:, None])
+        targets, done = torch.where(early[:, None], ends, batch.targets)[at], ~early[:, None].expand_as(at)[at]
+        fraction = 1 - early.double().mean()
+        weight = torch.where(done, fraction / done.sum().clamp(min=1), 1 / len(loops))
+        logits = runner.last(batch.inputs, loops, at)
+        targets, done, weight = (to_device(part, logits.device) for part in (targets, done, weight.to(logits.dtype)))
+        value = (weight * F.cross_entropy(logits, targets, reduction="none")).sum()
+        right = (logits.detach().argmax(-1) == targets) & done
+        return Loss(value, {"loss": value.detach(), "token_accuracy": right.sum() / done.sum().clamp(min=1)})

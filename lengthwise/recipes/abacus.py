@@ -20,8 +20,7 @@ from lengthwise.models.transformer import Injection, Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomized, RoPE
 from lengthwise.nn.window import Blank, CoupledHeads, LocalHeads
-from lengthwise.objectives.final import Final
-from lengthwise.objectives.progressive import Progressive
+from lengthwise.objectives import Final, Progressive
 from lengthwise.recipes.pairs import CARRIES
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition

@@ -17,8 +17,7 @@ from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark, NoPE
 from lengthwise.nn.window import Local
-from lengthwise.objectives.final import Final
-from lengthwise.objectives.halting import Halting
+from lengthwise.objectives import Final, Halting
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
 

@@ -28,7 +28,7 @@ from lengthwise.nn.mixers.delta import DeltaNet, GatedDeltaNet
 from lengthwise.nn.mixers.mamba2 import Mamba2
 from lengthwise.nn.mixers.xlstm import SLSTM
 from lengthwise.nn.position import RoPE
-from lengthwise.objectives.final import Final
+from lengthwise.objectives import Final
 from lengthwise.tasks import Task
 from lengthwise.tasks.automaton import CycleNavigation, EvenPairs, GroupWords
 from lengthwise.tasks.languages import CountedBlocks, Dyck

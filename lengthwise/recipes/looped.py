@@ -20,7 +20,7 @@ from lengthwise.experiment.loops import Constant, PerRound
 from lengthwise.experiment.optim import AdamW, Schedule
 from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
 from lengthwise.models.transformer import Transformer
-from lengthwise.objectives.final import Final
+from lengthwise.objectives import Final
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bits import BinarySum

@@ -13,7 +13,7 @@ from lengthwise.experiment.stopping import Converged, Oracle
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark
 from lengthwise.nn.window import Local
-from lengthwise.objectives.final import Final
+from lengthwise.objectives import Final
 from lengthwise.tasks.addition import Addition
 
 CARRIES = ("carry-chain", "few-columns", "rich-in-one-digit")  # families that are rich in carries

@@ -19,7 +19,7 @@ from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import RoPE
-from lengthwise.objectives.final import Final
+from lengthwise.objectives import Final
 from lengthwise.tasks.expression import Expression
 
 ROWS, BATCH, EPOCHS = 2_621_440, 2048, 10

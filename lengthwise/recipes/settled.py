@@ -17,8 +17,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.convolution import Convolution, GridConvolution
 from lengthwise.nn.position import Mark
 from lengthwise.nn.window import GridHeads, Local, LocalHeads
-from lengthwise.objectives.final import Final
-from lengthwise.objectives.segments import Segments
+from lengthwise.objectives import Final, Segments
 from lengthwise.recipes.window import AHEAD, SMALL, looped_addition, looped_binary_sum, looped_copy, looped_parity
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bits import PrefixSum

@@ -22,8 +22,7 @@ from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Mark
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
-from lengthwise.objectives.final import Final
-from lengthwise.objectives.halting import Halting
+from lengthwise.objectives import Final, Halting
 from lengthwise.recipes.pairs import CARRIES
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bits import BinarySum, FlippedCopy

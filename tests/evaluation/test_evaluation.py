@@ -23,7 +23,7 @@ from lengthwise.experiment.recipe import build_outline
 from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, OutputRule
 from lengthwise.models.single_pass import SinglePass
-from lengthwise.objectives.halting import Halting
+from lengthwise.objectives import Halting
 from lengthwise.report.tables import detail_table
 from lengthwise.runs.run import Weights, load
 

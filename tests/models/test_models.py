@@ -40,7 +40,7 @@ from lengthwise.nn.attention import Attention, SoftmaxAttention
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal
 from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
-from lengthwise.objectives import final
+from lengthwise.objectives import Final
 from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Ragged
 from lengthwise.runners.cpu.pattern import build_pattern, mix_values
@@ -916,9 +916,7 @@ class _Own(lw.ModelSpec):
         return nn.Sequential(nn.Embedding(len(reads), 8), nn.GELU(), nn.Linear(8, len(writes)))
 
 
-RECIPE = lw.Recipe(
-    "own", lw.Parity(), lw.FullOutput(), lw.Uniform(4), lw.Constant(), _Own(), final.Final(), steps=3, batch=8
-)
+RECIPE = lw.Recipe("own", lw.Parity(), lw.FullOutput(), lw.Uniform(4), lw.Constant(), _Own(), Final(), steps=3, batch=8)
 
 
 def test_a_module_of_ones_own_is_a_model_advanced_once(run):
@@ -927,7 +925,7 @@ def test_a_module_of_ones_own_is_a_model_advanced_once(run):
     batch, once = lw.FullOutput().write(lw.Parity().parse("1011"), lw.Parity()), torch.tensor([1])
     read = model.module(batch.inputs.tokens)
     close(run(model).last(batch.inputs, once, batch.answer_slots), read[batch.answer_slots])
-    loss = final.Final()(run(model), batch, once, lw.stream(0, "x")).value
+    loss = Final()(run(model), batch, once, lw.stream(0, "x")).value
     close(loss, nn.functional.cross_entropy(read[batch.loss_mask], batch.targets[batch.loss_mask]))
 
 

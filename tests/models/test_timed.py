@@ -10,7 +10,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.vocab import END, EQUALS, Vocab
 from lengthwise.models.timed import DONE, WAITS, Timed
-from lengthwise.objectives.halting import Halting
+from lengthwise.objectives import Halting
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks.bits import BinarySum

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 import lengthwise as lw
 from lengthwise.base.fields import part_text
 from lengthwise.models.scan import Scan
-from lengthwise.objectives import supervise
-from lengthwise.objectives.halting import Halting
+from lengthwise.objectives import Halting, supervise
 from lengthwise.runners.plain import Plain
 
 BASE = lw.Transformer(width=8, heads=2)

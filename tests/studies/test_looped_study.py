@@ -23,7 +23,7 @@ from lengthwise.experiment import data
 from lengthwise.experiment.loops import AnyLoops, Constant, PerRound
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
 from lengthwise.models.timed import Timed
-from lengthwise.objectives.halting import Halting
+from lengthwise.objectives import Halting
 from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, build_variation
 from lengthwise.report.anatomy_figure import anatomy_figure

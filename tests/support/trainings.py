@@ -6,7 +6,7 @@ from functools import cache
 
 import lengthwise as lw
 from lengthwise.experiment.loops import AnyLoops, ExtraLoops, PerRound
-from lengthwise.objectives.halting import Halting
+from lengthwise.objectives import Halting
 from lengthwise.training import loop as training
 from lengthwise.training.loop import train
 from lengthwise.training.trainer import REHEARSAL_ROWS
