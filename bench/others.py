@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import LSTM
 from lengthwise.models.transformer import Transformer
 
 

@@ -168,7 +168,7 @@ def test_rooms_stand_on_few_others():
     assert not {(low, high) for high, low in arrows} & arrows, "an arrow both ways"
 
 
-READ = {"models.transformer": 340, "models.retran": 150, "models.lstm": 80}  # lines of code of a model, at most
+READ = {"models.transformer": 340, "models.retran": 180}  # lines of code of a model, at most
 ASIDE = {"nn.position", "nn.digit_position", "nn.window"}  # positional encodings
 
 

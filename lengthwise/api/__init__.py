@@ -56,8 +56,7 @@ from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Restarts, Settled, Stopping
 from lengthwise.experiment.study import Panel, Study
 from lengthwise.models import Model, ModelSpec, preserve_modes
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.retran import ReTran
+from lengthwise.models.retran import LSTM, ReTran
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention

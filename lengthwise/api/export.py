@@ -16,8 +16,7 @@ from lengthwise.base.files import write
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.loops import Constant
-from lengthwise.models.lstm import LSTMModel
-from lengthwise.models.retran import ReTranModel
+from lengthwise.models.retran import LSTMModel, ReTranModel
 from lengthwise.runners.exported import INPUT_NAMES, export_program
 from lengthwise.runs.run import Weights
 

@@ -105,7 +105,8 @@ class ModelSpec(Config):
 
 
 class SequenceModel(Model):
-    """Base class of models whose context "r t d" is the embedded tokens, and whose state "r t d" is a loop's output."""
+    """Base class of models that read from left to right: the context "r t d" is the embedded tokens, the state "r t d"
+    a loop's output, and ``step`` computes a loop."""
 
     embedding: nn.Module
     readout: nn.Module
@@ -115,6 +116,9 @@ class SequenceModel(Model):
 
     def start(self, context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
         return context
+
+    def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+        return self.step(state, None)[0]
 
     def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
         return self.readout(state)

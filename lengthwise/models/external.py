@@ -28,8 +28,6 @@ from lengthwise.models import Model, ModelSpec
 
 PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
 TORCHS = frozenset(vars(nn.Module()))  # torch's own attributes of every module, such as "training"
-MAX_DEPTH = 8  # levels of nested values that are described
-
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # functions of imported files that return a module, by name
 _MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest, kept until the process ends
 
@@ -60,7 +58,11 @@ class ExternalModule(ModelSpec):
                 if text := _describe_value(value, seen):
                     for each in (digest, form):
                         each.update(f"{name}.{attribute} = {text}".encode())
-        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), _transformers_config(module))
+        text, config = "", getattr(module, "config", None)
+        if type(module).__module__.partition(".")[0] == "transformers" and config is not None:
+            kinds = {str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()}
+            text = json.dumps({"dtype": min(kinds, default="float32"), "config": json.loads(config.to_json_string())})
+        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), text)
 
     @property
     def spec_without_seed(self) -> ModelSpec:
@@ -73,8 +75,19 @@ class ExternalModule(ModelSpec):
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         if self.digest in _MODULES:
             return copy.deepcopy(_MODULES[self.digest])
-        if self.config:
-            return _build_from_config(self.name, self.config)
+        if self.config:  # a model of the library transformers, with new weights
+            name = self.name
+            transformers = import_library("transformers", "transformers", f"this model, {name}, needs transformers")
+            kind = getattr(transformers, name, None)
+            if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+                raise UsageError(f"transformers {transformers.__version__} has no model {name}")
+            try:
+                stored = json.loads(self.config)
+                module = kind(kind.config_class.from_dict(stored["config"]))
+                return module.to(getattr(torch, stored["dtype"]))
+            except Exception as error:  # any error with a configuration of another version
+                reason = error_line(error)
+                raise UsageError(f"{name}: transformers cannot build it from its configuration ({reason})") from None
         built = {name: function() for name, function in _BUILDERS.items()}
         same_class = {name: module for name, module in built.items() if type(module).__name__ == self.name}
         for module in same_class.values():
@@ -96,34 +109,8 @@ def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
     _BUILDERS.update({function.__qualname__: function for function in functions})
 
 
-def _transformers_config(module: nn.Module) -> str:
-    """Return the configuration of a model of the library transformers, and its weights' type, in JSON; empty for other
-    modules."""
-    config: Any = getattr(module, "config", None)
-    if type(module).__module__.partition(".")[0] != "transformers" or config is None:
-        return ""
-    kinds = {str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()}
-    return json.dumps({"dtype": min(kinds, default="float32"), "config": json.loads(config.to_json_string())})
-
-
-def _build_from_config(name: str, text: str) -> nn.Module:
-    """Build a model of the library transformers, with new weights, from its class's name and its configuration. Raises
-    UsageError if the library is missing or lacks this model."""
-    transformers = import_library("transformers", "transformers", f"this model, {name}, needs transformers")
-    kind = getattr(transformers, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-        raise UsageError(f"transformers {transformers.__version__} has no model {name}")
-    try:
-        stored = json.loads(text)
-        module = kind(kind.config_class.from_dict(stored["config"]))
-        return module.to(getattr(torch, stored["dtype"]))
-    except Exception as error:  # any error with a configuration of another version
-        raise UsageError(f"{name}: transformers cannot build it from its configuration ({error_line(error)})") from None
-
-
 def _hash_weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
-    """Return a digest of a module's structure, of its weights (without ``numbers``, only of their names, types and
-    shapes), and of the set of frozen weights."""
+    """Return a digest of a module's structure, its weights (without ``numbers``: their types), and which are frozen."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
@@ -146,12 +133,11 @@ def _list_contents(value: Any) -> dict[str, Any]:
         named = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
         slots = [name for names in named for name in ([names] if isinstance(names, str) else names)]
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
-    torchs = isinstance(value, nn.Module)
     plain = () if type(value).__module__.startswith("torch.") else PLAIN
     return {
         name: part
         for name, part in sorted(held.items())
-        if not (torchs and name in TORCHS)
+        if not (isinstance(value, nn.Module) and name in TORCHS)
         and (not name.startswith("_") or isinstance(part, plain))
         and not isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
     }
@@ -169,7 +155,7 @@ def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
         return repr(value)
     if isinstance(value, ModuleType | logging.Logger):  # these refer to all others of their kind
         return value.__name__ if isinstance(value, ModuleType) else value.name
-    if hasattr(value, "__qualname__") or depth > MAX_DEPTH:
+    if hasattr(value, "__qualname__") or depth > 8:
         return getattr(value, "__qualname__", "")
     if isinstance(value, Tensor):
         return _describe_tensor(value)

@@ -61,7 +61,10 @@ class SinglePass(Model):
         try:
             return self._compute_logits(tokens, padding_mask)
         except (IndexError, RuntimeError, AssertionError) as error:
-            if not is_position_error(error):
+            # A table of positions or symbols is too small: torch's IndexError, or an assertion of nanoGPT or
+            # x-transformers.
+            signs = ("must match the size of tensor", "must match the existing size")
+            if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in signs):
                 raise
             message = describe_too_few_positions(tokens.shape[1], error)
             raise TooFewPositions(f"{type(self.module).__name__} {message}") from error
@@ -103,14 +106,6 @@ def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
 
 class TooFewPositions(UsageError, IndexError):
     """Raised if a module lacks positions for rows of a certain length, or lacks a symbol."""
-
-
-def is_position_error(error: Exception) -> bool:
-    """Return whether an error means that a table of positions or symbols is too small: torch's IndexError, or an
-    assertion of nanoGPT or x-transformers."""
-    if isinstance(error, (IndexError, AssertionError)):
-        return True
-    return any(message in str(error) for message in ("must match the size of tensor", "must match the existing size"))
 
 
 def describe_too_few_positions(positions: int, error: Exception) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from lengthwise.base.types import Inputs, UsageError
@@ -54,15 +54,7 @@ class Timed(ModelSpec):
         clock = self.clock.build(reads, Vocab(("waits", "done")), causal=causal)
         if not isinstance(answers, Model) or not isinstance(clock, Model):
             raise UsageError("answers and clock of Timed must be models that can be looped, e.g. Transformer")
-        return TimedModel(
-            answers, clock, reads.id(EQUALS), writes.id(END), _blind_symbols(reads) if self.blind else None
-        )
-
-
-def _blind_symbols(reads: Vocab) -> Int[Tensor, " v"]:
-    """Return the id that a blind clock reads for each symbol: every letter and digit gets the id of the first one."""
-    merged = [symbol.isalnum() for symbol in reads.symbols]
-    return torch.tensor([merged.index(True) if is_merged else number for number, is_merged in enumerate(merged)])
+        return TimedModel(answers, clock, reads, writes, self.blind)
 
 
 class TimedState(NamedTuple):
@@ -76,19 +68,19 @@ class TimedState(NamedTuple):
 class TimedModel(Model):
     """The model of ``Timed``. The context has the form of the state."""
 
-    def __init__(
-        self, answers: Model, clock: Model, equals_id: int, end_id: int, blind_ids: Int[Tensor, " v"] | None
-    ) -> None:
+    def __init__(self, answers: Model, clock: Model, reads: Vocab, writes: Vocab, blind: bool) -> None:
         super().__init__()
         self.answers, self.clock = answers, clock
-        self.equals_id, self.end_id = equals_id, end_id
+        self.equals_id, self.end_id = reads.id(EQUALS), writes.id(END)
+        # The id that the clock reads for each symbol; a blind one reads every letter and digit as the first of them.
+        merged = [symbol.isalnum() for symbol in reads.symbols]
+        ids = [merged.index(True) if is_merged else number for number, is_merged in enumerate(merged)]
         self.seen: Tensor | None
-        self.register_buffer("seen", blind_ids, persistent=False)
+        self.register_buffer("seen", torch.tensor(ids) if blind else None, persistent=False)
 
     def embed(self, inputs: Inputs) -> TimedState:
-        return TimedState(
-            self.answers.embed(inputs), self.clock.embed(self.clock_inputs(inputs)), self.clock_mask(inputs)
-        )
+        answers = self.answers.embed(inputs)
+        return TimedState(answers, self.clock.embed(self.clock_inputs(inputs)), self.clock_mask(inputs))
 
     def clock_inputs(self, inputs: Inputs) -> Inputs:
         """Return the inputs of the clock."""

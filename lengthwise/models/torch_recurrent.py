@@ -1,4 +1,4 @@
-"""Torch's LSTM and GRU: recurrent baselines. ``models/lstm.py`` has another LSTM, that of ReTran."""
+"""Torch's LSTM and GRU: recurrent baselines. ``models/retran.py`` has another LSTM."""
 
 from __future__ import annotations
 
@@ -52,9 +52,6 @@ class TorchRecurrentModel(SequenceModel):
         self.embedding = nn.Embedding(reads, spec.width)
         self.layers = spec.kind(spec.width, spec.width, spec.layers, batch_first=True, dropout=spec.dropout)
         self.readout = nn.Linear(spec.width, writes)
-
-    def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
-        return self.layers(state)[0]
 
     def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
         return self.layers(state, memory)

@@ -125,17 +125,31 @@ class TransformerModel(Model):
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.norm_embedding = nn.LayerNorm(spec.width, spec.eps) if spec.embedding_norm else nn.Identity()
         self.inject = InputInjection(spec.injection, spec.width)
-        blocks = [_build_block(spec, encodings, layer, causal) for layer in range(spec.layers)]
-        _check_encodings_used(spec, encodings, blocks)
+        mixers, blocks = spec.mixers or (spec.mixer,), []
+        for layer in range(spec.layers):
+            chosen = mixers[layer % len(mixers)]
+            options = {"causal": causal, "layer": layer, "dropout": spec.dropout, "biases": spec.biases}
+            mixer = build_mixer(chosen, spec.width, spec.heads, **options)
+            mlp = _build_mlp(spec) if spec.mlp else None
+            block = Block(mixer, mlp, spec.width, post=spec.norm == "post", eps=spec.eps, dropout=spec.dropout)
+            block.initialise(spec.init_std, spec.layers, scale_mlp=spec.init == "all")
+            # After the weights are initialised: an encoding may make a head's keys equal to its queries.
+            for encoding in encodings:
+                if (tied := encoding.tied_heads()) is not None:
+                    mixer.tie_query_key(tied)
+            blocks.append(block)
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        for position, encoding in zip(spec.positions, encodings, strict=True):
+            if encoding.attends and not any(block.mixer.attends for block in blocks):
+                names = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
+                raise UsageError(f"{names} has no attention for {type(position).__name__} to act on")
         self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
         self.readout = _build_readout(spec, writes)
 
     def embed(self, inputs: Inputs) -> TransformerContext:
-        # The bias, whose size is the square of a row's length, is computed only for attention.
-        attends = any(block.mixer.attends for block in self.blocks)
         attention = AttentionContext(inputs.padding_mask, self.causal)
-        if attends:
+        # The bias, whose size is the square of a row's length, is computed only for attention.
+        if any(block.mixer.attends for block in self.blocks):
             attention = AttentionContext.of(self.encodings, inputs, causal=self.causal)
         if any(block.mixer.sees_cells for block in self.blocks):
             attention = attention._replace(cells=neighbouring_cells(inputs, causal=self.causal))
@@ -170,30 +184,6 @@ class TransformerModel(Model):
 
     def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
         return self.readout(state)
-
-
-def _build_block(spec: Transformer, encodings: Sequence[Encoding], layer: int, causal: bool) -> Block:
-    width, dropout, mixers = spec.width, spec.dropout, spec.mixers or (spec.mixer,)
-    chosen = mixers[layer % len(mixers)]
-    mixer = build_mixer(chosen, width, spec.heads, causal=causal, layer=layer, dropout=dropout, biases=spec.biases)
-    mlp = _build_mlp(spec) if spec.mlp else None
-    block = Block(mixer, mlp, width, post=spec.norm == "post", eps=spec.eps, dropout=dropout)
-    block.initialise(spec.init_std, spec.layers, scale_mlp=spec.init == "all")
-    # After the weights are initialised: an encoding may make a head's keys equal to its queries.
-    for encoding in encodings:
-        if (tied := encoding.tied_heads()) is not None:
-            mixer.tie_query_key(tied)
-    return block
-
-
-def _check_encodings_used(spec: Transformer, encodings: Sequence[Encoding], blocks: Sequence[Block]) -> None:
-    """Raise UsageError for an encoding that acts within attention if no layer has attention."""
-    if any(block.mixer.attends for block in blocks):
-        return
-    for position, encoding in zip(spec.positions, encodings, strict=True):
-        if encoding.attends:
-            names = dict.fromkeys(type(mixer).__name__ for mixer in spec.mixers or (spec.mixer,))
-            raise UsageError(f"{', '.join(names)} has no attention for {type(position).__name__} to act on")
 
 
 def _build_mlp(spec: Transformer) -> MLP:

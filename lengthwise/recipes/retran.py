@@ -15,8 +15,7 @@ from lengthwise.experiment.optim import LAMB, AdamW, Schedule
 from lengthwise.experiment.recipe import Recipe, Watch, recipes_by_name
 from lengthwise.experiment.source import Finite
 from lengthwise.models import ModelSpec
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.retran import ReTran
+from lengthwise.models.retran import LSTM, ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import RoPE
 from lengthwise.objectives import Final

@@ -23,8 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Model
-from lengthwise.models.lstm import LSTMModel
-from lengthwise.models.retran import Layer, ReTranModel
+from lengthwise.models.retran import Layer, LSTMModel, ReTranModel
 from lengthwise.models.scan import ScanModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.position import Encoding

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lengthwise.models import Model
-from lengthwise.models.lstm import LSTMModel
-from lengthwise.models.retran import Layer, ReTranModel
+from lengthwise.models.retran import Layer, LSTMModel, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu.cell import build_gate_matrix

@@ -21,8 +21,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
-from lengthwise.models.lstm import LSTMModel
-from lengthwise.models.retran import Layer, ReTranModel
+from lengthwise.models.retran import Layer, LSTMModel, ReTranModel
 from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import Logits, RowLoops, Selected, Steps
