@@ -14,7 +14,7 @@ import torch
 from common import QUICK, print_result
 
 from lengthwise.base.rng import stream
-from lengthwise.base.vocab import EQUALS
+from lengthwise.base.types import EQUALS
 from lengthwise.experiment.layout import FullOutput, Layout, NextToken, Pairs
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition

@@ -9,8 +9,7 @@ import torch
 from common import QUICK, print_result
 
 from lengthwise.api import catalog
-from lengthwise.base.types import Inputs
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import Inputs, Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.models.torch_recurrent import TorchGRU, TorchLSTM
 from lengthwise.models.transformer import Transformer

@@ -63,10 +63,23 @@ def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read rows written by ``write_csv``: sizes become lists again, the column ``exact.8`` becomes an entry of
-    ``exact``. Raises UsageError for invalid sizes, and for a line with more cells than columns."""
+    """Read rows written by ``write_csv``, also from ``path`` + .gz; none if there is no file. Sizes become lists again,
+    the column ``exact.8`` becomes an entry of ``exact``. Raises UsageError for a damaged file, one that unpacks to more
+    than ``MAX_TEXT`` bytes, invalid sizes, and a line with more cells than columns."""
+    packed, text = path.with_name(f"{path.name}.gz"), ""
+    if path.exists():
+        text = read_text(path)
+    elif packed.exists():
+        try:
+            with gzip.open(check_regular(packed)) as file:
+                content = file.read(MAX_TEXT + 1)
+            text = content.decode()
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
+        if len(content) > MAX_TEXT:
+            raise UsageError(f"{packed}: unpacks to more than the limit, {MAX_TEXT:,} bytes")
     found: list[Row] = []
-    for number, line in enumerate(csv.DictReader(_read_lines(path)), 1):
+    for number, line in enumerate(csv.DictReader(text.splitlines()), 1):
         row: Row = {}
         if None in line:
             raise UsageError(f"{path}: row {number} has more cells than the header")
@@ -83,23 +96,6 @@ def read_csv(path: Path) -> list[Row]:
                     target[at] = _parse_cell(at, cell)
         found.append(row)
     return found
-
-
-def _read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file or, if it does not exist, of its compressed form ``path`` + .gz; empty if neither
-    exists. Raises UsageError if a file is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
-    packed = path.with_name(f"{path.name}.gz")
-    if path.exists() or not packed.exists():
-        return read_text(path).splitlines() if path.exists() else []
-    try:
-        with gzip.open(check_regular(packed)) as file:
-            content = file.read(MAX_TEXT + 1)
-        text = content.decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
-    if len(content) > MAX_TEXT:
-        raise UsageError(f"{packed}: unpacks to more than the limit, {MAX_TEXT:,} bytes")
-    return text.splitlines()
 
 
 def _parse_cell(column: str, cell: str) -> Any:

@@ -36,11 +36,9 @@ class Interrupted(KeyboardInterrupt):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of Python, numpy or any of torch's allocators means that memory ran out."""
+    signs = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed", "bad_alloc")
     text = str(error).lower()
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(sign in text for sign in _SIGNS))
-
-
-_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed", "bad_alloc")
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(sign in text for sign in signs))
 
 
 def remove_controls(text: str) -> str:

@@ -49,9 +49,8 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function so that its arguments are checked against their annotations, as fields are. Arguments that
     are neither plain values nor parts are not checked."""
     signature, kinds = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
-    single = {
-        name for name, one in signature.parameters.items() if one.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
-    }
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    single = {name for name, one in signature.parameters.items() if one.kind not in several}
     checkable = {name: kind for name, kind in kinds.items() if name in single and _is_checkable(kind)}
 
     @functools.wraps(function)
@@ -142,7 +141,23 @@ def _apply_changes(tree: Any, changes: Iterable[str]) -> Any:
         name, equals, text = change.partition("=")
         if not equals or not name:
             raise UsageError(f"write a change as name=value, not {quote_value(change)}")
-        _set_at_path(tree, name.split("."), parse_literal(text, name), name)
+        value, at = parse_literal(text, name), tree
+        *parents, last = name.split(".")
+        for step in parents:
+            if isinstance(at, list) and step in map(str, range(len(at))):
+                at = at[int(step)]
+            elif isinstance(at, dict) and step in at:
+                at = at[step]
+            else:
+                names = [key for key in at if key != "kind"] if isinstance(at, dict) else []
+                raise UsageError(f"{name}: there is no such field as {step}{suggest(step, names)}")
+        if isinstance(at, list) and last in map(str, range(len(at))):
+            at[int(last)] = value
+        elif isinstance(at, dict):
+            # A word becomes the kind of a part, so that later changes can name its fields.
+            at[last] = {"kind": value} if isinstance(value, str) and isinstance(at.get(last), dict) else value
+        else:
+            raise UsageError(f"{name}: there is no such field as {last}")
     return tree
 
 
@@ -170,30 +185,6 @@ def part_text(part: Any) -> str:
 def changed_fields(part: Any) -> list[tuple[str, str]]:
     """Return the name and the typed form of each field that is not at its default."""
     return [(f.name, part_text(getattr(part, f.name))) for f in _non_default_fields(part)]
-
-
-def _set_at_path(tree: Any, path: list[str], value: Any, full_name: str) -> None:
-    *parents, last = path
-    for step in parents:
-        if isinstance(tree, list) and _is_index(tree, step):
-            tree = tree[int(step)]
-        elif isinstance(tree, dict) and step in tree:
-            tree = tree[step]
-        else:
-            names = [key for key in tree if key != "kind"] if isinstance(tree, dict) else []
-            raise UsageError(f"{full_name}: there is no such field as {step}{suggest(step, names)}")
-    if isinstance(tree, list) and _is_index(tree, last):
-        tree[int(last)] = value
-    elif isinstance(tree, dict):
-        if isinstance(value, str) and isinstance(tree.get(last), dict):
-            value = {"kind": value}  # so that later changes can name its fields
-        tree[last] = value
-    else:
-        raise UsageError(f"{full_name}: there is no such field as {last}")
-
-
-def _is_index(parts: list[Any], step: str) -> bool:
-    return step in map(str, range(len(parts)))
 
 
 def validate(annotation: Any, value: Any, path: str) -> Any:
@@ -227,21 +218,16 @@ def validate(annotation: Any, value: Any, path: str) -> Any:
             names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
             raise UsageError(f"{path}: {quote_value(value)} is not {names[annotation]}")
         return value
-    if origin is dict or typing.is_typeddict(annotation):
-        return _validate_row(annotation, options, value, path)
-    return _validate_part(annotation, value, path)
-
-
-def _validate_row(annotation: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
-    """Check a dictionary and return it unchanged; a TypedDict may have further keys."""
+    if not (origin is dict or typing.is_typeddict(annotation)):
+        return _validate_part(annotation, value, path)
     if not isinstance(value, dict):
         raise UsageError(f"{path}: {quote_value(value)} is not a JSON object")
-    if options:
+    if origin is dict:
         for name, part in value.items():
             validate(options[0], name, f"{path}: a key")
             validate(options[1], part, f"{path}.{name}")
         return value
-    for name, hint in field_types(annotation).items():
+    for name, hint in field_types(annotation).items():  # a TypedDict may have further keys
         if name in value:
             validate(hint, value[name], f"{path}: {name}")
         elif name in annotation.__required_keys__:
@@ -296,12 +282,9 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
         value = {"kind": value}
     known = part_classes(base_class)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        fields = (
-            f"; set a field of it as {path}.FIELD={quote_value(value)}"
-            if path and isinstance(value, int | float)
-            else ""
-        )
-        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(known)}{fields}")
+        is_number = path and isinstance(value, int | float)
+        hint = f"; set a field of it as {path}.FIELD={quote_value(value)}" if is_number else ""
+        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(known)}{hint}")
     name = value["kind"]
     if name not in known:
         raise UnknownPart(f"{where}: {quote_value(name)} is not one of: {', '.join(known)}{suggest(name, known)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
 from keyword import iskeyword
 from typing import Any
 
@@ -62,7 +61,14 @@ def _to_value(node: ast.expr) -> Any:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return [_to_value(part) for part in parts]
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
-            return {"kind": kind} | _parse_fields(kind, keywords)
+            found: dict[str, Any] = {}
+            for keyword in keywords:
+                if keyword.arg is None:
+                    raise ValueError
+                if keyword.arg in found:
+                    raise UsageError(f"{kind}: {keyword.arg} is given twice")
+                found[keyword.arg] = _to_value(keyword.value)
+            return {"kind": kind} | found
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
             raise UsageError(f"name the field of {kind}, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
         case ast.Call(func=ast.Constant(value=str(path))) if "." in path:
@@ -70,14 +76,3 @@ def _to_value(node: ast.expr) -> Any:
                 f"{path}: write the name alone, {path.rpartition('.')[2]}, and import its module by --import"
             )
     raise ValueError
-
-
-def _parse_fields(class_name: str, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for keyword in keywords:
-        if keyword.arg is None:
-            raise ValueError
-        if keyword.arg in found:
-            raise UsageError(f"{class_name}: {keyword.arg} is given twice")
-        found[keyword.arg] = _to_value(keyword.value)
-    return found

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 DAY, YEAR = 86_400, 365 * 86_400
-FOREVER = 1e5 * YEAR
 
 
 def duration_text(seconds: float) -> str:
     """Format a time: ``8 s``, ``3 min``, ``2.5 h``, ``4 days``."""
-    if seconds >= FOREVER:
+    if seconds >= 1e5 * YEAR:
         return "more than 100,000 years"
     for name, unit in (("years", YEAR), ("days", DAY)):
         if seconds >= 2 * unit:

@@ -93,12 +93,12 @@ Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "letters, digit
 
 def describe_type(annotation: str) -> str:
     """Return a field's type as in the source, with ranges in words: ``Size`` → ``int (1 or more)``."""
-    inline = re.sub(r"Annotated\[(int|float), Range(\([^)]*\))\]", _describe_annotated, annotation)
+    inline = re.sub(
+        r"Annotated\[(int|float), Range(\([^)]*\))\]",
+        lambda found: _describe_number(found[1], Range(*ast.literal_eval(found[2]))),
+        annotation,
+    )
     return re.sub(r"\b[A-Z]\w+\b", lambda found: _SPELLED.get(found[0], found[0]), inline)
-
-
-def _describe_annotated(match: re.Match[str]) -> str:
-    return _describe_number(match[1], Range(*ast.literal_eval(match[2])))
 
 
 def _describe_number(type_name: str, bounds: Range) -> str:

@@ -21,14 +21,12 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: Any = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             text, style, control = segment
-            yield segment if control or text.isprintable() else Segment(_keep_printable(text), style)
+            if not control and not text.isprintable():
+                segment = Segment("".join(one for one in text if one.isprintable() or one == "\n"), style)
+            yield segment
 
     def status(self, status: RenderableType, **options: Any) -> Status:
         return super().status(Text(status) if isinstance(status, str) else status, **options)
 
     def on_broken_pipe(self) -> None:
         raise
-
-
-def _keep_printable(text: str) -> str:
-    return "".join(character for character in text if character.isprintable() or character == "\n")

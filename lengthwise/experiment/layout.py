@@ -17,8 +17,19 @@ from torch import Tensor
 from lengthwise.base.fields import Config, part_classes
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
-from lengthwise.base.types import Batch, Inputs, Problems, UsageError, smallest_integer_type
-from lengthwise.base.vocab import END, EQUALS, PAD, PAUSE, START, Vocab
+from lengthwise.base.types import (
+    END,
+    EQUALS,
+    PAD,
+    PAUSE,
+    START,
+    Batch,
+    Inputs,
+    Problems,
+    UsageError,
+    Vocab,
+    smallest_integer_type,
+)
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 

@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from lengthwise.base.fields import Config
-from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import Inputs, UsageError, Vocab
 from lengthwise.nn.position import Encoding
 
 Context = Any  # tensors with a first axis of rows, or of 1 if all rows share them; non-tensors; or tuples of these

@@ -22,8 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import error_line
-from lengthwise.base.types import UsageError
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import UsageError, Vocab
 from lengthwise.models import Model, ModelSpec
 
 PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Decay, Positive, Size
-from lengthwise.base.types import UsageError
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import UsageError, Vocab
 from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell

@@ -9,8 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lengthwise.base.ranges import NotNegative, Size
-from lengthwise.base.types import Inputs
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import Inputs, Vocab
 from lengthwise.models import Model, ModelSpec
 
 State = tuple[Float[Tensor, "r t d"], int]  # the state, and the number of loops that computed it

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import END, EQUALS, PAUSE, Vocab
+from lengthwise.base.types import END, EQUALS, PAUSE, Inputs, UsageError, Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Mark

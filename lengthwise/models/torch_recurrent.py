@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lengthwise.base.ranges import Decay, Size
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import Vocab
 from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 
 

@@ -23,8 +23,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from lengthwise.base.ranges import Decay, Extra, NotNegative, Positive, Size
-from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import Inputs, UsageError, Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.attention_context import AttentionContext

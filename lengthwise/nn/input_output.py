@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lengthwise.base.types import UsageError
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import UsageError, Vocab
 
 
 class DigitReadin(nn.Linear):

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.base.types import Problems
-from lengthwise.base.vocab import END
+from lengthwise.base.types import END, Problems
 from lengthwise.experiment.layout import FullOutput
 from lengthwise.rasp.language import Call, Forbidden, Places, Row, record
 from lengthwise.tasks import Task

@@ -13,8 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.fields import to_kebab_case
-from lengthwise.base.types import UsageError
-from lengthwise.base.vocab import END, EQUALS
+from lengthwise.base.types import END, EQUALS, UsageError
 from lengthwise.rasp.language import Row, aggregate, both, compare, count, each, latest, positions, seen, select, shift
 from lengthwise.rasp.program import Program, State
 from lengthwise.tasks import Task

@@ -16,8 +16,7 @@ from torch import Generator, Tensor
 from lengthwise.base.fields import Config, to_kebab_case
 from lengthwise.base.quantities import format_ranges
 from lengthwise.base.rows import zero_after
-from lengthwise.base.types import Problems, Purpose, UsageError, smallest_integer_type
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import Problems, Purpose, UsageError, Vocab, smallest_integer_type
 from lengthwise.tasks.family import Family, Pattern, enumerate_rows, suitable_patterns
 
 # Names of methods before 0.4, and their names now.

@@ -21,8 +21,7 @@ from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import error_line, is_folder, read_bytes
 from lengthwise.base.rows import extract_windows, zero_after
-from lengthwise.base.types import Problems, Purpose, smallest_integer_type
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import Problems, Purpose, Vocab, smallest_integer_type
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
 Form = Literal["characters", "words", "grid"]  # symbols are characters or words; or texts are grids of characters

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lengthwise.base.fields import nested_parts
 from lengthwise.base.rng import preserve_generators, seed_torch, stream
-from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import END, EQUALS, Vocab
+from lengthwise.base.types import END, EQUALS, Inputs, UsageError, Vocab
 from lengthwise.experiment.layout import Layout
 from lengthwise.models import Model, ModelSpec
 from lengthwise.models.single_pass import SinglePass

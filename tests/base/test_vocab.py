@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.types import UsageError
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import UsageError, Vocab
 
 SYMBOLS = st.lists(st.text("0123456789ab+=$", min_size=1, max_size=2), min_size=1, max_size=12, unique=True)
 

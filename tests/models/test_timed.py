@@ -8,7 +8,7 @@ from forms import BASE, away, some
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.vocab import END, EQUALS, Vocab
+from lengthwise.base.types import END, EQUALS, Vocab
 from lengthwise.models.timed import DONE, WAITS, Timed
 from lengthwise.objectives import Halting
 from lengthwise.runners.cpu import choose_runner

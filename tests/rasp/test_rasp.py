@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lengthwise as lw
-from lengthwise.base.vocab import END
+from lengthwise.base.types import END
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.rasp.language import (
     Forbidden,
