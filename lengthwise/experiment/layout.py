@@ -130,7 +130,9 @@ class _RowLayout(Layout):
             tokens = tokens.where(padding_mask, ids.pad)
         index = torch.arange(width)
         last = int(first.max())  # there are no signs from here on
-        signs = _mark_signs(tokens[:, :last], ids.edges) & prompted[:, :last]
+        # Each clamp is 1 for ids from an edge on. Comparing takes ten times as long, indexing a table thirty times.
+        signs = reduce(operator.xor, ((tokens[:, :last] - (edge - 1)).clamp_(0, 1) for edge in ids.edges))
+        signs = signs & prompted[:, :last]
         position = torch.empty(tokens.shape, dtype=torch.long)
         position[:, :last] = digit_positions(signs, before[:, :last] if task.mirrored else None)
         position[:, last:] = index[last:] - first[:, None]
@@ -178,16 +180,9 @@ def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) 
     return _Ids(smallest_integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges), start, pad)
 
 
-def _mark_signs(tokens: Int[Tensor, "b t"], bounds: tuple[int, ...]) -> Int[Tensor, "b t"]:
-    """Return 1 at signs, else 0."""
-    # Each clamp is 1 for ids from a bound on. Comparing takes ten times as long, indexing a table thirty times.
-    return reduce(operator.xor, ((tokens - (edge - 1)).clamp_(0, 1) for edge in bounds))
-
-
 @lru_cache(maxsize=64)
 def _pad_ids(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
-    """Return ``width`` zeros, then the ids, then the last id repeated. A window of this sequence is a row without its
-    prompt and answer."""
+    """Return ``width`` zeros, the ids, then the last id repeated: a window is a row without its prompt and answer."""
     row = torch.full((2 * width + 1,), ids[-1], dtype=dtype)
     row[:width] = 0
     row[width : width + len(ids)] = torch.tensor(ids)
@@ -365,15 +360,13 @@ class Labelled(_ClassLayout):
         length = problems.prompt_length
         width = int(length.max()) + 1
         reads, writes = self.vocabs(task)
-        present = length_mask(torch.stack([length, length + 1]), width)
-        prompted, padding_mask = present.unbind()
+        prompted, padding_mask = length_mask(torch.stack([length, length + 1]), width).unbind()
         slot = prompted ^ padding_mask
         prompt = _renumber(problems.prompt[:, : width - 1], task.vocab, reads)
         tokens = torch.nn.functional.pad(prompt, (0, 1)).where(prompted, 0).masked_fill(slot, reads.id(EQUALS))
         targets = _renumber(problems.answer[:, :1], task.vocab, writes) * slot
-        return Batch(
-            _build_inputs(tokens, padding_mask, task, reads), targets, slot, slot, problems.rounds, problems.sizes
-        )
+        inputs = _build_inputs(tokens, padding_mask, task, reads)
+        return Batch(inputs, targets, slot, slot, problems.rounds, problems.sizes)
 
 
 def _build_inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task: Task, reads: Vocab) -> Inputs:
@@ -396,9 +389,8 @@ def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> I
 
 def mask_before_end(predicted: Int[Tensor, "*k a"], end_id: int | None) -> Bool[Tensor, "*k a"]:
     """Return a mask that is True before each row's first end symbol, or everywhere if the row has none."""
-    if end_id is None:
-        return torch.ones_like(predicted, dtype=torch.bool)
-    return (predicted == end_id).cumsum(-1) == 0
+    ends = torch.zeros_like(predicted) if end_id is None else predicted == end_id
+    return ends.cumsum(-1) == 0
 
 
 def mask_through_end(predicted: Int[Tensor, "*k a"], end_id: int | None) -> Bool[Tensor, "*k a"]:
