@@ -17,7 +17,7 @@ from lengthwise.base.fields import Config, to_kebab_case
 from lengthwise.base.quantities import format_ranges
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, Vocab, smallest_integer_type
-from lengthwise.tasks.family import Family, Pattern, enumerate_rows, suitable_patterns
+from lengthwise.tasks.family import Family, Pattern, RowSampler, enumerate_rows, suitable_patterns
 
 # Names of methods before 0.4, and their names now.
 FORMER_NAMES = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
@@ -229,7 +229,7 @@ class SequenceTask(Task):
         return suitable_patterns(len(self._read_symbols))
 
     def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        row = pattern(sizes[:, 0], int(sizes.max()), len(self._read_symbols), generator)
+        row = pattern(RowSampler(sizes[:, 0], int(sizes.max()), len(self._read_symbols), generator))
         return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:

@@ -11,16 +11,8 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks.digits import (
-    Base,
-    Order,
-    carry,
-    count_digits,
-    join_numbers,
-    reorder,
-    replace_leading_zeros,
-)
-from lengthwise.tasks.operands import SHARED, SUMS, ArithmeticTask, Digits, Pair, carry_chain
+from lengthwise.tasks.digits import Base, Order, carry, count_digits, join_numbers, reorder, replace_leading_zeros
+from lengthwise.tasks.operands import SHARED, SUMS, ArithmeticTask, Digits, Pair
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class Addition(ArithmeticTask):
         the rows at the very end), through columns that add up to base − 1; in half of the rows these columns hold a
         largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
-        return self._trim_operands(sizes, carry_chain(pair, always=True).to(SYMBOL), generator)
+        return self._trim_operands(sizes, pair.carry_chain(always=True).to(SYMBOL), generator)
 
     def _trim_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits, generator: Generator) -> Problems:
         """Set digits beyond each operand's length to 0. Without leading zeros, redraw a top digit that is 0."""

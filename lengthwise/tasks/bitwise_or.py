@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks.digits import join_numbers, split_numbers
-from lengthwise.tasks.operands import OF_EACH, Digits, Pair, PairTask, all_highest, complement, twice, zeros
+from lengthwise.tasks.operands import OF_EACH, Digits, Pair, PairTask
 
 OR = 2  # the id of the sign between the vectors
 
@@ -53,8 +53,10 @@ class BitwiseOr(PairTask):
     axes = ("first", "second")
     base, leading_zeros = 2, True
     # Vectors with a single 1, which ``sample`` draws, and any two vectors, which people may type.
-    patterns = (*OF_EACH, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, all_highest, twice, complement,
-                zeros)  # fmt: skip
+    patterns = (
+        *OF_EACH, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, Pair.all_highest, Pair.twice,
+        Pair.complement, Pair.zeros,
+    )  # fmt: skip
     question = (
         "Give the bitwise or of these two vectors of bits. They are aligned at their first bits, and the shorter one "
         "is filled up with zeros at its end."

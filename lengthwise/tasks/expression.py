@@ -29,7 +29,6 @@ from lengthwise.tasks.grammar import (
     evaluate,
     get_tables,
 )
-from lengthwise.tasks.operands import arithmetic_question
 
 TRIES = 64  # draws of an expression of a family, until its value is short enough
 CHEAP = 512  # rows that take little longer to draw than a single row
@@ -205,7 +204,7 @@ class Expression(Task):
     signs = (*OPERATORS, "(", ")")
     smallest, largest = 3, LONGEST
     answers_numbers = True
-    question = arithmetic_question(10)
+    question = "Answer the math question."  # the instruction that ReTran uses
 
     # Sampling
 

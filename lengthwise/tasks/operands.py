@@ -1,8 +1,4 @@
-"""Tasks on two numbers, and their families: structured pairs of numbers, digit by digit.
-
-A pattern fills the digits of a ``Pair``, least significant first; ``fit_pattern`` removes leading zeros where a task
-has none.
-"""
+"""Tasks on two numbers, and their families: structured pairs of numbers, digit by digit."""
 
 from __future__ import annotations
 
@@ -19,26 +15,22 @@ from torch.nn import functional as F
 
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
-from lengthwise.tasks import Task, family
+from lengthwise.tasks import Task
 from lengthwise.tasks.digits import Order, count_digits, split_numbers, to_reading_order
+from lengthwise.tasks.family import Pattern, RowSampler, draw_run_ids, enumerate_rows
 
 Digits = Int[Tensor, "b 2 n"]
-
-TRIES = 8  # draws of a row with a leading zero, where none is allowed
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The lengths of each row's two numbers, and what their digits may be."""
+    """Draws the digits of two numbers per row, least significant first. Each family is a method. Digits beyond a
+    number's length are ignored; ``PairTask`` removes leading zeros where a task has none."""
 
     lengths: Int[Tensor, "b 2"]
     base: int
     leading_zeros: bool
     generator: Generator
-
-    def take(self, rows: Bool[Tensor, " b"]) -> Pair:
-        """Select rows."""
-        return replace(self, lengths=self.lengths[rows])
 
     @property
     def width(self) -> int:
@@ -77,6 +69,15 @@ class Pair:
         """Draw a uniform position below each row's ``length``."""
         return (self.draw_fraction() * length).long()
 
+    def draw_passing_digits(self) -> Int[Tensor, "b n"]:
+        """Draw the longer number's digits such that each column can pass a carry on: the largest beyond the shorter
+        number. If the base allows it, neither number starts with a zero."""
+        digits = self.draw_digits()
+        if not self.leading_zeros and self.base > 2:
+            between = torch.randint(1, self.base - 1, digits.shape, generator=self.generator)
+            digits = torch.where(self.digit_index == self.shorter_length - 1, between, digits)
+        return torch.where(self.digit_index >= self.shorter_length, self.top, digits)
+
     def stack_by_length(self, longer: Int[Tensor, "b n"], shorter: Int[Tensor, "b n"]) -> Digits:
         """Stack the two numbers of each row, the longer one where the row's larger length stands; at random if its
         lengths are equal."""
@@ -84,156 +85,156 @@ class Pair:
         swap = (first < second) | ((first == second) & (self.draw_fraction() < 0.5))
         return torch.stack([torch.where(swap, shorter, longer), torch.where(swap, longer, shorter)], 1)
 
+    def is_leading_zero(self, digits: Digits) -> Bool[Tensor, "b 2 n"]:
+        """Return a mask of the top digits that are zero, in numbers of several digits."""
+        lengths = self.lengths[..., None]
+        return (self.digit_index == lengths - 1) & (digits == 0) & (lengths > 1)
+
+    def all_highest(self) -> Digits:
+        """The largest digit throughout: 999+999."""
+        return torch.full((len(self.lengths), 2, self.width), self.top)
+
+    def complement(self) -> Digits:
+        """Columns that all add up to the largest digit: 372+627. No column carries, but a carry into the lowest would
+        pass through all."""
+        longer = self.draw_passing_digits()
+        return self.stack_by_length(longer, self.top - longer)
+
+    def complement_and_one(self) -> Digits:
+        """Columns that add up to the largest digit, except the lowest, with one more: 372+628. A carry passes all
+        columns."""
+        longer, lowest = self.draw_passing_digits(), self.digit_index == 0
+        longer = torch.where(lowest, longer.clamp(min=1), longer)
+        return self.stack_by_length(longer, self.top - longer + lowest)
+
+    def interrupted_carry(self) -> Digits:
+        """As complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; in the lowest column,
+        there is no carry."""
+        first, second = self.complement_and_one().unbind(1)
+        chosen = self.digit_index == self.draw_position(self.shorter_length)
+        from_first = chosen & (first > 0)
+        return torch.stack([first - from_first.long(), second - (chosen & ~from_first & (second > 0)).long()], 1)
+
+    def highest_and_one(self) -> Digits:
+        """Largest digits and a 1: 999+001. In half of the rows, a smaller digit stops the carry: 989+001."""
+        longer = torch.full((len(self.lengths), self.width), self.top)
+        stops = (self.digit_index == self.draw_position(self.longer_length)) & (self.draw_fraction() < 0.5)
+        longer = longer - stops.long() * torch.randint(1, self.base, longer.shape, generator=self.generator)
+        return self.stack_by_length(longer, (self.digit_index == 0).long().expand_as(longer))
+
+    def every_column_carries(self) -> Digits:
+        """Digits that add up to the base or more in every column that both numbers have."""
+        first = self.draw_digits(low=1)
+        more = (torch.rand(first.shape, generator=self.generator) * first).long()
+        return torch.stack([first, self.base - first + more], 1)
+
+    def no_column_carries(self) -> Digits:
+        """Columns that all add up to the largest digit or less."""
+        first = self.draw_digits()
+        second = (torch.rand(first.shape, generator=self.generator) * (self.base - first)).long()
+        return self.stack_by_length(first, second)
+
+    def twice(self) -> Digits:
+        """A number and itself or, if lengths differ, its lowest digits: 372+372, 4372+372."""
+        digits = self.draw_digits()
+        return torch.stack([digits, digits], 1)
+
+    def mirrored(self) -> Digits:
+        """A number and its reverse or, if lengths differ, the reverse of its lowest digits: 372+273."""
+        digits = self.draw_digits()
+        return torch.stack([digits, digits.gather(1, (self.shorter_length - 1 - self.digit_index).clamp(min=0))], 1)
+
+    def powers(self) -> Digits:
+        """Powers of the base, and one more or one less: 1000, 1001, 999."""
+        numbers = []
+        for length in self.lengths.split(1, 1):
+            # The 1 of the power is at a uniform digit or, without leading zeros, at the top digit.
+            one = self.draw_position(length) if self.leading_zeros else length - 1
+            change = torch.randint(-1, 2, (len(length), 1), generator=self.generator)
+            less = torch.where(self.digit_index < (one if self.leading_zeros else length), self.top, 0)
+            power = (self.digit_index == one).long()
+            more = power | (self.digit_index == 0).long()
+            numbers.append(torch.where(change < 0, less, torch.where(change > 0, more, power)))
+        return torch.stack(numbers, 1)
+
+    def zeros(self) -> Digits:
+        """One number is zero, or both are; where leading zeros are not allowed, 1000 instead."""
+        digits = torch.stack([self.draw_digits(), self.draw_digits()], 1)
+        nonzero = torch.randint(3, (len(digits), 1, 1), generator=self.generator)  # 2: neither
+        return digits * (torch.tensor([[0], [1]]) == nonzero)
+
+    def one_and_any(self) -> Digits:
+        """One number is 1: 372+001; where leading zeros are not allowed, 1001 instead."""
+        return self.stack_by_length(self.draw_digits(), (self.digit_index == 0).long().expand(len(self.lengths), -1))
+
+    def small_and_large(self) -> Digits:
+        """A number with zeros in all but its lowest positions, and one without a zero: 006+372."""
+        half = (self.shorter_length // 2).clamp(min=1)
+        small = self.draw_digits() * (self.digit_index < 1 + self.draw_position(half))
+        return self.stack_by_length(self.draw_digits(low=1), small)
+
+    def carry_chain(self, *, always: bool = False) -> Digits:
+        """A chain of columns that add up to the largest digit; in half of the rows a carry enters it: 1372+0628. The
+        other columns are uniform."""
+        # With ``always``, a carry enters in all rows: the harder set of addition.
+        longer, shorter, place = self.longer_length, self.shorter_length, self.digit_index
+        carries = torch.tensor(True) if always else self.draw_fraction() < 0.5
+        start = self.draw_position(shorter)
+        end = start + 1 + self.draw_position(longer - start)
+        end = torch.where(self.draw_fraction() < 0.5, longer, end)
+        if not always:  # without a carry, a chain may start at the lowest digit
+            start = torch.where(~carries & (self.draw_fraction() < 0.5), -1, start)
+        chained, first = (place > start) & (place < end), place == start
+        # Beyond the shorter number's end, the longer one alone must pass the carry on.
+        passing = torch.where((self.draw_fraction() < 0.5) | (place >= shorter), self.top, self.draw_digits())
+        above = torch.where(chained, passing, self.draw_digits())
+        above = torch.where(first & carries, above.clamp(min=1), above)
+        below = torch.where(chained, self.top - passing, self.draw_digits())
+        # The digit below adds up to the base or more where a carry starts, and to less where none does.
+        carry, no_carry = self.base - above + below % above.clamp(min=1), below % (self.base - above)
+        below = torch.where(first, torch.where(carries, carry, no_carry), below)
+        return self.stack_by_length(above, below)
+
+    def few_columns(self) -> Digits:
+        """One to three different columns, in runs of any length: 77733+22244."""
+        rows = len(self.lengths)
+        columns = torch.randint(self.base, (rows, 2, 3), generator=self.generator)
+        return columns.gather(2, draw_run_ids(rows, self.width, self.generator)[:, None].expand(-1, 2, -1))
+
+    def rich_in_one_digit(self) -> Digits:
+        """Uniform digits, and in a fraction of each number's positions one fixed digit, often the largest."""
+        rows = len(self.lengths)
+        fixed = torch.randint(self.base, (rows, 2, 1), generator=self.generator)
+        fixed = torch.where(torch.rand(rows, 2, 1, generator=self.generator) < 0.5, self.top, fixed)
+        chosen = torch.rand(rows, 2, self.width, generator=self.generator) < self.draw_fraction()[..., None]
+        return torch.where(chosen, fixed, torch.stack([self.draw_digits(), self.draw_digits()], 1))
+
 
 PairPattern = Callable[[Pair], Digits]
 
 
-def all_highest(pair: Pair) -> Digits:
-    """The largest digit throughout: 999+999."""
-    return torch.full((len(pair.lengths), 2, pair.width), pair.top)
-
-
-def complement(pair: Pair) -> Digits:
-    """Columns that all add up to the largest digit: 372+627. No column carries, but a carry into the lowest would pass
-    through all."""
-    longer = _passing_digits(pair)
-    return pair.stack_by_length(longer, pair.top - longer)
-
-
-def complement_and_one(pair: Pair) -> Digits:
-    """Columns that add up to the largest digit, except the lowest, with one more: 372+628. A carry passes all
-    columns."""
-    longer, lowest = _passing_digits(pair), pair.digit_index == 0
-    longer = torch.where(lowest, longer.clamp(min=1), longer)
-    return pair.stack_by_length(longer, pair.top - longer + lowest)
-
-
-def interrupted_carry(pair: Pair) -> Digits:
-    """As complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; in the lowest column,
-    there is no carry."""
-    first, second = complement_and_one(pair).unbind(1)
-    chosen = pair.digit_index == pair.draw_position(pair.shorter_length)
-    from_first = chosen & (first > 0)
-    return torch.stack([first - from_first.long(), second - (chosen & ~from_first & (second > 0)).long()], 1)
-
-
-def highest_and_one(pair: Pair) -> Digits:
-    """Largest digits and a 1: 999+001. In half of the rows, a smaller digit stops the carry: 989+001."""
-    longer = torch.full((len(pair.lengths), pair.width), pair.top)
-    stops = (pair.digit_index == pair.draw_position(pair.longer_length)) & (pair.draw_fraction() < 0.5)
-    longer = longer - stops.long() * torch.randint(1, pair.base, longer.shape, generator=pair.generator)
-    return pair.stack_by_length(longer, (pair.digit_index == 0).long().expand_as(longer))
-
-
-def every_column_carries(pair: Pair) -> Digits:
-    """Digits that add up to the base or more in every column that both numbers have."""
-    first = pair.draw_digits(low=1)
-    more = (torch.rand(first.shape, generator=pair.generator) * first).long()
-    return torch.stack([first, pair.base - first + more], 1)
-
-
-def no_column_carries(pair: Pair) -> Digits:
-    """Columns that all add up to the largest digit or less."""
-    first = pair.draw_digits()
-    second = (torch.rand(first.shape, generator=pair.generator) * (pair.base - first)).long()
-    return pair.stack_by_length(first, second)
-
-
-def twice(pair: Pair) -> Digits:
-    """A number and itself or, if lengths differ, its lowest digits: 372+372, 4372+372."""
-    digits = pair.draw_digits()
-    return torch.stack([digits, digits], 1)
-
-
-def mirrored(pair: Pair) -> Digits:
-    """A number and its reverse or, if lengths differ, the reverse of its lowest digits: 372+273."""
-    digits = pair.draw_digits()
-    return torch.stack([digits, digits.gather(1, (pair.shorter_length - 1 - pair.digit_index).clamp(min=0))], 1)
-
-
-def powers(pair: Pair) -> Digits:
-    """Powers of the base, and one more or one less: 1000, 1001, 999."""
-    return torch.stack([_draw_power(pair, axis) for axis in (0, 1)], 1)
-
-
-def zeros(pair: Pair) -> Digits:
-    """One number is zero, or both are; where leading zeros are not allowed, 1000 instead."""
-    digits = torch.stack([pair.draw_digits(), pair.draw_digits()], 1)
-    nonzero = torch.randint(3, (len(digits), 1, 1), generator=pair.generator)  # 2: neither
-    return digits * (torch.tensor([[0], [1]]) == nonzero)
-
-
-def one_and_any(pair: Pair) -> Digits:
-    """One number is 1: 372+001; where leading zeros are not allowed, 1001 instead."""
-    return pair.stack_by_length(pair.draw_digits(), (pair.digit_index == 0).long().expand(len(pair.lengths), -1))
-
-
-def small_and_large(pair: Pair) -> Digits:
-    """A number with zeros in all but its lowest positions, and one without a zero: 006+372."""
-    small = pair.draw_digits() * (pair.digit_index < 1 + pair.draw_position((pair.shorter_length // 2).clamp(min=1)))
-    return pair.stack_by_length(pair.draw_digits(low=1), small)
-
-
-def carry_chain(pair: Pair, *, always: bool = False) -> Digits:
-    """A chain of columns that add up to the largest digit; in half of the rows a carry enters it: 1372+0628. The other
-    columns are uniform."""
-    # With ``always``, a carry enters in all rows: the harder set of addition.
-    longer, shorter, place = pair.longer_length, pair.shorter_length, pair.digit_index
-    carries = None if always else pair.draw_fraction() < 0.5
-    start = pair.draw_position(shorter)
-    end = start + 1 + pair.draw_position(longer - start)
-    end = torch.where(pair.draw_fraction() < 0.5, longer, end)
-    if carries is not None:  # without a carry, a chain may start at the lowest digit
-        start = torch.where(~carries & (pair.draw_fraction() < 0.5), -1, start)
-    chained, first = (place > start) & (place < end), place == start
-    # Beyond the shorter number's end, the longer one alone must pass the carry on.
-    passing = torch.where((pair.draw_fraction() < 0.5) | (place >= shorter), pair.top, pair.draw_digits())
-    above = torch.where(chained, passing, pair.draw_digits())
-    above = torch.where(first if carries is None else first & carries, above.clamp(min=1), above)
-    below = torch.where(chained, pair.top - passing, pair.draw_digits())
-    carry = pair.base - above + below % above.clamp(min=1)
-    start_digit = carry if carries is None else torch.where(carries, carry, below % (pair.base - above))
-    below = torch.where(first, start_digit, below)
-    return pair.stack_by_length(above, below)
-
-
-def few_columns(pair: Pair) -> Digits:
-    """One to three different columns, in runs of any length: 77733+22244."""
-    rows = len(pair.lengths)
-    columns = torch.randint(pair.base, (rows, 2, 3), generator=pair.generator)
-    return columns.gather(2, family.draw_run_ids(rows, pair.width, pair.generator)[:, None].expand(-1, 2, -1))
-
-
-def rich_in_one_digit(pair: Pair) -> Digits:
-    """Uniform digits, and in a fraction of each number's positions one fixed digit, often the largest."""
-    rows = len(pair.lengths)
-    fixed = torch.randint(pair.base, (rows, 2, 1), generator=pair.generator)
-    fixed = torch.where(torch.rand(rows, 2, 1, generator=pair.generator) < 0.5, pair.top, fixed)
-    chosen = torch.rand(rows, 2, pair.width, generator=pair.generator) < pair.draw_fraction()[..., None]
-    return torch.where(chosen, fixed, torch.stack([pair.draw_digits(), pair.draw_digits()], 1))
-
-
-def _apply_to_each_number(pattern: family.Pattern) -> PairPattern:
+def _apply_to_each_number(pattern: Pattern) -> PairPattern:
     """Return a pattern of one row as a pattern of pairs, drawn for each number."""
 
     @wraps(pattern)
     def draw(pair: Pair) -> Digits:
-        digits = pattern(pair.lengths.flatten(), pair.width, pair.base, pair.generator)
-        return digits.view(len(pair.lengths), 2, pair.width)
+        rows = RowSampler(pair.lengths.flatten(), pair.width, pair.base, pair.generator)
+        return pattern(rows).view(len(pair.lengths), 2, pair.width)
 
     return draw
 
 
 OF_EACH: tuple[PairPattern, ...] = tuple(_apply_to_each_number(pattern) for pattern in (
-    family.one_symbol, family.odd_one_out, family.alternating, family.palindrome, family.runs, family.mostly_lowest,
-    family.mostly_highest,
+    RowSampler.one_symbol, RowSampler.odd_one_out, RowSampler.alternating, RowSampler.palindrome, RowSampler.runs,
+    RowSampler.mostly_lowest, RowSampler.mostly_highest,
 ))  # fmt: skip
 SHARED: tuple[PairPattern, ...] = (
-    *OF_EACH, all_highest, twice, mirrored, powers, zeros, one_and_any, small_and_large, few_columns, rich_in_one_digit
+    *OF_EACH, Pair.all_highest, Pair.twice, Pair.mirrored, Pair.powers, Pair.zeros, Pair.one_and_any,
+    Pair.small_and_large, Pair.few_columns, Pair.rich_in_one_digit,
 )  # fmt: skip
 SUMS: tuple[PairPattern, ...] = (
-    complement, complement_and_one, interrupted_carry, highest_and_one, every_column_carries, no_column_carries,
-    carry_chain,
+    Pair.complement, Pair.complement_and_one, Pair.interrupted_carry, Pair.highest_and_one, Pair.every_column_carries,
+    Pair.no_column_carries, Pair.carry_chain,
 )  # fmt: skip
 
 
@@ -249,11 +250,20 @@ class PairTask(Task):
 
     def draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
-        return self.from_operands(sizes, fit_pattern(pattern, pair))
+        digits = pattern(pair)
+        if not self.leading_zeros:
+            # Rows with a leading zero are drawn again; one that the pattern requires, as 999+001 does, becomes a 1.
+            for _ in range(8):
+                if not (wrong := pair.is_leading_zero(digits).any(2).any(1)).any():
+                    break
+                again = pattern(replace(pair, lengths=pair.lengths[wrong]))
+                digits[wrong, :, : again.shape[2]] = again
+            digits = torch.where(pair.is_leading_zero(digits), 1, digits)
+        return self.from_operands(sizes, zero_after(digits.to(SYMBOL).contiguous(), pair.lengths))
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         lengths = size[0], size[-1]
-        rows = family.enumerate_rows(self.base, sum(lengths), limit)
+        rows = enumerate_rows(self.base, sum(lengths), limit)
         if rows is None:
             return None
         width = max(lengths)
@@ -294,7 +304,9 @@ class NumberTask(Task):
 
     @property
     def question(self) -> str:
-        return arithmetic_question(self.base)
+        # The instruction that ReTran (ACL 2025) uses, with the base unless it is 10.
+        base = f" All numbers are written in base {self.base}, most significant digit first." if self.base != 10 else ""
+        return f"Answer the math question.{base}"
 
 
 class ArithmeticTask(PairTask, NumberTask):
@@ -311,51 +323,3 @@ class ArithmeticTask(PairTask, NumberTask):
         operands = torch.stack([F.pad(number.flip(0), (0, width - len(number))) for number in numbers])
         sizes = [len(number) for number in numbers][: len(self.axes)]
         return self.from_operands(torch.tensor([sizes]), operands[None].to(SYMBOL))
-
-
-def arithmetic_question(base: int) -> str:
-    """Return the instruction that ReTran (ACL 2025) uses, with the base unless it is 10."""
-    written = f" All numbers are written in base {base}, most significant digit first." if base != 10 else ""
-    return f"Answer the math question.{written}"
-
-
-def fit_pattern(pattern: PairPattern, pair: Pair) -> Digits:
-    """Draw a pattern's digits, zero beyond each number's length. Where leading zeros are not allowed, rows that have
-    one are drawn again; a leading zero that the pattern requires, as 999+001 does, becomes a 1."""
-    digits = pattern(pair)
-    if not pair.leading_zeros:
-        for _ in range(TRIES):
-            if not (wrong := _leading_zeros(pair, digits).any(2).any(1)).any():
-                break
-            again = pattern(pair.take(wrong))
-            digits[wrong, :, : again.shape[2]] = again
-        digits = torch.where(_leading_zeros(pair, digits), 1, digits)
-    return zero_after(digits.to(SYMBOL).contiguous(), pair.lengths)
-
-
-def _leading_zeros(pair: Pair, digits: Digits) -> Bool[Tensor, "b 2 n"]:
-    """Return a mask of the top digits that are zero, in numbers of several digits."""
-    lengths = pair.lengths[..., None]
-    return (pair.digit_index == lengths - 1) & (digits == 0) & (lengths > 1)
-
-
-def _passing_digits(pair: Pair) -> Int[Tensor, "b n"]:
-    """Draw the longer number's digits such that each column can pass a carry on: the largest beyond the shorter number.
-    If the base allows it, neither number starts with a zero."""
-    digits = pair.draw_digits()
-    if not pair.leading_zeros and pair.base > 2:
-        between = torch.randint(1, pair.base - 1, digits.shape, generator=pair.generator)
-        digits = torch.where(pair.digit_index == pair.shorter_length - 1, between, digits)
-    return torch.where(pair.digit_index >= pair.shorter_length, pair.top, digits)
-
-
-def _draw_power(pair: Pair, axis: int) -> Int[Tensor, "b n"]:
-    """Draw powers of the base plus −1, 0 or 1. The 1 of the power is at a uniform digit or, without leading zeros, at
-    the top digit."""
-    length, place = pair.lengths[:, axis : axis + 1], pair.digit_index
-    top = pair.draw_position(length) if pair.leading_zeros else length - 1
-    change = torch.randint(-1, 2, (len(length), 1), generator=pair.generator)
-    below = torch.where(place < (top if pair.leading_zeros else length), pair.top, 0)
-    power = (place == top).long()
-    above = power | (place == 0).long()
-    return torch.where(change < 0, below, torch.where(change > 0, above, power))

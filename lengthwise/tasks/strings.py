@@ -17,7 +17,7 @@ from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import SequenceTask, Task, parse_symbols
-from lengthwise.tasks.family import Pattern, enumerate_rows, suitable_patterns
+from lengthwise.tasks.family import Pattern, RowSampler, enumerate_rows, suitable_patterns
 
 _ALPHABET = string.digits + string.ascii_lowercase
 
@@ -162,7 +162,8 @@ class MissingDuplicate(Task):
         return self._hide_symbol(sizes, torch.randint(self.alphabet, shape, generator=generator), generator)
 
     def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._hide_symbol(sizes, pattern(sizes[:, 0], int(sizes.max()), self.alphabet, generator), generator)
+        rows = RowSampler(sizes[:, 0], int(sizes.max()), self.alphabet, generator)
+        return self._hide_symbol(sizes, pattern(rows), generator)
 
     def _hide_symbol(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], generator: Generator) -> Problems:
         return self.from_rows(sizes, row, (2 * torch.rand(len(sizes), 1, generator=generator) * sizes).long())
@@ -251,15 +252,13 @@ class UniqueSet(SequenceTask):
         return sizes[:, 0].clamp(max=self.alphabet)
 
 
-def all_different(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+def all_different(rows: RowSampler) -> Int[Tensor, "b width"]:
     """All symbols differ; a row longer than the alphabet repeats it."""
-    order = torch.rand(len(length), count, generator=generator).argsort(1)
-    return order[:, torch.arange(width) % count]
+    order = torch.rand(len(rows.length), rows.count, generator=rows.generator).argsort(1)
+    return order[:, rows.position % rows.count]
 
 
-def first_comes_again(
-    length: Int[Tensor, " b"], width: int, count: int, generator: Generator
-) -> Int[Tensor, "b width"]:
+def first_comes_again(rows: RowSampler) -> Int[Tensor, "b width"]:
     """All symbols differ, except that the last equals the first."""
-    row = all_different(length, width, count, generator)
-    return torch.where(torch.arange(width) == length[:, None] - 1, row[:, :1], row)
+    row = all_different(rows)
+    return torch.where(rows.position == rows.length[:, None] - 1, row[:, :1], row)
