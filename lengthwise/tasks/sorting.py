@@ -24,15 +24,13 @@ from lengthwise.tasks.digits import (
 )
 from lengthwise.tasks.family import enumerate_rows
 
-# Families: structured lists of numbers.
-
-# The digits of a ``NumberList``, least significant first, and each number's length.
+# Digits of lists of numbers, least significant first, and each number's length.
 Numbers = tuple[Int[Tensor, "b n d"], Int[Tensor, "b n"]]
 
 
 @dataclass(frozen=True)
 class NumberList:
-    """The sizes of lists of numbers, and methods to draw their digits."""
+    """Draws structured lists of numbers without leading zeros. Each family is a method."""
 
     sizes: Int[Tensor, "b 2"]  # the number of numbers, and their largest number of digits
     generator: Generator
@@ -45,9 +43,10 @@ class NumberList:
     def position(self) -> Int[Tensor, " d"]:
         return torch.arange(self.shape[2])
 
+    @property
     def largest_lengths(self) -> Int[Tensor, "b n"]:
-        """Return the largest number of digits that each number may have."""
-        return self.sizes[:, 1:].expand(-1, self.shape[1]).clone()
+        """The largest number of digits that each number may have."""
+        return self.sizes[:, 1:].expand(-1, self.shape[1])
 
     def draw_fractions(self, *shape: int) -> Float[Tensor, "*shape"]:
         """Draw numbers from 0 to 1."""
@@ -64,132 +63,106 @@ class NumberList:
         """True at the top digit of numbers of several digits."""
         return (self.position == self.sizes[:, 1:] - 1)[:, None] & (self.sizes[:, 1] > 1)[:, None, None]
 
+    def draw_lengths(self) -> Int[Tensor, "b n"]:
+        """Draw uniform lengths."""
+        return (self.draw_fractions(*self.shape[:2]) * self.sizes[:, 1:]).long() + 1
 
-Listing = Callable[[NumberList], Numbers]
+    def draw_consecutive(self, rank: Int[Tensor, "b n"]) -> Numbers:
+        """Draw a uniform start and return start + ``rank``, clamped to the largest number."""
+        low_digits = torch.minimum(self.sizes[:, 1], torch.tensor(3))  # these change; the others are shared
+        room = 10**low_digits
+        start = (self.draw_fractions(len(room)) * (room - self.sizes[:, 0]).clamp(min=1)).long()
+        value = torch.minimum(start[:, None] + rank, room[:, None] - 1)
+        low = value[..., None] // 10 ** self.position.clamp(max=3) % 10
+        digits = torch.where(self.position < low_digits[:, None, None], low, self.draw_digits(1))
+        shown = digits * (self.position < self.sizes[:, 1:, None])
+        return digits, count_digits(shown.flatten(0, 1)).view(shown.shape[:2])
 
+    def all_equal(self) -> Numbers:
+        """All numbers are equal: the labels keep their order."""
+        return self.draw_digits(1).expand(-1, self.shape[1], -1), self.largest_lengths
 
-def all_equal(numbers: NumberList) -> Numbers:
-    """All numbers are equal: the labels keep their order."""
-    return numbers.draw_digits(1).expand(-1, numbers.shape[1], -1), numbers.largest_lengths()
+    def odd_one_out(self) -> Numbers:
+        """Equal numbers, except one that differs in a single digit."""
+        rows, count, _ = self.shape
+        place = self.position == (self.draw_fractions(rows, 1, 1) * self.sizes[:, 1:, None]).long()
+        other = torch.randint(1, 10, (rows, 1, 1), generator=self.generator)
+        digits = self.draw_digits(1)
+        changed = (digits + place * other) % 10
+        changed = torch.where(self.is_top_digit & (changed == 0), torch.where(digits == 5, 6, 5), changed)
+        odd = torch.arange(count) == (self.draw_fractions(rows, 1) * self.sizes[:, :1]).long()
+        return torch.where(odd[..., None], changed, digits), self.largest_lengths
 
+    def two_values(self) -> Numbers:
+        """Two numbers, about equally often."""
+        rows, count, width = self.shape
+        which = torch.randint(2, (rows, count, 1), generator=self.generator).expand(-1, -1, width)
+        return self.draw_digits(2).gather(1, which), self.largest_lengths
 
-def odd_one_out(numbers: NumberList) -> Numbers:
-    """Equal numbers, except one that differs in a single digit."""
-    rows, count, _ = numbers.shape
-    place = numbers.position == (numbers.draw_fractions(rows, 1, 1) * numbers.sizes[:, 1:, None]).long()
-    other = torch.randint(1, 10, (rows, 1, 1), generator=numbers.generator)
-    digits = numbers.draw_digits(1)
-    changed = (digits + place * other) % 10
-    changed = torch.where(numbers.is_top_digit & (changed == 0), torch.where(digits == 5, 6, 5), changed)
-    odd = torch.arange(count) == (numbers.draw_fractions(rows, 1) * numbers.sizes[:, :1]).long()
-    return torch.where(odd[..., None], changed, digits), numbers.largest_lengths()
+    def same_length(self) -> Numbers:
+        """Numbers that all have the largest number of digits."""
+        return self.draw_digits(self.shape[1]), self.largest_lengths
 
+    def one_digit(self) -> Numbers:
+        """Numbers of one digit: many are equal."""
+        digits, length = self.draw_digits(self.shape[1]), torch.ones_like(self.largest_lengths)
+        digits[..., 0] = torch.randint(10, digits.shape[:2], generator=self.generator)
+        return digits, length
 
-def two_values(numbers: NumberList) -> Numbers:
-    """Two numbers, about equally often."""
-    rows, count, width = numbers.shape
-    which = torch.randint(2, (rows, count, 1), generator=numbers.generator).expand(-1, -1, width)
-    return numbers.draw_digits(2).gather(1, which), numbers.largest_lengths()
+    def shared_front(self) -> Numbers:
+        """Numbers that differ only in their last digit."""
+        own = torch.randint(1, 10, (*self.shape[:2], 1), generator=self.generator)
+        return torch.where(self.position == 0, own, self.draw_digits(1)), self.largest_lengths
 
+    def shared_back(self) -> Numbers:
+        """Numbers that differ only in their first digit."""
+        own = torch.randint(1, 10, (*self.shape[:2], 1), generator=self.generator)
+        front = (self.position == self.sizes[:, 1:] - 1)[:, None]
+        return torch.where(front, own, self.draw_digits(1)), self.largest_lengths
 
-def same_length(numbers: NumberList) -> Numbers:
-    """Numbers that all have the largest number of digits."""
-    return numbers.draw_digits(numbers.shape[1]), numbers.largest_lengths()
+    def powers(self) -> Numbers:
+        """Powers of ten, and one less or one more: 99, 100, 101."""
+        length = self.draw_lengths()
+        change = torch.randint(-1, 2, (*length.shape, 1), generator=self.generator)
+        power = (self.position == length[..., None] - 1).long()
+        return torch.where(change < 0, 9, torch.where((change > 0) & (self.position == 0), 1, power)), length
 
+    def all_highest(self) -> Numbers:
+        """Nines: 9, 99, 999."""
+        length = self.draw_lengths()
+        return torch.full((*length.shape, self.shape[2]), 9), length
 
-def one_digit(numbers: NumberList) -> Numbers:
-    """Numbers of one digit: many are equal."""
-    digits, length = numbers.draw_digits(numbers.shape[1]), torch.ones_like(numbers.largest_lengths())
-    digits[..., 0] = torch.randint(10, digits.shape[:2], generator=numbers.generator)
-    return digits, length
+    def repeated_digit(self) -> Numbers:
+        """Numbers that repeat one digit: 444, 77, 3."""
+        length = self.draw_lengths()
+        digit = torch.randint(1, 10, (*length.shape, 1), generator=self.generator)
+        return digit.expand(-1, -1, self.shape[2]), length
 
+    def zeros(self) -> Numbers:
+        """About half of the numbers are zero."""
+        digits, length = self.draw_digits(self.shape[1]), self.draw_lengths()
+        zero = self.draw_fractions(*length.shape) < 0.5
+        digits = torch.where(digits == 0, 1, digits).masked_fill(zero[..., None], 0)
+        return digits, torch.where(zero, 1, length)
 
-def shared_front(numbers: NumberList) -> Numbers:
-    """Numbers that differ only in their last digit."""
-    own = torch.randint(1, 10, (*numbers.shape[:2], 1), generator=numbers.generator)
-    return torch.where(numbers.position == 0, own, numbers.draw_digits(1)), numbers.largest_lengths()
+    def ascending(self) -> Numbers:
+        """Consecutive numbers in order."""
+        return self.draw_consecutive(torch.arange(self.shape[1]).expand(self.shape[:2]))
 
+    def descending(self) -> Numbers:
+        """Consecutive numbers in reverse order."""
+        return self.draw_consecutive((self.sizes[:, :1] - 1 - torch.arange(self.shape[1])).clamp(min=0))
 
-def shared_back(numbers: NumberList) -> Numbers:
-    """Numbers that differ only in their first digit."""
-    own = torch.randint(1, 10, (*numbers.shape[:2], 1), generator=numbers.generator)
-    front = (numbers.position == numbers.sizes[:, 1:] - 1)[:, None]
-    return torch.where(front, own, numbers.draw_digits(1)), numbers.largest_lengths()
+    def neighbours(self) -> Numbers:
+        """Consecutive numbers in random order: 42, 44, 43."""
+        padding = torch.arange(self.shape[1]) >= self.sizes[:, :1]
+        order = self.draw_fractions(*self.shape[:2]).masked_fill(padding, 2).argsort(1)
+        return self.draw_consecutive(order.argsort(1))
 
-
-def powers(numbers: NumberList) -> Numbers:
-    """Powers of ten, and one less or one more: 99, 100, 101."""
-    length = _draw_lengths(numbers)
-    change = torch.randint(-1, 2, (*length.shape, 1), generator=numbers.generator)
-    power = (numbers.position == length[..., None] - 1).long()
-    return torch.where(change < 0, 9, torch.where((change > 0) & (numbers.position == 0), 1, power)), length
-
-
-def all_highest(numbers: NumberList) -> Numbers:
-    """Nines: 9, 99, 999."""
-    length = _draw_lengths(numbers)
-    return torch.full((*length.shape, numbers.shape[2]), 9), length
-
-
-def repeated_digit(numbers: NumberList) -> Numbers:
-    """Numbers that repeat one digit: 444, 77, 3."""
-    length = _draw_lengths(numbers)
-    digit = torch.randint(1, 10, (*length.shape, 1), generator=numbers.generator)
-    return digit.expand(-1, -1, numbers.shape[2]), length
-
-
-def zeros(numbers: NumberList) -> Numbers:
-    """About half of the numbers are zero."""
-    digits, length = numbers.draw_digits(numbers.shape[1]), _draw_lengths(numbers)
-    zero = numbers.draw_fractions(*length.shape) < 0.5
-    length = torch.where(zero, 1, length)
-    digits = torch.where(digits == 0, 1, digits)
-    return digits.masked_fill(zero[..., None], 0), length
-
-
-def ascending(numbers: NumberList) -> Numbers:
-    """Consecutive numbers in order."""
-    return _draw_consecutive(numbers, torch.arange(numbers.shape[1]).expand(numbers.shape[:2]))
-
-
-def descending(numbers: NumberList) -> Numbers:
-    """Consecutive numbers in reverse order."""
-    rank = (numbers.sizes[:, :1] - 1 - torch.arange(numbers.shape[1])).clamp(min=0)
-    return _draw_consecutive(numbers, rank)
-
-
-def neighbours(numbers: NumberList) -> Numbers:
-    """Consecutive numbers in random order: 42, 44, 43."""
-    padding = torch.arange(numbers.shape[1]) >= numbers.sizes[:, :1]
-    order = numbers.draw_fractions(*numbers.shape[:2]).masked_fill(padding, 2).argsort(1).argsort(1)
-    return _draw_consecutive(numbers, order)
-
-
-LISTS: tuple[Listing, ...] = (
-    all_equal, odd_one_out, two_values, same_length, one_digit, shared_front, shared_back, powers, all_highest,
-    repeated_digit, zeros, ascending, descending, neighbours,
-)  # fmt: skip
-
-
-def _draw_lengths(numbers: NumberList) -> Int[Tensor, "b n"]:
-    """Draw uniform lengths."""
-    return (numbers.draw_fractions(*numbers.shape[:2]) * numbers.sizes[:, 1:]).long() + 1
-
-
-def _draw_consecutive(numbers: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
-    """Draw a uniform start and return start + ``rank``, clamped to the largest number."""
-    low_digits = torch.minimum(numbers.sizes[:, 1], torch.tensor(3))  # these change; the others are shared
-    room = 10**low_digits
-    start = (numbers.draw_fractions(len(room)) * (room - numbers.sizes[:, 0]).clamp(min=1)).long()
-    value = torch.minimum(start[:, None] + rank, room[:, None] - 1)
-    low = value[..., None] // 10 ** torch.arange(3) % 10
-    digits = numbers.draw_digits(1).expand(-1, numbers.shape[1], -1).clone()
-    width = min(3, numbers.shape[2])
-    changes = torch.arange(width) < low_digits[:, None, None]
-    digits[..., :width] = torch.where(changes, low[..., :width], digits[..., :width])
-    shown = digits * (numbers.position < numbers.sizes[:, 1:, None])
-    length = count_digits(shown.flatten(0, 1)).view(shown.shape[:2])
-    return digits, length
+    patterns = (
+        all_equal, odd_one_out, two_values, same_length, one_digit, shared_front, shared_back, powers, all_highest,
+        repeated_digit, zeros, ascending, descending, neighbours,
+    )  # fmt: skip
 
 
 LABELS = string.ascii_uppercase + string.ascii_lowercase
@@ -226,13 +199,13 @@ class Sorting(Task):
         digits = replace_leading_zeros(digits, length, others)
         return self._build_problems(sizes, digits, length, _draw_labels(rows, count, generator))
 
-    patterns = LISTS
+    patterns = NumberList.patterns
 
-    def draw_pattern(self, pattern: Listing, sizes: Int[Tensor, "b 2"], generator: Generator) -> Problems:
-        drawn = NumberList(sizes, generator)
-        rows, count, _ = drawn.shape
-        digits, length = pattern(drawn)
-        return self._build_problems(sizes, digits.to(SYMBOL).contiguous(), length, _draw_labels(rows, count, generator))
+    def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b 2"], generator: Generator) -> Problems:
+        numbers = NumberList(sizes, generator)
+        digits, length = pattern(numbers)
+        labels = _draw_labels(*numbers.shape[:2], generator)
+        return self._build_problems(sizes, digits.to(SYMBOL).contiguous(), length, labels)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         """Return all lists with all starts of the labels; None if numbers may have several digits."""
@@ -247,11 +220,7 @@ class Sorting(Task):
         return self._build_problems(sizes, digits, length, (start + torch.arange(count)) % len(LABELS))
 
     def _build_problems(
-        self,
-        sizes: Int[Tensor, "b 2"],
-        digits: Int[Tensor, "b n d"],
-        length: Int[Tensor, "b n"],
-        labels: Int[Tensor, "b n"],
+        self, sizes: Int[Tensor, "b 2"], digits: Int[Tensor, "b n d"], length: Tensor, labels: Int[Tensor, "b n"]
     ) -> Problems:
         """Return problems with these digits, least significant first; digits beyond a number's length do not count."""
         real = length_mask(sizes[:, 0], labels.shape[1])
@@ -261,26 +230,19 @@ class Sorting(Task):
         answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL)
         answer[:, ::2] = FIRST + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
-        prompt, prompt_length = self._write_prompts(digits, length, labels)
-        return Problems(sizes, prompt, prompt_length, zero_after(answer, answer_length), answer_length, sizes[:, 0])
-
-    def _write_prompts(
-        self, digits: Int[Tensor, "b n d"], length: Int[Tensor, "b n"], labels: Int[Tensor, "b n"]
-    ) -> tuple[Int[Tensor, "b p"], Int[Tensor, " b"]]:
-        """Return prompts and their lengths: for each number a comma, its label, a colon and its digits. Numbers of
-        length 0 are padding."""
+        # For each number, a prompt has a comma, its label, a colon and its digits; the first comma is cut.
         digits = reorder(digits.flatten(0, 1), length.flatten(), self.order).view_as(digits)
-        real = length > 0
         heads = [sign * real for sign in (COMMA, FIRST + labels, COLON)]
         size = (length + len(heads)) * real
         end = size.cumsum(1)
         width = int(end.max())
-        row = digits.new_zeros(len(digits), width + len(heads) + digits.shape[2])
-        # Empty places are 0, which adds nothing to the next number's symbols; the first comma is cut.
+        prompt = digits.new_zeros(len(digits), width + len(heads) + digits.shape[2])
+        # Empty places are 0, which adds nothing to the next number's symbols.
         for offset, part in enumerate([*(head[..., None] for head in heads), digits]):
             position = (end - size)[..., None] + torch.arange(offset, offset + part.shape[2])
-            row.scatter_add_(1, position.flatten(1), part.flatten(1).to(row.dtype))
-        return row[:, 1:width], end[:, -1] - 1
+            prompt.scatter_add_(1, position.flatten(1), part.flatten(1).to(SYMBOL))
+        answer = zero_after(answer, answer_length)
+        return Problems(sizes, prompt[:, 1:width], end[:, -1] - 1, answer, answer_length, sizes[:, 0])
 
     def parse(self, text: str) -> Problems:
         """Read numbers, most significant digit first. Raises UsageError unless the labels are consecutive letters, as
