@@ -1,84 +1,83 @@
-"""Modular arithmetic (Delétang et al. 2023): a regular task."""
+"""Modular arithmetic without brackets, a regular task, and with brackets, as expressions and as equations with one
+unknown, which are context-free tasks (Delétang et al. 2023)."""
 
 from __future__ import annotations
 
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import zero_after
-from lengthwise.base.types import Problems, UsageError
+from lengthwise.base.rows import length_mask, shift_right, zero_after
+from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.family import enumerate_rows
 
 OPERATIONS = "+-*"
-Pattern = Callable[[Tensor, Tensor, int, Generator], tuple[Tensor, Tensor]]
+_, MINUS, TIMES = range(3)  # their numbers
+Changed = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]  # numbers and operations
 
 
 # Families. Each returns changed numbers and operations, given uniform ones.
 
 
-def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
     """One long product of numbers other than zero."""
-    return numbers.clamp(min=1), torch.full_like(operations, OPERATIONS.index("*"))
+    return numbers.clamp(min=1), torch.full_like(operations, TIMES)
 
 
-def alternating_products(
-    numbers: Tensor, operations: Tensor, modulus: int, generator: Generator
-) -> tuple[Tensor, Tensor]:
+def alternating_products(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
     """Products of two numbers, added and subtracted."""
     inside = torch.arange(numbers.shape[1]) % 2 == 0
-    return numbers, torch.where(inside, OPERATIONS.index("*"), operations % 2)
+    return numbers, torch.where(inside, TIMES, operations % 2)
 
 
-def sums(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def sums(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
     """Only additions and subtractions."""
     return numbers, operations % 2
 
 
-def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
     """Only subtractions."""
-    return numbers, torch.full_like(operations, OPERATIONS.index("-"))
+    return numbers, torch.full_like(operations, MINUS)
 
 
-def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
     """The number 1 in nine places of ten."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
 
 
-def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
     """The number 0 in nine places of ten."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 0), operations
 
 
-def largest(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def largest(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
     """The largest number throughout."""
     return torch.full_like(numbers, modulus - 1), operations
 
 
-def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
     """One number throughout, not zero, and one operation."""
     return numbers[:, :1].clamp(min=1).expand_as(numbers), operations[:, :1].expand_as(operations)
 
 
-@dataclass(frozen=True)
-class ModularArithmetic(Task):
-    """n numbers below ``modulus`` with +, - or * between them → the value modulo ``modulus`` (Delétang et al. 2023).
+class ModularTask(Task):
+    """A task on expressions of n numbers below ``modulus``."""
 
-    * is computed before + and -. The size is the number of numbers, so a prompt has 2n − 1 symbols. T(n) = n.
-    """
-
-    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
+    modulus: int  # a field of each task
 
     axes = ("numbers",)
-    signs = tuple(OPERATIONS)
+    operations: ClassVar[str] = OPERATIONS
+    further_symbols: ClassVar[str] = ""  # of prompts, besides numbers and operations
 
     @property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -86,7 +85,22 @@ class ModularArithmetic(Task):
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.writes, *OPERATIONS)
+        return (*self.writes, *self.operations, *self.further_symbols)
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return torch.ones_like(sizes[:, 0])
+
+
+@dataclass(frozen=True)
+class ModularArithmetic(ModularTask):
+    """n numbers below ``modulus`` with +, - or * between them → the value modulo ``modulus`` (Delétang et al. 2023).
+
+    * is computed before + and -. The size is the number of numbers, so a prompt has 2n − 1 symbols. T(n) = n.
+    """
+
+    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
+
+    signs = tuple(OPERATIONS)
 
     @property
     def question(self) -> str:
@@ -95,10 +109,12 @@ class ModularArithmetic(Task):
     patterns = (one_product, alternating_products, sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.from_rows(sizes, *_draw_uniform(sizes, self.modulus, generator))
+        return self.draw_pattern(lambda numbers, operations, *_: (numbers, operations), sizes, generator)
 
-    def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        numbers, operations = _draw_uniform(sizes, self.modulus, generator)
+    def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        shape = len(sizes), int(sizes.max())
+        numbers = torch.randint(self.modulus, shape, generator=generator)
+        operations = torch.randint(len(OPERATIONS), shape, generator=generator)
         return self.from_rows(sizes, *pattern(numbers, operations, self.modulus, generator))
 
     def from_rows(
@@ -109,8 +125,8 @@ class ModularArithmetic(Task):
         total, term = torch.zeros(len(sizes), dtype=torch.long), numbers[:, 0].long()
         for place in range(1, numbers.shape[1]):
             number, operation, goes_on = numbers[:, place].long(), operations[:, place - 1], place < count
-            multiplies = operation == OPERATIONS.index("*")
-            signed = torch.where(operation == OPERATIONS.index("-"), -number, number)
+            multiplies = operation == TIMES
+            signed = torch.where(operation == MINUS, -number, number)
             total = torch.where(goes_on & ~multiplies, total + term, total)
             term = torch.where(goes_on, torch.where(multiplies, term * number, signed) % self.modulus, term)
         prompt = torch.stack([numbers, operations + self.modulus], 2).flatten(1)[:, : 2 * numbers.shape[1] - 1]
@@ -120,22 +136,18 @@ class ModularArithmetic(Task):
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         count = size[0]
-        numbers = enumerate_rows(self.modulus, count, limit)
-        operations = (
-            torch.zeros(1, 0, dtype=torch.long) if count == 1 else enumerate_rows(len(OPERATIONS), count - 1, limit)
-        )
+        numbers, operations = enumerate_rows(self.modulus, count, limit), enumerate_rows(3, count - 1, limit)
         if numbers is None or operations is None or len(numbers) * len(operations) > limit:
             return None
-        pairs = torch.cartesian_prod(torch.arange(len(numbers)), torch.arange(len(operations)))
-        operations = torch.nn.functional.pad(operations[pairs[:, 1]].long(), (0, 1))
-        return self.from_rows(torch.full((len(pairs), 1), count), numbers[pairs[:, 0]].long(), operations)
+        operations = F.pad(operations.long(), (0, 1)).repeat(len(numbers), 1)
+        numbers = numbers.repeat_interleave(len(operations) // len(numbers), 0)
+        return self.from_rows(torch.full((len(numbers), 1), count), numbers, operations)
 
     def parse(self, text: str) -> Problems:
         ids = parse_symbols(self, text)
         if not re.fullmatch(r"\d([*+-]\d)*", self.vocab.decode(ids)):
             raise UsageError(f"{self.name}: {text!r} is not an expression of single numbers, such as 3+2*4")
-        numbers, operations = ids[None, ::2], ids[None, 1::2].long() - self.modulus
-        operations = torch.nn.functional.pad(operations, (0, 1))
+        numbers, operations = ids[None, ::2], F.pad(ids[None, 1::2].long() - self.modulus, (0, 1))
         return self.from_rows(torch.tensor([[numbers.shape[1]]]), numbers, operations)
 
     def reference(self, prompt: str) -> str:
@@ -145,12 +157,230 @@ class ModularArithmetic(Task):
             value += -product if sign == "-" else product
         return str(value % self.modulus)
 
-    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        return torch.ones_like(sizes[:, 0])
+
+# Families of nestings. Each returns numbers for the operations, which are computed in ascending order of these numbers.
 
 
-def _draw_uniform(sizes: Int[Tensor, "b axes"], modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Draw uniform numbers and operations, both of shape "b n"."""
-    shape = len(sizes), int(sizes.max())
-    numbers = torch.randint(modulus, shape, generator=generator)
-    return numbers, torch.randint(len(OPERATIONS), shape, generator=generator)
+def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+    """All brackets open at the start: (((1+2)*3)-4)."""
+    return torch.arange(float(width)).expand(len(sizes), -1)
+
+
+def right_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+    """All brackets close at the end: (1+(2*(3-4)))."""
+    return -left_nested(sizes, width)
+
+
+def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+    """The outermost operations are at the two ends in turn, so the deepest is in the middle."""
+    place = torch.arange(float(width))
+    from_end = sizes - 2 - place
+    return torch.where(place <= from_end, -2 * place, -2 * from_end - 1)
+
+
+def balanced(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+    """Brackets are as shallow as possible: ((1+2)*(3-4))."""
+    place = torch.arange(1, width + 1)
+    power = place & -place  # the largest power of two that divides it
+    return (power + place / (2 * width)).expand(len(sizes), -1)
+
+
+NESTINGS = (left_nested, right_nested, nested_from_both_ends, balanced)
+NUMBERS = (sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
+
+
+class BracketedTask(ModularTask):
+    """A task on expressions of n numbers below ``modulus``, with brackets around each operation: 4n − 3 symbols.
+
+    In uniform problems the operations are nested in random order. The families nest them in other ways, or use other
+    numbers.
+    """
+
+    further_symbols = "()"
+
+    @abstractmethod
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        """Return problems with their answers, given rows of symbols."""
+
+    def from_expressions(
+        self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
+    ) -> Problems:
+        """Return problems on the expressions in ``row``; ``numbers`` are the positions of their numbers."""
+        return self.from_rows(sizes, row)
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self.draw_pattern(None, sizes, generator)
+
+    def draw_pattern(self, pattern: Callable | None, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        shape = len(sizes), int(sizes.max())
+        numbers = torch.randint(self.modulus, shape, generator=generator)
+        operations = torch.randint(len(self.operations), shape, generator=generator)
+        order = torch.rand(shape, generator=generator)
+        if pattern in NESTINGS:
+            order = pattern(sizes, shape[1])
+        elif pattern:
+            numbers, operations = pattern(numbers, operations, self.modulus, generator)
+        row, places = self._write_brackets(sizes, numbers, operations, order)
+        return self.from_expressions(sizes, row, places, generator)
+
+    def _write_brackets(
+        self, sizes: Int[Tensor, "b 1"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"], order: Tensor
+    ) -> tuple[Int[Tensor, "b p"], Int[Tensor, "b n"]]:
+        """Return expressions and the positions of their numbers. Of neighbouring operations, the one with the largest
+        ``order`` is computed last."""
+        width = 4 * numbers.shape[1] - 3
+        place = torch.arange(numbers.shape[1])
+        real, between = place < sizes, place < sizes - 1
+        # An operation's bracket extends on each side up to the next operation that is computed later. So the operations
+        # between it and the bracket's first (or last) number come before it, and the one beyond that number after it.
+        order = order.masked_fill(~between, torch.inf)
+        own = order[:, None].expand(-1, len(place), -1)
+        right, left = (part & between[:, None] for part in (place >= place[:, None], place < place[:, None]))
+        to_right = own.masked_fill(~right, -torch.inf).cummax(2).values
+        to_left = own.masked_fill(~left, -torch.inf).flip(2).cummax(2).values.flip(2)
+        before = F.pad(order[:, :-1], (1, 0), value=torch.inf)
+        opened = (right & (own == to_right) & (own < before[..., None])).sum(2)
+        closed = (left & (own == to_left) & (own < order[..., None])).sum(2)
+        number = opened.cumsum(1) + (closed + 2).cumsum(1) - closed - 2
+        operation = number + closed + 1
+        position = torch.arange(width)[:, None]
+        inside = (position >= number[:, None]) & real[:, None], (position >= operation[:, None]) & between[:, None]
+        opening = len(self.writes) + len(self.operations)
+        row = torch.where(inside[0].sum(2) == inside[1].sum(2), opening, opening + 1)
+        row = F.pad(row, (0, 1))  # a place for symbols beyond a row's end
+        row = row.scatter(1, number.where(real, width), numbers)
+        row = row.scatter(1, operation.where(between, width), operations + len(self.writes))[:, :width]
+        return zero_after(row.to(SYMBOL), 4 * sizes[:, 0] - 3), number
+
+    def evaluate(self, row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        """Return the values of expressions, computed symbol by symbol with a stack."""
+        count, opening = len(self.writes), len(self.writes) + len(self.operations)
+        values = torch.zeros(len(row), row.shape[1] + 2, dtype=torch.long)
+        operations, depth = values.clone(), torch.zeros(len(row), 1, dtype=torch.long)
+        for symbol, real in zip(row.long().split(1, 1), length_mask(length, row.shape[1]).split(1, 1), strict=True):
+            number, closes = real & (symbol < count), real & (symbol == opening + 1)
+            operates = real & (symbol >= count) & (symbol < opening)
+            values = torch.where(number, values.scatter(1, depth, symbol), values)
+            top, below = (depth - 1).clamp(min=0), (depth - 2).clamp(min=0)
+            operations = torch.where(operates, operations.scatter(1, top, symbol - count), operations)
+            first, second, which = values.gather(1, below), values.gather(1, top), operations.gather(1, below)
+            signed = torch.where(which == MINUS, first - second, first + second)
+            result = torch.where(which == TIMES, first * second, signed) % self.modulus
+            values = torch.where(closes, values.scatter(1, below, result), values)
+            depth = depth + number.long() - closes.long()
+        return values[:, 0]
+
+    def reduce(self, expression: str) -> str:
+        """Replace brackets around two numbers by their value, repeatedly, until one number is left; return it."""
+
+        def compute(match: re.Match[str]) -> str:
+            first, second = int(match[1]), int(match[3])
+            result = {"+": first + second, "-": first - second, "*": first * second}[match[2]]
+            return str(result % self.modulus)
+
+        while (shorter := re.sub(r"\((\d)([+*-])(\d)\)", compute, expression)) != expression:
+            expression = shorter
+        return expression
+
+
+@dataclass(frozen=True)
+class BracketedArithmetic(BracketedTask):
+    """n numbers below ``modulus`` with +, - or * between them, each operation in brackets, as ``(2*(3-4))`` → the value
+    modulo ``modulus`` (Delétang et al. 2023, modular arithmetic). The size is the number of numbers. T(n) = n."""
+
+    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
+
+    @property
+    def question(self) -> str:
+        return f"Write the value of this expression modulo {self.modulus}."
+
+    patterns = (*NESTINGS, one_product, *NUMBERS)
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        count = sizes[:, 0]
+        length = 4 * count - 3
+        answer = self.evaluate(row, length)[:, None].to(SYMBOL)
+        return Problems(sizes, row, length, answer, torch.ones_like(count), count)
+
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        if size[0] > 1 or self.modulus > limit:
+            return None
+        numbers = torch.arange(self.modulus)[:, None]
+        return self.from_rows(torch.ones_like(numbers), numbers.to(SYMBOL))
+
+    def parse(self, text: str) -> Problems:
+        row = parse_symbols(self, text)
+        if len(self.reduce(self.vocab.decode(row))) > 1:
+            raise UsageError(f"{self.name}: {text!r} needs brackets around every two numbers, as in (2*(3-4))")
+        return self.from_rows(torch.tensor([[(len(row) + 3) // 4]]), row[None])
+
+    def reference(self, prompt: str) -> str:
+        return self.reduce(prompt)
+
+
+EQUALS = ":"  # layouts write = before an answer
+
+
+@dataclass(frozen=True)
+class SolveEquation(BracketedTask):
+    """n numbers below ``modulus``, one of them written ``x``, with + or - between them, each operation in brackets, and
+    the value modulo ``modulus`` after a colon, as ``(2-(x+4)):1`` → x (Delétang et al. 2023).
+
+    There are no products, as in the paper's code, so there is always one solution. The size is the number of numbers.
+    T(n) = n.
+    """
+
+    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
+
+    operations = "+-"
+    further_symbols = f"()x{EQUALS}"
+
+    @property
+    def question(self) -> str:
+        return (
+            f"An expression with one unknown x, a colon, and its value modulo {self.modulus}: write the number below "
+            f"{self.modulus} that x stands for."
+        )
+
+    patterns = (*NESTINGS, *NUMBERS)
+
+    def from_expressions(
+        self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
+    ) -> Problems:
+        value = self.evaluate(row, 4 * sizes[:, 0] - 3)
+        chosen = (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
+        unknown = row.scatter(1, numbers.gather(1, chosen), self.symbols.index("x"))
+        end = torch.stack([torch.full_like(value, self.symbols.index(EQUALS)), value], 1).to(SYMBOL)
+        end = shift_right(F.pad(end, (0, row.shape[1])), 4 * sizes[:, 0] - 3, row.shape[1] + 2)
+        return self.from_rows(sizes, F.pad(unknown, (0, 2)) + end)
+
+    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        count = sizes[:, 0]
+        length, unknown = 4 * count - 1, row == self.symbols.index("x")
+        both = torch.cat([row.masked_fill(unknown, value) for value in (0, 1)])
+        zero, one = self.evaluate(both, (length - 2).repeat(2)).chunk(2)
+        value = row.gather(1, length[:, None] - 1)[:, 0]
+        answer = ((value - zero) * (one - zero) % self.modulus)[:, None].to(SYMBOL)  # x is added or subtracted once
+        return Problems(sizes, row, length, answer, torch.ones_like(count), count)
+
+    def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
+        if size[0] > 1 or self.modulus > limit:
+            return None
+        values = torch.arange(self.modulus)
+        unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in ("x", EQUALS))
+        return self.from_rows(torch.ones(len(values), 1).long(), torch.stack([unknown, equals, values], 1).to(SYMBOL))
+
+    def parse(self, text: str) -> Problems:
+        row = parse_symbols(self, text)
+        equation = self.vocab.decode(row)
+        if equation.count("x") != 1 or not re.fullmatch(rf"\d{EQUALS}\d", self._substitute(equation, 0)):
+            raise UsageError(f"{self.name}: {text!r} is not an equation with one x, such as (2-(x+4)):1")
+        return self.from_rows(torch.tensor([[(len(row) + 1) // 4]]), row[None])
+
+    def _substitute(self, equation: str, value: int) -> str:
+        """Return the equation with ``value`` for x and its left side computed."""
+        return self.reduce(equation.replace("x", str(value)))
+
+    def reference(self, prompt: str) -> str:
+        right = f"{prompt[-1]}{EQUALS}{prompt[-1]}"
+        return str(next(value for value in range(self.modulus) if self._substitute(prompt, value) == right))
