@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Int, UInt8
 from torch import Generator, Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.types import Problems, UsageError
@@ -30,7 +31,6 @@ from lengthwise.tasks.grammar import (
     get_tables,
 )
 
-TRIES = 64  # draws of an expression of a family, until its value is short enough
 CHEAP = 512  # rows that take little longer to draw than a single row
 
 # Families: each writes one random expression of ``size`` characters, 3 or more.
@@ -156,8 +156,7 @@ WRITERS: tuple[Writer, ...] = (
 
 
 def _write_chain(size: int, rng: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
-    """Write numbers of one digit with these operators in turn (empty: random); for even sizes, one number has two
-    digits."""
+    """Write numbers of one digit, one of two if ``size`` is even, with these operators in turn (empty: random)."""
     digit = digit or (lambda: _draw_digit(rng))
     count = (size + 1) // 2
     numbers = [digit() for _ in range(count)]
@@ -241,19 +240,25 @@ class Expression(Task):
         lengths, rows, values = map(torch.cat, zip(*parts, strict=True))
         return self._build_problems(lengths, rows, values)
 
-    def _is_short(self, values: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-        """Return a mask of the values that are short enough."""
-        return (values > self._bounds[0]) & (values < self._bounds[1])
-
-    @property
-    def _bounds(self) -> tuple[int, int]:
-        """The open interval of values that are short enough."""
-        return -(10 ** (self.most - 1)), 10**self.most
+    def _is_short(self, value: Any) -> Any:
+        """Return whether a number, or each number of a tensor, has at most ``most`` characters."""
+        return (value > -(10 ** (self.most - 1))) & (value < 10**self.most)
 
     def _build_problems(
         self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]
     ) -> Problems:
-        answer, answer_length = _write_values(values, self.most)
+        # Write the values' symbols: up to ``most`` digits, from the first one on, and a minus sign before them.
+        left, negative, digits = values.abs().double(), values < 0, []
+        powers = 10.0 ** torch.arange(self.most, dtype=torch.float64)
+        answer_length = torch.bucketize(left, powers[1:], right=True) + 1
+        power = powers[answer_length - 1]
+        for _ in powers:
+            digits.append((left / power).floor())
+            left, power = left - digits[-1] * power, (power / 10).clamp(min=1)
+        unsigned = torch.stack(digits, 1)
+        signed = torch.cat([torch.full_like(unsigned[:, :1], MINUS), unsigned[:, :-1]], 1)
+        answer_length = answer_length + negative
+        answer = torch.where(negative[:, None], signed, unsigned)[:, : int(answer_length.max())].long()
         rows = rows[:, : int(lengths.max())]
         symbol = rows - PLUS  # all symbols before + wrap around to large numbers
         # Operators follow a number or a parenthesis, unlike minus signs of numbers.
@@ -265,33 +270,28 @@ class Expression(Task):
     def draw_pattern(self, pattern: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Draw expressions of a family. Where no draw has a short enough value, use the grammar's distribution."""
         rng = Random(int(torch.randint(2**62, (1,), generator=generator)))
-        low, high = self._bounds
         texts = []
         for size in sizes[:, 0].tolist():
-            tries = (pattern(size, rng) for _ in range(TRIES))
-            texts.append(next((text for text in tries if low < evaluate(text) < high), None))
+            tries = (pattern(size, rng) for _ in range(64))
+            texts.append(next((text for text in tries if self._is_short(evaluate(text))), None))
         missing = torch.tensor([text is None for text in texts])
         parts = [self._from_texts([text for text in texts if text])] if not missing.all() else []
         if missing.any():
             parts.append(self.sample(sizes[missing], generator))
-        order = missing.long().argsort(stable=True).argsort()
-        return Problems.join(parts).take(order)
+        return Problems.join(parts).take(missing.long().argsort(stable=True).argsort())
 
     def _from_texts(self, texts: Sequence[str]) -> Problems:
         """Return problems from expressions in the grammar's form."""
-        lengths = torch.tensor([len(text) for text in texts])
-        rows = torch.zeros(len(texts), int(lengths.max()), dtype=torch.uint8)
-        for row, text in enumerate(texts):
-            rows[row, : len(text)] = self.vocab.encode(text)
-        return self._build_problems(lengths, rows, torch.tensor([evaluate(text) for text in texts]))
+        rows = pad_sequence([self.vocab.encode(text).to(torch.uint8) for text in texts], batch_first=True)
+        lengths, values = (torch.tensor([*map(function, texts)]) for function in (len, evaluate))
+        return self._build_problems(lengths, rows, values)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         if size[0] != self.smallest:
             return None  # there are 300 expressions of three characters, and 5,700 of four
-        low, high = self._bounds
         digits = self.symbols[:10]
         texts = ["".join(parts) for parts in itertools.product(digits, OPERATORS, digits)]
-        short = [text for text in texts if low < evaluate(text) < high]
+        short = [text for text in texts if self._is_short(evaluate(text))]
         return self._from_texts(short) if len(short) <= limit else None
 
     # People
@@ -306,11 +306,9 @@ class Expression(Task):
         expression = expression.replace("--", "+").replace("+-", "-")
         expression = re.sub(r"(?<!\d)0+(?=\d)", "", expression)
         expression = re.sub(r"(?<![\d)])-(?=0)", "", expression)
-        result, (low, high) = evaluate(expression), self._bounds
-        if not low < result < high:
+        if not self._is_short(evaluate(expression)):
             raise UsageError(f"expression: the value of {expression} has more than {self.most} characters")
-        row = self.vocab.encode(expression).to(torch.uint8)
-        return self._build_problems(torch.tensor([len(row)]), row[None], torch.tensor([result]))
+        return self._from_texts([expression])
 
     def reference(self, prompt: str) -> str:
         return str(evaluate(prompt))
@@ -323,21 +321,6 @@ class Expression(Task):
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """Return the largest length of a value, which is shorter than its expression."""
         return (sizes[:, 0] - 1).clamp(max=self.most)
-
-
-def _write_values(values: Int[Tensor, " b"], max_length: int) -> tuple[Int[Tensor, "b a"], Int[Tensor, " b"]]:
-    """Return the symbols of values of up to ``max_length`` characters, and the values' lengths."""
-    left, negative, digits = values.abs().double(), values < 0, []
-    powers = 10.0 ** torch.arange(max_length, dtype=torch.float64)
-    length = torch.bucketize(left, powers[1:], right=True) + 1
-    power = powers[length - 1]
-    for _ in range(max_length):
-        digits.append((left / power).floor())
-        left, power = left - digits[-1] * power, (power / 10).clamp(min=1)
-    row = torch.stack(digits, 1)
-    signed = torch.cat([torch.full_like(row[:, :1], MINUS), row[:, :-1]], 1)
-    length = length + negative
-    return torch.where(negative[:, None], signed, row)[:, : int(length.max())].long(), length
 
 
 def _check_syntax(text: str) -> None:

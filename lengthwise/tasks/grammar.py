@@ -6,15 +6,16 @@ derivations give the same expression: `+3` is + and 3, or - and -3; and n tails 
 number), each of which uses VAL → EQ → VAL OP VAL n - 1 times. The tables hold the sums of their probabilities, so each
 expression is sampled by one derivation of few steps: one for the first operand and one for each tail.
 
-A block is an operator, or the ( before the first operand, together with the operand that follows it.
+A block is an operator, or the ( before the first operand, together with the operand (a number or a parenthesis) that
+follows it.
 """
 
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
 from functools import cache
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,14 +43,15 @@ EXACT = 2.0**53  # float64 represents all integers up to here
 DIGIT = 9  # in ``_Blocks.follows``: any digit from 1 to 9
 
 
-@dataclass(frozen=True)
-class _Blocks:
+class _Blocks(NamedTuple):
     """All blocks that expressions of up to a certain length may have."""
 
-    sign: Int[Tensor, " k"]  # the first symbol
+    sign: UInt8[Tensor, " k"]  # the first symbol
     lead: Int[Tensor, " k"]  # index of the number's first digit, or of the inner (: 1, or 2 after a minus sign
-    follows: Int[Tensor, " k"]  # the symbol there: 0, ( or DIGIT; the number's further digits are uniform
+    follows: UInt8[Tensor, " k"]  # the symbol there: 0, ( or DIGIT; the number's further digits are uniform
     length: Int[Tensor, " k"]
+    digits: UInt8[Tensor, " k"]  # number of digits; 0 if the operand is a parenthesis
+    signed: Float[Tensor, " k"]  # the number's sign, 1 or -1
     inside: Int[Tensor, " k"]  # number of symbols inside the parentheses; 0 if there are none
     weight: Float[Tensor, " k"]  # probability, without that of the symbols inside
 
@@ -65,63 +67,22 @@ def _build_blocks(top: int) -> _Blocks:
         (MINUS, minus * positive + plus * negative, 0.0, minus),
         (TIMES, times * positive, times * negative, times),
     ):
-        rows.append((sign, 1, 0, 2, 0, other * (1 - NESTED) * ZERO))
+        rows.append((sign, 1, 0, 2, 1, 1, 0, other * (1 - NESTED) * ZERO))
         for digits in range(1, top):
             number = (1 - NESTED) * (1 - ZERO) * LONGER ** (digits - 1) * (1 - LONGER)
-            rows.append((sign, 1, DIGIT, 1 + digits, 0, unsigned * number))
-            rows.append((sign, 2, DIGIT, 2 + digits, 0, signed * number))
-        rows += [(sign, 1, OPEN, 3 + inside, inside, other * NESTED * PARENTHESES) for inside in range(3, top - 1)]
-    *ids, weight = zip(*rows, strict=True)
-    return _Blocks(*map(torch.tensor, ids), weight=torch.tensor(weight, dtype=torch.float64))
+            rows.append((sign, 1, DIGIT, 1 + digits, digits, 1, 0, unsigned * number))
+            rows.append((sign, 2, DIGIT, 2 + digits, digits, -1, 0, signed * number))
+        nested = other * NESTED * PARENTHESES
+        rows += [(sign, 1, OPEN, 3 + inside, 0, 1, inside, nested) for inside in range(3, top - 1)]
+    small, index, real = torch.uint8, torch.long, torch.float64
+    kinds = (small, index, small, index, small, real, index, real)
+    columns = zip(zip(*rows, strict=True), kinds, strict=True)
+    return _Blocks(*(torch.tensor(column, dtype=kind) for column, kind in columns))
 
 
-class _Transitions:
-    """The transitions from every state: the next block, and the state after it.
-
-    A state describes the text still to be written; it is an index into the table ``mass`` of probabilities. Row k,
-    column n: k tails with n symbols in total. Row ``inner``: the n symbols inside parentheses. Row ``whole``: a
-    complete expression of n symbols.
-    """
-
-    def __init__(self, top: int) -> None:
-        self.blocks = _build_blocks(top)
-        self.most = (top - 1) // 2  # largest number of tails
-        self.inner, self.whole = self.most + 1, self.most + 2
-        self.mass = torch.zeros(self.most + 3, top + 1, dtype=torch.float64)
-        self.mass[0, 0] = self.mass[self.inner, 0] = 1  # the ends: no tails left, no parentheses
-        self.transitions: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
-        opens = self.blocks.sign == OPEN
-        tail, first = (~opens).nonzero().flatten(), opens.nonzero().flatten()
-        alone = first[self.blocks.inside[first] > 0]  # an expression may be a single pair of parentheses
-        tails = torch.arange(1, self.most + 1).repeat_interleave(len(first))
-        # The weight of joining k tails: the number of ways to bracket them times the probability of each.
-        bare = NESTED * (1 - PARENTHESES)
-        ways = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, self.most + 1)]
-        first, spine = first.repeat(self.most), torch.tensor([0, *ways], dtype=torch.float64)[tails]
-        whole = torch.cat([(1 - PARENTHESES) * spine, torch.full_like(spine[:1], 1 / NESTED).expand(len(alone))])
-        for symbols in range(2, top + 1):
-            for k in range(1, min(self.most, symbols // 2) + 1):
-                self._add_transitions(k, symbols, tail, torch.tensor(k - 1))
-            self._add_transitions(self.inner, symbols, first, tails, spine)
-            self._add_transitions(self.whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), whole)
-
-    def _add_transitions(
-        self, row: int, symbols: int, chosen: Tensor, tails: Tensor, shape: Tensor | float = 1.0
-    ) -> None:
-        """Add the transitions from a state by the ``chosen`` blocks, each followed by ``tails`` tails."""
-        hidden = int(row >= self.inner)  # the first block's ( is not counted among the symbols
-        left = symbols + hidden - self.blocks.length[chosen]
-        state = tails * self.mass.shape[1] + left.clamp(min=0)
-        behind = self.mass.view(-1)[state] * self.mass[self.inner, self.blocks.inside[chosen]]
-        weight = self.blocks.weight[chosen] * behind * shape * (left >= 0)
-        some = weight > 0
-        self.transitions[row * self.mass.shape[1] + symbols] = chosen[some], state[some], weight[some]
-        self.mass[row, symbols] = weight.sum()
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """The tables for sampling. An entry is one transition; the entries of a state are contiguous."""
+class _Tables(NamedTuple):
+    """The tables for sampling. A state describes the text still to be written. An entry is one transition from it: the
+    next block, and the state after it; the entries of a state are contiguous."""
 
     mass: Float[Tensor, " n"]  # probability of all expressions of each length
     whole: int  # the state of a complete expression of n symbols is whole + n
@@ -131,15 +92,8 @@ class _Tables:
     other: Int[Tensor, " e"]  # the entry used otherwise
     block: Int[Tensor, " e"]
     state: Int[Tensor, " e"]  # the state after the block; 0: nothing is left
-    # Properties of each block, as in ``_Blocks``:
-    sign: UInt8[Tensor, " k"]
-    follows: UInt8[Tensor, " k"]
-    lead: Int[Tensor, " k"]
-    length: Int[Tensor, " k"]
-    digits: UInt8[Tensor, " k"]  # number of digits
-    signed: Float[Tensor, " k"]  # the number's sign, 1 or -1
-    nests: Bool[Tensor, " k"]  # True if the operand is a parenthesis
-    inside: Int[Tensor, " k"]  # the state of its contents
+    blocks: _Blocks
+    inside: Int[Tensor, " k"]  # the state of the contents of each block's parentheses
 
 
 def get_tables(longest: int) -> _Tables:
@@ -151,34 +105,59 @@ def get_tables(longest: int) -> _Tables:
 
 @cache
 def _build_tables(top: int) -> _Tables:
-    ways = _Transitions(top)
-    blocks, mass, steps = ways.blocks, ways.mass, ways.transitions
+    blocks = _build_blocks(top)
+    # A state is an index into the table of probabilities. Row k, column n: k tails with n symbols in total. Row
+    # ``inner``: the n symbols inside parentheses. Row ``whole``: a complete expression of n symbols.
+    most = (top - 1) // 2  # largest number of tails
+    inner, whole = most + 1, most + 2
+    mass = torch.zeros(most + 3, top + 1, dtype=torch.float64)
+    mass[0, 0] = mass[inner, 0] = 1  # the ends: no tails left, no parentheses
+    steps: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
+
+    def add_transitions(row: int, symbols: int, chosen: Tensor, tails: Tensor, shape: Tensor | float = 1.0) -> None:
+        """Add the transitions from a state by the ``chosen`` blocks, each followed by ``tails`` tails."""
+        hidden = int(row >= inner)  # the first block's ( is not counted among the symbols
+        left = symbols + hidden - blocks.length[chosen]
+        state = tails * mass.shape[1] + left.clamp(min=0)
+        behind = mass.view(-1)[state] * mass[inner, blocks.inside[chosen]]
+        weight = blocks.weight[chosen] * behind * shape * (left >= 0)
+        some = weight > 0
+        steps[row * mass.shape[1] + symbols] = chosen[some], state[some], weight[some]
+        mass[row, symbols] = weight.sum()
+
+    opens = blocks.sign == OPEN
+    tail, first = (~opens).nonzero().flatten(), opens.nonzero().flatten()
+    alone = first[blocks.inside[first] > 0]  # an expression may be a single pair of parentheses
+    tails = torch.arange(1, most + 1).repeat_interleave(len(first))
+    # The weight of joining k tails: the number of ways to bracket them times the probability of each.
+    bare = NESTED * (1 - PARENTHESES)
+    ways = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, most + 1)]
+    first, spine = first.repeat(most), torch.tensor([0, *ways], dtype=torch.float64)[tails]
+    shape = torch.cat([(1 - PARENTHESES) * spine, torch.full_like(spine[:1], 1 / NESTED).expand(len(alone))])
+    for symbols in range(2, top + 1):
+        for k in range(1, min(most, symbols // 2) + 1):
+            add_transitions(k, symbols, tail, torch.tensor(k - 1))
+        add_transitions(inner, symbols, first, tails, spine)
+        add_transitions(whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), shape)
     count = torch.tensor([len(steps[state][0]) if state in steps else 0 for state in range(mass.numel())])
     block, state, weight = (torch.cat(parts) for parts in zip(*(steps[s] for s in sorted(steps)), strict=True))
     keep, other = _build_alias_tables(weight.tolist(), count.tolist())
     return _Tables(
-        mass[ways.whole],
-        ways.whole * mass.shape[1],
+        mass[whole],
+        whole * mass.shape[1],
         (count.cumsum(0) - count).int(),
         count.double(),
         keep,
         other,
         block.int(),
         state.int(),
-        blocks.sign.to(torch.uint8),
-        blocks.follows.to(torch.uint8),
-        blocks.lead,
-        blocks.length,
-        torch.where(blocks.inside > 0, 0, blocks.length - blocks.lead).to(torch.uint8),
-        3.0 - 2.0 * blocks.lead.double(),
-        blocks.inside > 0,
-        (ways.inner * mass.shape[1] + blocks.inside).int(),
+        blocks,
+        (inner * mass.shape[1] + blocks.inside).int(),
     )
 
 
 def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
-    """Return the tables of the alias method (Walker 1977), which draws by weight in constant time: draw a uniform entry
-    of a state, then keep it with probability ``keep`` or take its ``other`` entry."""
+    """Return the tables of the alias method (Walker 1977): draw a uniform entry, then keep it or take its other one."""
     keep, other, start = list(weights), list(range(len(weights))), 0
     for count in counts:
         entries = range(start, start + count)
@@ -215,11 +194,11 @@ def draw_expressions(
 def _write_expressions(
     tables: _Tables, lengths: Int[Tensor, " b"], generator: Generator
 ) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
-    """Sample expressions, as columns of symbols, and their steps (see ``values.Step``): first the first block of every
-    row, then, step by step, the blocks after and inside those of the previous step."""
-    rows = len(lengths)
+    """Sample expressions, as columns of symbols, and their steps: first the first block of every row, then, step by
+    step, the blocks after and inside those of the previous step."""
+    rows, blocks = len(lengths), tables.blocks
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
-    text, leads, ends = columns.view(-1), tables.lead * rows, tables.length * rows
+    text, leads, ends = columns.view(-1), blocks.lead * rows, blocks.length * rows
     state, start, steps = (tables.whole + lengths).int(), torch.arange(rows), []
     while len(state):
         # Draw a transition from each state.
@@ -229,37 +208,30 @@ def _write_expressions(
         keeps = drawn - index < tables.keep.index_select(0, entry)
         entry = torch.where(keeps, entry, tables.other.index_select(0, entry))
         block, state = tables.block.index_select(0, entry), tables.state.index_select(0, entry)
-        follows = tables.follows.index_select(0, block)
+        follows, digits = blocks.follows.index_select(0, block), blocks.digits.index_select(0, block)
         digit = torch.randint(1, 10, follows.shape, generator=generator, dtype=torch.uint8)
         first = torch.where(follows == DIGIT, digit, follows)
         lead, end = (offsets.index_select(0, block).add_(start) for offsets in (leads, ends))
-        text.scatter_(0, start, tables.sign.index_select(0, block))
+        text.scatter_(0, start, blocks.sign.index_select(0, block))
         text.scatter_(0, start + rows, MINUS)  # overwritten below unless the number has a minus sign
         text.scatter_(0, lead, first)
-        goes_on, nests = find_true(state > 0), find_true(tables.nests.index_select(0, block))
+        goes_on, nests = find_true(state > 0), find_true(digits == 0)
         text.index_fill_(0, end.index_select(0, nests) - rows, CLOSE)
-        steps.append((block, lead, first, start, goes_on, nests))
+        steps.append((block, digits, lead, first, start, goes_on, nests))
         inside = tables.inside.index_select(0, block.index_select(0, nests))
         state = torch.cat([state.index_select(0, goes_on), inside])
         start = torch.cat([end.index_select(0, goes_on), lead.index_select(0, nests)])
-    block, lead, first = (torch.cat([step[part] for step in steps]) for part in range(3))
-    numbers = _write_digits(tables, text, block, lead, first, rows, generator).split([len(step[0]) for step in steps])
-    return columns, [Step(step[3], number, *step[4:]) for step, number in zip(steps, numbers, strict=True)]
-
-
-def _write_digits(
-    tables: _Tables, text: Tensor, block: Tensor, lead: Tensor, first: Tensor, rows: int, generator: Generator
-) -> Float[Tensor, " n"]:
-    """Draw and write the numbers' second and later digits; return the signed numbers."""
-    number, digits = first.double(), tables.digits.index_select(0, block)
-    longer, count = find_true(digits > 1), 1
+    # Draw and write the numbers' second and later digits.
+    block, digits, lead, first = (torch.cat([step[part] for step in steps]) for part in range(4))
+    number, longer, count = first.double(), find_true(digits > 1), 1
     while len(longer):
         digit = torch.randint(10, longer.shape, generator=generator, dtype=torch.uint8)
         text.scatter_(0, lead.index_select(0, longer) + count * rows, digit)
         number.index_copy_(0, longer, number.index_select(0, longer) * 10 + digit)
         count += 1
         longer = longer.index_select(0, find_true(digits.index_select(0, longer) > count))
-    return number.mul_(tables.signed.index_select(0, block))
+    numbers = number.mul_(blocks.signed.index_select(0, block)).split([len(step[0]) for step in steps])
+    return columns, [Step(step[4], number, *step[5:]) for step, number in zip(steps, numbers, strict=True)]
 
 
 # Values
@@ -292,14 +264,9 @@ def evaluate(expression: str) -> int:
     return total + term * number
 
 
-@dataclass(frozen=True)
-class Step:
-    """Blocks of many expressions that are drawn in one step.
-
-    A block is an operator, or the ( before the first operand, together with the operand (a number or a parenthesis)
-    that follows it. Complete expressions are in parentheses too. The next step has first the blocks that follow these,
-    then the first blocks inside their parentheses.
-    """
+class Step(NamedTuple):
+    """Blocks of many expressions that are drawn in one step. Complete expressions are in parentheses too. The next step
+    has first the blocks that follow these, then the first blocks inside their parentheses."""
 
     start: Int[Tensor, " n"]  # index of the block's first symbol in a flattened text
     number: Float[Tensor, " n"]  # the signed number; undefined for a parenthesis
@@ -316,18 +283,9 @@ JOINS = torch.tensor([0.0] * 10 + [0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """Return the values of the expressions in ``columns``: computed in float64 where it is exact, else with Python's
     integers, clamped to 64 bits."""
-    totals, exact = _evaluate_all(columns, steps)
-    values = torch.where(exact, totals, 0).long()
-    for row in (~exact).nonzero().flatten().tolist():
-        expression = "".join(SYMBOLS[i] for i in columns[1 : int(lengths[row]) + 1, row].tolist())
-        values[row] = max(-(2**63), min(evaluate(expression), 2**63 - 1))
-    return values
-
-
-def _evaluate_all(columns: UInt8[Tensor, "p b"], steps: list[Step]) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-    """Evaluate from the last step to the first: for each block, the product at the beginning of the text from it to the
-    end of its parenthesis, and the total of the rest. Also True for rows in which all numbers were exact."""
     text, exact = columns.view(-1), torch.ones(columns.shape[1], dtype=torch.bool)
+    # From the last step to the first, compute for each block the product at the beginning of the text from it to the
+    # end of its parenthesis, and the total of the rest.
     product = total = torch.zeros(0, dtype=torch.float64)
     for step in reversed(steps):
         sign, behind = text.index_select(0, step.start).int(), len(step.goes_on)
@@ -340,7 +298,11 @@ def _evaluate_all(columns: UInt8[Tensor, "p b"], steps: list[Step]) -> tuple[Flo
             exact[step.start[~fits] % len(exact)] = False
         joins = JOINS.index_select(0, sign)
         product = torch.addcmul(1 - joins, product, joins)
-    return total, exact
+    values = torch.where(exact, total, 0).long()
+    for row in (~exact).nonzero().flatten().tolist():
+        expression = "".join(SYMBOLS[i] for i in columns[1 : int(lengths[row]) + 1, row].tolist())
+        values[row] = max(-(2**63), min(evaluate(expression), 2**63 - 1))
+    return values
 
 
 def find_true(flags: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:

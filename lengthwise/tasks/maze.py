@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -58,8 +57,7 @@ def opposite_corners(rows: int, cells: int, generator: Generator) -> Carved:
     """Start and goal in opposite corners."""
     free, _ = depth_first(rows, cells, generator)
     last = cells - 1
-    pairs = torch.tensor([(0, last * cells + last), (last, last * cells)])
-    pairs = torch.cat([pairs, pairs.flip(1)])
+    pairs = torch.tensor([(0, cells * cells - 1), (last, last * cells), (cells * cells - 1, 0), (last * cells, last)])
     return free, pairs[torch.randint(4, (rows,), generator=generator)]
 
 
@@ -96,7 +94,7 @@ def binary_tree(rows: int, cells: int, generator: Generator) -> Carved:
     up[:, 0], up[:, 1:, 0] = False, True
     left = ~up
     left[:, :, 0] = False
-    return _apply_symmetry(_open_walls(up, left), None, cells, generator)
+    return _open_walls(up, left, None, generator)
 
 
 def comb(rows: int, cells: int, generator: Generator) -> Carved:
@@ -105,7 +103,7 @@ def comb(rows: int, cells: int, generator: Generator) -> Carved:
     up[:, 0] = False
     left = torch.zeros_like(up)
     left[:, 0, 1:] = True
-    return _apply_symmetry(_open_walls(up, left), None, cells, generator)
+    return _open_walls(up, left, None, generator)
 
 
 def snake(rows: int, cells: int, generator: Generator) -> Carved:
@@ -132,26 +130,20 @@ def _build_corridor(order: list[int], rows: int, cells: int, generator: Generato
         (left if along == 1 else up)[:, later // cells, later % cells] = True
     ends = torch.tensor([[order[0], order[-1]]]).repeat(rows, 1)
     backwards = torch.rand(rows, generator=generator) < 0.5
-    return _apply_symmetry(_open_walls(up, left), torch.where(backwards[:, None], ends.flip(1), ends), cells, generator)
+    return _open_walls(up, left, torch.where(backwards[:, None], ends.flip(1), ends), generator)
 
 
-def _open_walls(open_up: Bool[Tensor, "b n n"], open_left: Bool[Tensor, "b n n"]) -> Bool[Tensor, "b side side"]:
-    """Return grids whose cells are open to the neighbours above (``open_up``) and on the left."""
-    rows, cells = open_up.shape[:2]
+def _open_walls(up: Bool[Tensor, "b n n"], left: Tensor, ends: Tensor | None, generator: Generator) -> Carved:
+    """Return mazes whose cells are open to the neighbours above and on the left as given, each turned or mirrored, with
+    its start and goal, by one of the eight symmetries of a square."""
+    rows, cells = up.shape[:2]
     free = torch.zeros(rows, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
     free[:, 1::2, 1::2] = True
-    free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = open_up, open_left
-    return free
-
-
-def _apply_symmetry(
-    free: Bool[Tensor, "b side side"], ends: Int[Tensor, "b 2"] | None, cells: int, generator: Generator
-) -> Carved:
-    """Turn or mirror each maze, with its start and goal, by one of the eight symmetries of a square."""
+    free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = up, left
     number = torch.arange(cells * cells).view(cells, cells)
     forms = [(free.rot90(k, (1, 2)), number.rot90(k)) for k in range(4)]
     forms += [(grid.transpose(1, 2), numbers.T) for grid, numbers in forms]
-    which, row = torch.randint(8, (len(free),), generator=generator), torch.arange(len(free))
+    which, row = torch.randint(8, (rows,), generator=generator), torch.arange(rows)
     turned = torch.stack([grid for grid, _ in forms])[which, row]
     if ends is None:
         return turned, None
@@ -187,16 +179,15 @@ class Maze(SquareGridTask):
         return self.draw_pattern(depth_first, sizes, generator)
 
     def draw_pattern(self, pattern: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_by_size(sizes, partial(self._draw_problems, pattern, generator))
+        def draw(cells: int, count: int) -> Problems:
+            free, ends = pattern(count, cells, generator)
+            if ends is None:
+                ends = torch.rand(count, cells * cells, generator=generator).topk(2, 1).indices
+            grid = free.long().flatten(1)
+            place = (2 * (ends // cells) + 1) * (2 * cells + 1) + 2 * (ends % cells) + 1
+            return self._from_grids(grid.scatter_(1, place, torch.tensor([[START, GOAL]]).expand(count, -1)), cells)
 
-    def _draw_problems(self, pattern: Carver, generator: Generator, cells: int, count: int) -> Problems:
-        free, ends = pattern(count, cells, generator)
-        if ends is None:
-            ends = torch.rand(count, cells * cells, generator=generator).topk(2, 1).indices
-        grid = free.long().flatten(1)
-        place = (2 * (ends // cells) + 1) * (2 * cells + 1) + 2 * (ends % cells) + 1
-        grid.scatter_(1, place, torch.tensor([[START, GOAL]]).expand(count, -1))
-        return self._from_grids(grid, cells)
+        return self.draw_by_size(sizes, draw)
 
     def _from_grids(self, grid: Int[Tensor, "b n"], cells: int) -> Problems:
         """Return problems with their answers, given grids of one size."""
@@ -223,7 +214,8 @@ class Maze(SquareGridTask):
             raise UsageError(f"{self.name}: the maze's border must be walls (#)")
         way, _ = fill_dead_ends(grid)
         degree, ends = count_neighbours(way), grid >= START
-        if (degree[way] != torch.where(ends, 1, 2)[way]).any() or not _is_connected(way[0]):
+        is_path_and_cycles = bool((degree == torch.where(ends, 1, 2))[way].all())
+        if not is_path_and_cycles or self.reference("".join(lines)).count("o") < way.sum():
             raise UsageError(f"{self.name}: there must be one path from S to G, and no cycle")
         return self._from_grids(grid.flatten(1), side // 2)
 
@@ -265,15 +257,3 @@ def fill_dead_ends(grid: Int[Tensor, "b h w"]) -> tuple[Bool[Tensor, "b h w"], I
         rounds += dead.flatten(1).any(1)
         way = way & ~dead
     return way, rounds
-
-
-def _is_connected(mask: Bool[Tensor, "h w"]) -> bool:
-    """Return whether all True positions are connected."""
-    cells = {(i, j) for i, j in mask.nonzero().tolist()}
-    queue = [cells.pop()]
-    while queue:
-        i, j = queue.pop()
-        near = {(i + down, j + right) for down, right in MOVES} & cells
-        cells -= near
-        queue += near
-    return not cells

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -204,20 +204,19 @@ class Sudoku(SquareGridTask):
         return self.draw_pattern(some_spare_clues, sizes, generator)
 
     def draw_pattern(self, pattern: Chooser, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_by_size(sizes, partial(self._draw_problems, pattern, generator))
+        def draw(side: int, count: int) -> Problems:
+            if side not in BOXES:
+                raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
+            solution, is_clue = read_base_puzzles(side, None if self.bases == "all" else self.bases)
+            base = torch.randint(len(solution), (count,), generator=generator)
+            solution, is_clue = solution[base], pattern(side, solution[base], is_clue[base], generator)
+            line, column = (_shuffle_blocks(count, side, size, generator) for size in BOXES[side])
+            cell = (line[:, :, None] * side + column[:, None]).flatten(1)
+            name = torch.rand(count, side, generator=generator).argsort(1) + 1
+            answer = name.gather(1, solution.gather(1, cell) - 1)
+            return _build_problems(answer * is_clue.gather(1, cell), answer)
 
-    def _draw_problems(self, pattern: Chooser, generator: Generator, side: int, count: int) -> Problems:
-        if side not in BOXES:
-            raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
-        solution, is_clue = read_base_puzzles(side, None if self.bases == "all" else self.bases)
-        base = torch.randint(len(solution), (count,), generator=generator)
-        solution, is_clue = solution[base], pattern(side, solution[base], is_clue[base], generator)
-        down, right = BOXES[side]
-        line, column = (_shuffle_blocks(count, side, size, generator) for size in (down, right))
-        cell = (line[:, :, None] * side + column[:, None]).flatten(1)
-        name = torch.rand(count, side, generator=generator).argsort(1) + 1
-        answer = name.gather(1, solution.gather(1, cell) - 1)
-        return _build_problems(answer * is_clue.gather(1, cell), answer)
+        return self.draw_by_size(sizes, draw)
 
     def parse(self, text: str) -> Problems:
         lines = text.replace("/", " ").replace("0", ".").split()
@@ -255,10 +254,9 @@ def _mask_random_unit(unit_kind: int, side: int, rows: int, generator: Generator
 def _build_problems(prompt: Int[Tensor, "b n"], answer: Int[Tensor, "b n"]) -> Problems:
     """Return problems, given puzzles of one size and their solutions."""
     rows, cells = prompt.shape
-    length, rounds = torch.full((rows,), cells), (prompt == 0).sum(1).clamp(min=1)
-    return Problems(
-        torch.full((rows, 1), round(cells**0.5)), prompt.to(SYMBOL), length, answer.to(SYMBOL), length, rounds
-    )
+    size, length = torch.full((rows, 1), round(cells**0.5)), torch.full((rows,), cells)
+    rounds = (prompt == 0).sum(1).clamp(min=1)
+    return Problems(size, prompt.to(SYMBOL), length, answer.to(SYMBOL), length, rounds)
 
 
 def _shuffle_blocks(rows: int, side: int, block: int, generator: Generator) -> Int[Tensor, "b side"]:

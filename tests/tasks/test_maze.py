@@ -19,6 +19,7 @@ from lengthwise.tasks.maze import MOVES, Maze
         ("#####/#S.G./#.###/#...#/#####", "walls"),
         ("#####/#S.G#/#.#.#/#...#/#####", "one path from S to G"),
         ("#####/#S###/#####/##.G#/#####", "one path from S to G"),
+        ("#######/#S.G###/#######/#...###/#.#.###/#...###/#######", "no cycle"),
     ],
 )
 def test_what_is_no_maze_is_refused_with_the_reason(text, about):
