@@ -17,10 +17,9 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import EQUALS
 from lengthwise.experiment.layout import FullOutput, Layout, NextToken, Pairs
 from lengthwise.tasks import Task
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import BinarySum, FlippedCopy
 from lengthwise.tasks.bitwise_or import BitwiseOr
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet

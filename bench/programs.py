@@ -10,7 +10,7 @@ from common import QUICK, print_result
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.rasp.program import Program, check_program, execute
 from lengthwise.rasp.programs import PUBLISHED, find_program
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition
 
 LENGTHS, COUNT = ((1, 4), 5) if QUICK else ((*range(1, 65), 200), 1000)
 POSITIONS = 20_000  # in all rows run at once: some programs compare all pairs of positions

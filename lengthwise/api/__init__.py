@@ -71,7 +71,7 @@ from lengthwise.runners.cpu import plain
 from lengthwise.runners.plain import detach, unroll
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import SequenceTask, SquareGridTask, Task
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.file import File
 from lengthwise.tasks.parity import Parity

@@ -31,7 +31,7 @@ from lengthwise.base.types import (
     smallest_integer_type,
 )
 from lengthwise.tasks import Task
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition
 
 
 class Layout(Config):

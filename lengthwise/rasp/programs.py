@@ -17,9 +17,8 @@ from lengthwise.base.types import END, EQUALS, UsageError
 from lengthwise.rasp.language import Row, aggregate, both, compare, count, each, latest, positions, seen, select, shift
 from lengthwise.rasp.program import Program, State
 from lengthwise.tasks import Task
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import BinarySum
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 

@@ -22,9 +22,8 @@ from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_nam
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives import Final
 from lengthwise.tasks import Task
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import BinarySum
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 

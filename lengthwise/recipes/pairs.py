@@ -14,7 +14,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Final
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition
 
 CARRIES = ("carry-chain", "few-columns", "rich-in-one-digit")  # families that are rich in carries
 CHOSEN_ON = ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families"))

@@ -19,7 +19,7 @@ from lengthwise.nn.position import Mark
 from lengthwise.nn.window import GridHeads, Local, LocalHeads
 from lengthwise.objectives import Final, Segments
 from lengthwise.recipes.window import AHEAD, SMALL, looped_addition, looped_binary_sum, looped_copy, looped_parity
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition
 from lengthwise.tasks.bits import PrefixSum
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.sudoku import Sudoku

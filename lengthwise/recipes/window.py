@@ -24,10 +24,9 @@ from lengthwise.nn.position import Mark
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import Final, Halting
 from lengthwise.recipes.pairs import CARRIES
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import BinarySum, FlippedCopy
 from lengthwise.tasks.bitwise_or import BitwiseOr
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 

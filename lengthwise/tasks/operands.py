@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
@@ -301,6 +302,11 @@ class NumberTask(Task):
     def read_number(self, digits: str) -> int:
         """Return the value of a number whose digits are in the prompt's order."""
         return int(digits if self.order == "most" else digits[::-1], self.base)
+
+    def write_number(self, value: int, width: int = 1) -> str:
+        """Return a number's digits in the answer's order, with leading zeros up to ``width`` digits."""
+        digits = np.base_repr(value, self.base).rjust(width, "0")
+        return digits if self.answer_order == "most" else digits[::-1]
 
     @property
     def question(self) -> str:

@@ -16,10 +16,9 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.tasks import Task
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import FlippedCopy
 from lengthwise.tasks.maze import Maze
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.testing.laws_of_parts import Broken

@@ -22,7 +22,7 @@ from lengthwise.experiment.stopping import Stopping, choose_loops, loop_limits
 from lengthwise.models import Model
 from lengthwise.objectives import Objective
 from lengthwise.runners.plain import Plain
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition
 from lengthwise.testing.laws_of_models import SMALL, add_noise
 from lengthwise.testing.laws_of_parts import Broken
 

@@ -27,10 +27,9 @@ from lengthwise.rasp.program import export_program
 from lengthwise.rasp.programs import find_program
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
-from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import BinarySum, FlippedCopy
 from lengthwise.tasks.bitwise_or import BitwiseOr
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet

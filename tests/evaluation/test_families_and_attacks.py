@@ -35,8 +35,8 @@ from lengthwise.report.length_figure import length_figure
 from lengthwise.report.tables import score_table, summary_rows, summary_table
 from lengthwise.runs.folder import Folder
 from lengthwise.runs.run import Run, Weights, save_weights
+from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.bits import BinarySum
-from lengthwise.tasks.multiplication import Multiplication
 
 MANY = {"count": 1000}
 

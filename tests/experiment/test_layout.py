@@ -19,8 +19,8 @@ from lengthwise.experiment.layout import (
     mask_before_end,
     mask_through_end,
 )
+from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.expression import Expression
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.testing import laws_of_layouts
 from lengthwise.testing.laws import check_part

@@ -42,8 +42,8 @@ from lengthwise.rasp.program import (
     input_alphabet,
 )
 from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, find_program
+from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.bits import BinarySum
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.strings import Copy, UniqueSet
 
 RELATIONS = {

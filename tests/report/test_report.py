@@ -48,8 +48,7 @@ from lengthwise.report.tables import (
 from lengthwise.report.terminal import MARKS, Canvas, plot
 from lengthwise.runs.folder import DIVERGED, RunFolder
 from lengthwise.runs.run import Run
-from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.parity import Parity
 
 

@@ -34,8 +34,8 @@ from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.run import Run, load
 from lengthwise.studies import looped as study
+from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.bits import BinarySum
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.training.cost import measure_cost
 from lengthwise.training.loop import train
 

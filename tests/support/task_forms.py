@@ -6,9 +6,9 @@ from conftest import LONG
 import lengthwise as lw
 from lengthwise.base.fields import part_classes
 from lengthwise.experiment.recipe import import_parts
+from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.modular_arithmetic import BracketedArithmetic, SolveEquation
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.testing import laws_of_tasks
 

@@ -11,12 +11,12 @@ from conftest import LONG
 from task_forms import shrink_sizes
 
 import lengthwise as lw
+from lengthwise.tasks.arithmetic import MultiOperandAddition
 from lengthwise.tasks.automaton import CycleNavigation, EvenPairs, GroupWords
 from lengthwise.tasks.bits import SquareRoot
 from lengthwise.tasks.family import choose_families
 from lengthwise.tasks.languages import CountedBlocks, Dyck, StackManipulation
 from lengthwise.tasks.modular_arithmetic import BracketedArithmetic, ModularArithmetic, SolveEquation
-from lengthwise.tasks.multi_operand_addition import MultiOperandAddition
 from lengthwise.tasks.recall import Recall
 from lengthwise.tasks.strings import MissingDuplicate
 from lengthwise.testing.laws import check_part

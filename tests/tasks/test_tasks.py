@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from task_forms import ADDITIONS, DECIMAL, FORMS, MULTIPLICATIONS, TASKS, every_size, sample, shrink_sizes, texts
 
 import lengthwise as lw
+from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.bitwise_or import BitwiseOr
-from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import LABELS, Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet
 from lengthwise.testing.laws import list_laws

@@ -396,7 +396,7 @@ def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
 
 KILLING = """
 import os, random, signal, sys, time
-import lengthwise.models.transformer, lengthwise.objectives, lengthwise.tasks.addition
+import lengthwise.models.transformer, lengthwise.objectives, lengthwise.tasks.arithmetic
 from lengthwise.runs.run import Run
 from lengthwise.training.loop import Interrupted, Trainer, choose_device, train
 folder, chance = sys.argv[1], random.Random(1)

@@ -24,8 +24,7 @@ from lengthwise.rasp.program import execute, export_program
 from lengthwise.rasp.programs import PUBLISHED, find_program
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Weights, load
-from lengthwise.tasks.addition import Addition
-from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.viewer import document, viewer
