@@ -42,8 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def remove_controls(text: str) -> str:
-    """Return foreign text as one printable line, without control characters, so that escape sequences have no
-    effect."""
+    """Return foreign text as one printable line, without control characters, so escape sequences have no effect."""
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 

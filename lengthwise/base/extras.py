@@ -9,8 +9,7 @@ from lengthwise.base.errors import UsageError
 
 
 def import_library(module: str, extra: str, reason: str = "") -> Any:
-    """Import and return an optional library. If it is missing, raises UsageError with the ``reason`` why it is
-    needed."""
+    """Import and return an optional library. Raises UsageError if it is missing, with the ``reason`` to need it."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -90,8 +90,7 @@ def field_types(cls: type) -> Mapping[str, Any]:
 
 
 def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field[Any]]] = dataclasses.fields) -> Any:
-    """Convert a dataclass, recursively, with the fields that ``choose_fields`` returns, to values that JSON can
-    hold."""
+    """Convert a dataclass, recursively, to JSON values, with the fields that ``choose_fields`` returns."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         tree = {f.name: encode(getattr(value, f.name), choose_fields) for f in choose_fields(value)}
         return {"kind": recorded_name(type(value))} | tree
@@ -111,8 +110,7 @@ def _non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
 
 
 def decode(annotation: type[T], value: Any, path: str = "") -> T:
-    """Build a value of type ``annotation`` from JSON values. Raises UsageError, with the field's path, if a value does
-    not fit."""
+    """Build a value of type ``annotation`` from JSON values. Raises UsageError, with the field's path, if wrong."""
     try:
         return validate(annotation, value, path)
     except RecursionError:
@@ -129,8 +127,7 @@ def override(part: T, changes: Iterable[str]) -> T:
 
 
 def build(cls: type[T], changes: Iterable[str]) -> T:
-    """Build a part of class ``cls`` from its defaults and ``name=value`` changes (see ``override``). Raises UsageError
-    if a field without a default is missing."""
+    """Build a part from its defaults and changes (see ``override``). Raises UsageError if a required one is missing."""
     given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, cls)) if f.default is not MISSING}
     return decode(cls, _apply_changes({"kind": cls.__name__} | given, changes))
 

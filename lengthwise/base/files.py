@@ -100,8 +100,7 @@ def path_inside(folder: Path, *names: str) -> Path:
 
 
 def check_links_inside(folder: Path) -> Path:
-    """Return a folder to which a library will write. Raises UsageError if a link inside it leads out of it, or a file
-    in it has other hard links."""
+    """Return a folder that a library may write to. Raises UsageError for a link that leads out, and for a hard link."""
     resolved = folder.resolve()
     with translate_disk_errors(folder):
         for path in (Path(at, name) for at, folders, files in os.walk(folder) for name in (*folders, *files)):
@@ -171,8 +170,7 @@ def _finite_or_null(tree: Any) -> Any:
 
 
 def check_regular(path: Path) -> Path:
-    """Return the path. Raises UsageError if something other than a regular file exists there, e.g. a pipe, which could
-    block a reader."""
+    """Return the path. Raises UsageError if it is not a regular file, e.g. a pipe, which could block a reader."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: not a regular file; remove it")
     return path
@@ -198,8 +196,7 @@ def is_folder(path: Path) -> bool:
 
 
 def read_bytes(path: Path, max_bytes: float = MAX_TEXT_BYTES) -> bytes:
-    """Read a file of at most ``max_bytes``. Raises UsageError for a larger file or one that is not regular, OSError if
-    reading fails."""
+    """Read a file. Raises UsageError if it exceeds ``max_bytes`` or is not regular, OSError if reading fails."""
     with check_regular(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         _check_size(path, size, max_bytes)
@@ -226,8 +223,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def parse_object(text: str | bytes, source: str) -> dict[str, Any]:
-    """Parse a JSON object; NaN and infinity become None. If the text is something else, raises UsageError with
-    ``source``, the text's origin."""
+    """Parse a JSON object; NaN and infinity become None. Raises UsageError, with the text's ``source``, otherwise."""
     try:
         tree = _DECODER.decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:

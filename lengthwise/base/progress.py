@@ -44,18 +44,13 @@ class ProgressLine:
             self.end = min(self.end, time.monotonic())
 
     @property
-    def seconds(self) -> float:
-        """Seconds from the start to now, or to the end if it is done."""
-        return min(self.end, time.monotonic()) - self.start
-
-    @property
     def fraction(self) -> float:
         """The fraction done, 0 to 1."""
         return min(1.0, self.done / self.total) if self.total else 0.0
 
     def describe_time(self) -> str:
         """Return the fraction done and, once it can be estimated, the remaining time as text."""
-        seconds, gone = self.seconds, self.done - self.first
+        seconds, gone = min(self.end, time.monotonic()) - self.start, self.done - self.first
         if self.end < math.inf:
             return f"done in {duration_text(seconds)}"
         time_text = f"{duration_text(seconds)} so far"
@@ -94,16 +89,17 @@ class Progress:
         self.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def add_line(self, label: str, total: float | None = None, done: float = 0.0) -> ProgressLine:
-        """Add a piece of work, of which an earlier call has completed ``done``. Without ``total``, no remaining time is
-        shown."""
+        """Add a piece of work; an earlier call did ``done`` of it. Without ``total``, no remaining time is shown."""
         self.lines.append(ProgressLine(label, total, done))
         return self.lines[-1]
 
     @contextmanager
     def _show(self) -> Iterator[None]:
+        # A notebook's process is a Jupyter kernel, which has imported IPython.
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if self.quiet:
             yield
-        elif _in_notebook():
+        elif hasattr(shell, "kernel"):
             with _repeat(self._replace_page, SOON):
                 yield
         elif self.console.is_terminal:  # redrawn four times a second, so that the clock advances between reports
@@ -160,9 +156,3 @@ def format_bar(line: ProgressLine) -> str:
     """Format a line as plain HTML."""
     value = f' value="{line.fraction:.4f}"' if line.total else ""
     return f"<div>{html.escape(line.label)} <progress{value}></progress> {html.escape(line.describe())}</div>"
-
-
-def _in_notebook() -> bool:
-    """Return whether this process is a Jupyter kernel, which has imported IPython."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return shell is not None and hasattr(shell, "kernel")

@@ -26,8 +26,7 @@ NORMAL = 1.959964  # the normal quantile of a 95 % interval
 
 @dataclass(frozen=True)
 class Outcomes:
-    """A digest of a score's problems, and which answers were right, so that two scores on the same problems can be
-    compared problem by problem."""
+    """A digest of a score's problems, and which answers were right, to compare two scores problem by problem."""
 
     problems: bytes  # a digest of the problems, in their order
     right: bytes  # a byte for each problem: 1 if the whole answer is right, else 0

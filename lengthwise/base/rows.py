@@ -24,8 +24,7 @@ def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tens
 
 
 def shift_right(rows: Shaped[Tensor, "b n"], offsets: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
-    """Shift each row right by its offset (−n to ``width`` positions) in a result of ``width`` columns, filled with
-    0."""
+    """Shift each row right by its offset (−n to ``width``) in a result of ``width`` columns, filled with 0."""
     count, size = rows.shape
     apart = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row
     apart[:count, width:] = rows

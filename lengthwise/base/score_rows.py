@@ -59,8 +59,7 @@ def loops_text(row: Row) -> str:
 
 
 def loops_notes(rows: Iterable[Row]) -> list[str]:
-    """Return notes on the loops column, including the sizes at which a rule reached its limit; with several rules, each
-    is named."""
+    """Return notes on the loops column and on the limits that rules reached; several rules are named."""
     rows = list(rows)
     notes = ["loops: the chosen loop, of all loops run"] * any(loops_text(row).count("of") for row in rows)
     by_rule = group_by(rows, lambda row: row["stopping"])
@@ -128,8 +127,7 @@ def worst_row(rows: Sequence[Row]) -> Row:
 
 
 def worst_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return the worst family's row for each size and stopping rule. Sizes at which not all families were measured are
-    left out, since the worst one may be missing."""
+    """Return the worst family's row for each size and stopping rule at which all families were measured."""
     rows, found = list(rows), dict[tuple[Sizes, str], list[Row]]()
     complete = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
     for row in latest_rows(rows):

@@ -41,8 +41,7 @@ def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
 
 
 def install_handlers() -> None:
-    """Treat every stop signal as Ctrl-C and, if the parent requested it (``child_environment``), end with the
-    parent."""
+    """Treat stop signals as Ctrl-C and, if the parent requested it (``child_environment``), end with the parent."""
     for number in STOPS:
         if _may_catch(number):
             signal.signal(number, signal.default_int_handler)

@@ -15,8 +15,7 @@ _RESULTS: list[Any] = []  # standard outputs reserved for results, innermost las
 
 @contextlib.contextmanager
 def reserve_output() -> Iterator[None]:
-    """Reserve standard output for ``result_stream()`` during a ``with`` block; other prints, e.g. of a user's module,
-    go to standard error."""
+    """Reserve standard output for ``result_stream()`` in a ``with`` block; other prints go to standard error."""
     _RESULTS.append(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -30,8 +30,7 @@ from lengthwise.cli.options import (
     training_options,
 )
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
-from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_size_for_choosing
-from lengthwise.experiment.recipe import ChosenOn, Recipe
+from lengthwise.experiment.recipe import ChosenOn, Recipe, change_recipe, check_sizes, largest_size_for_choosing
 from lengthwise.jobs.axes import Axis, Point, grid_points, parse_axes
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.jobs.search import Search, load_optuna

@@ -29,8 +29,7 @@ class NoProblemsLeft(UsageError):
 
 
 def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
-    """Return training batch ``step`` with its rows' loops. ``exams_passed`` counts exams passed (``Mastery``); None:
-    all."""
+    """Return training batch ``step`` and its rows' loops. ``exams_passed`` counts exams (``Mastery``); None: all."""
     if isinstance(recipe.source, Finite):
         whole, rows = fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
         epoch, number = divmod(step, rows // recipe.batch)
@@ -42,8 +41,7 @@ def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) ->
     if recipe.layout.causal:
         written = written.cut_unsupervised()
     varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))
-    written = replace(written, inputs=varied)
-    return written, recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
+    return replace(written, inputs=varied), recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
 
 
 def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Problems:
@@ -59,13 +57,10 @@ def _draw_problems(
     family_generator: Generator,
     purpose: Purpose = "train",
 ) -> Problems:
-    """Draw ``count`` problems: the recipe's fraction from families, with ``family_generator``, the others with
-    ``generator``."""
+    """Draw ``count`` problems, the recipe's fraction of them from families, with ``family_generator``."""
     of_families, task = round(recipe.families * count), recipe.task.part(purpose)
     rows, hard = count - of_families, round(recipe.hard * count)
-    parts: list[Problems] = []
-    if rows:
-        parts.append(recipe.lengths.problems(task, curriculum_step, rows, generator, hard=min(hard, rows)))
+    parts = [recipe.lengths.problems(task, curriculum_step, rows, generator, hard=min(hard, rows))] if rows else []
     if of_families:  # their sizes have the same distribution as the others'
         sizes = recipe.lengths.problems(recipe.task, curriculum_step, of_families, family_generator).sizes
         families = choose_families(recipe.task.families, recipe.family_names, recipe.task.name)
@@ -97,19 +92,16 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
             drawn = drawn.take(effective_source(task, source).mask_part("train", drawn))
             found.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
-        found = [_drop_repeats(Problems.join(found))]
+        # Drop repetitions: keep the first problem of each hash, in the order of drawing.
+        joined = Problems.join(found)
+        order = hash_prompts(joined).sort(stable=True)
+        first = torch.ones(len(joined), dtype=torch.bool)
+        first[1:] = order.values[1:] != order.values[:-1]
+        found = [joined.take(order.indices[first].sort().values)]
         kept = len(found[0])
         if kept - before < chunks * CHUNK // 10_000:
             raise UsageError(f"source: {task.name} has only about {kept} different problems: reduce rows")
     return found[0].take(slice(source.rows))
-
-
-def _drop_repeats(problems: Problems) -> Problems:
-    """Return the problems without repetitions, in their order."""
-    order = hash_prompts(problems).sort(stable=True)
-    first = torch.ones(len(problems), dtype=torch.bool)
-    first[1:] = order.values[1:] != order.values[:-1]
-    return problems.take(order.indices[first].sort().values)
 
 
 def validation_problems(recipe: Recipe, count: int) -> Problems:
@@ -121,8 +113,7 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
 
 
 def effective_source(task: Task, source: Source) -> Source:
-    """Return the source that assigns problems to training, validation and test: ``source``, unless the task itself does
-    so."""
+    """Return the source that assigns problems to their purpose: ``source``, unless the task itself does so."""
     return FRESH if task.is_collection else source
 
 

@@ -14,22 +14,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import Config, part_classes
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
-from lengthwise.base.types import (
-    END,
-    EQUALS,
-    PAD,
-    PAUSE,
-    START,
-    Batch,
-    Inputs,
-    Problems,
-    UsageError,
-    Vocab,
-    smallest_integer_type,
-)
+from lengthwise.base.types import END, EQUALS, PAD, PAUSE, START, Batch, Inputs, Problems, Vocab, smallest_integer_type
 from lengthwise.tasks import Task
 from lengthwise.tasks.arithmetic import Addition
 
@@ -378,8 +367,7 @@ def _build_inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"],
 
 
 def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> Int[Tensor, "*b n"]:
-    """Convert ids from one vocabulary to another, symbol by symbol. Symbols that ``new_vocab`` lacks, and ids without a
-    symbol, become an id outside it."""
+    """Convert ids from one vocabulary to another by symbol; unknown symbols and ids become an id outside it."""
     if old_vocab.symbols == new_vocab.symbols[: len(old_vocab)]:
         return ids.long()
     known = {symbol: i for i, symbol in enumerate(new_vocab.symbols)}

@@ -38,8 +38,7 @@ class Lengths(Config):
         """Draw the problems of one batch, in random order of size; the first ``hard`` are from the harder set."""
 
     def curriculum_step(self, step: int, exams_passed: int | None) -> int:
-        """Return the ``step`` argument of ``problems``: the training step or, with ``Mastery``, the number of exams
-        passed."""
+        """Return the ``step`` of ``problems``: the training step or, with ``Mastery``, the number of exams passed."""
         return step
 
 

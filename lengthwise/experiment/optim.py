@@ -31,13 +31,10 @@ class Optimizer(Config):
 def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer: parameters that a module has given the attribute
     ``no_weight_decay``, such as the decay rates of a recurrence, have a group without weight decay."""
-    parameters = list(parameters)
-    exempt = [getattr(one, "no_weight_decay", False) for one in parameters]
-    if not any(exempt):
-        return [{"params": parameters}]
-    decayed = [one for one, is_exempt in zip(parameters, exempt, strict=True) if not is_exempt]
-    kept = [one for one, is_exempt in zip(parameters, exempt, strict=True) if is_exempt]
-    return [{"params": decayed}, {"params": kept, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    for one in parameters:
+        groups[bool(getattr(one, "no_weight_decay", False))]["params"].append(one)
+    return groups if groups[1]["params"] else groups[:1]
 
 
 @cache
@@ -46,9 +43,8 @@ def strip_compiler_wrappers(optimizer_class: type[torch.optim.Optimizer]) -> typ
     which takes two seconds in every training process."""
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods = {name: unwrap(getattr(optimizer_class, name)) for name in names}
-    return type(
-        optimizer_class.__name__, (optimizer_class,), {**methods, "step": torch.no_grad()(unwrap(optimizer_class.step))}
-    )
+    methods["step"] = torch.no_grad()(unwrap(optimizer_class.step))
+    return type(optimizer_class.__name__, (optimizer_class,), methods)
 
 
 @dataclass(frozen=True)

@@ -118,8 +118,7 @@ def json_lines(task: Task, problems: Problems) -> Iterator[str]:
 
 
 def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Return prompt and answer of each problem, in the task's own symbols and digit order; the lines of grids are
-    separated by /."""
+    """Return each problem's prompt and answer in the task's symbols and digit order; / separates lines of grids."""
     prompts = symbol_texts(task, problems.prompt, problems.prompt_length)
     answers = symbol_texts(task, problems.answer, problems.answer_length)
     if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:

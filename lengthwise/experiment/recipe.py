@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -63,14 +63,6 @@ class ChosenOn(fields.Config):
     sizes: tuple[Size, ...] = ()  # sizes that were measured
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were measured
 
-    def hold_for(self, training: tuple[Any, ...]) -> ChosenOn:
-        """Return it as stated by the recipe whose fields decide its weights by these values; empty, if another recipe
-        stated it."""
-        stated_by = vars(self).get("_stated_by", training)
-        mine = replace(self) if stated_by == training else ChosenOn()  # a copy: several recipes may state one object
-        object.__setattr__(mine, "_stated_by", training)
-        return mine
-
 
 @dataclass(frozen=True)
 class Parent(fields.Config):
@@ -120,11 +112,9 @@ class Recipe(fields.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needed = {"best": ("sizes", self.watch.sizes), "lowest-loss": ("validation", self.watch.validation)}
-        if self.keep != "last" and not (self.watch.every and needed[self.keep][1]):
-            raise UsageError(
-                f"keep={self.keep} needs watch.every and watch.{needed[self.keep][0]}, to know which weights are best"
-            )
+        needed = {"best": "sizes", "lowest-loss": "validation"}.get(self.keep)
+        if needed and not (self.watch.every and getattr(self.watch, needed)):
+            raise UsageError(f"keep={self.keep} needs watch.every and watch.{needed}, to know which weights are best")
         if self.patience and self.keep == "last":
             raise UsageError("patience needs keep=best or keep=lowest-loss, to know which weights are better")
         if self.accumulate > self.batch:
@@ -137,24 +127,33 @@ class Recipe(fields.Config):
                 f"steps={self.steps}: this includes the {self.start} steps of the run that it continues: write "
                 f"steps={2 * self.start} to train as long again"
             )
-        self._check_source()
-        self.layout.check(self.task)
-        self._check_families()
+        self._check_problems()
         for probe in self.watch.probes:
             self.task.parse(probe)
-        _ = self.tops  # raises where the lengths do not fit the axes
         check_stopping(self.layout, self.stopping)
         _check_end(self.layout, self.objective)
-        object.__setattr__(self, "chosen_on", self.chosen_on.hold_for(self._training))
-
-    @property
-    def _training(self) -> tuple[Any, ...]:
-        """The values of the fields that decide which weights result, except the seeds."""
+        # ``chosen_on`` holds for the recipe that stated it: for the fields that decide its weights, except the seeds.
         others = {"name", "model", "stopping", "watch", "seed", "data_seed", "chosen_on"}
-        names = [field.name for field in dataclasses.fields(self) if field.name not in others]
-        return self.model.spec_without_seed, *(getattr(self, name) for name in names)
+        names = [one.name for one in dataclasses.fields(self) if one.name not in others]
+        training = self.model.spec_without_seed, *(getattr(self, name) for name in names)
+        stated_by = vars(self.chosen_on).get("_stated_by", training)
+        # A copy, since several recipes may state one object.
+        chosen_on = replace(self.chosen_on) if stated_by == training else ChosenOn()
+        object.__setattr__(chosen_on, "_stated_by", training)
+        object.__setattr__(self, "chosen_on", chosen_on)
 
-    def _check_families(self) -> None:
+    def _check_problems(self) -> None:
+        """Raise UsageError if task, lengths, source and layout do not fit each other."""
+        if isinstance(self.lengths, Natural) and self.hard:
+            raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder set")
+        fixed = self.source if isinstance(self.source, Finite) else None
+        if fixed and (isinstance(self.lengths, Growing) or self.hard or self.families):
+            raise UsageError(
+                "source: a fixed set is drawn first: lengths must not grow, hard must be 0, families must be 0"
+            )
+        if fixed and fixed.rows < self.batch:
+            raise UsageError(f"source: a set of {fixed.rows} rows is smaller than a batch of {self.batch}: raise rows")
+        self.layout.check(self.task)
         if self.hard and not self.task.has_harder:
             raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
         if self.families + self.hard > 1:
@@ -167,20 +166,6 @@ class Recipe(fields.Config):
             raise UsageError(f"family_names: these start at size {least}, but training ends at {top}: name others")
         if self.families and not self.task.families:
             raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
-
-    def _check_source(self) -> None:
-        if isinstance(self.lengths, Natural) and self.hard:
-            raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder set")
-        if not isinstance(self.source, Finite):
-            return
-        if isinstance(self.lengths, Growing) or self.hard or self.families:
-            raise UsageError(
-                "source: a fixed set is drawn first: lengths must not grow, hard must be 0, families must be 0"
-            )
-        if self.source.rows < self.batch:
-            raise UsageError(
-                f"source: a set of {self.source.rows} rows is smaller than a batch of {self.batch}: raise rows"
-            )
 
     @property
     def start(self) -> int:
@@ -264,8 +249,7 @@ class Recipe(fields.Config):
         return self.lengths.tops(len(self.task.axes))
 
     def sizes(self, size: AnySize) -> tuple[int, ...]:
-        """Return a size on each of the task's axes. A single number is used on all axes, except that an axis with a
-        smaller ``most`` is limited to it."""
+        """Return a size on each axis. A single number is used on all axes, up to the smaller ``most`` of an axis."""
         if isinstance(size, tuple):
             return size
         top = self.lengths.top
@@ -293,6 +277,32 @@ def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
     return {recipe.name: recipe for recipe in recipes}
 
 
+def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
+    """Return the recipe with a sweep point's changes. Raises UsageError if they change the task or the training length,
+    since recipes are compared at one size."""
+    changes = [f"{path}={value}" for path, value in point.items()]
+    found, top = recipe.change(changes), recipe.lengths.top
+    if (found.task, found.lengths.top) != (recipe.task, top):
+        raise UsageError(f"{', '.join(changes)}: keep the task and the training length, {top}, to compare recipes")
+    return found
+
+
+def largest_size_for_choosing(recipe: Recipe) -> int:
+    """Return the largest size at which recipes may be compared to choose one, slightly beyond the training lengths."""
+    return max(recipe.lengths.top + 1, int(1.3 * recipe.lengths.top))
+
+
+def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
+    """Raise UsageError for a size too large to choose a recipe by: a size used for choosing no longer tests it."""
+    most = largest_size_for_choosing(recipe)
+    for size in sizes:
+        if max(recipe.sizes(size)) > most:
+            raise UsageError(
+                f"a recipe is chosen near its training lengths, up to {most} here: {size} is a test; "
+                "measure it afterwards, with `lengthwise evaluate`"
+            )
+
+
 def import_parts() -> None:
     """Import every shipped task, position, model and objective, so that their kinds can be named."""
     for name in ("tasks", "nn", "nn.mixers", "models", "objectives"):
@@ -318,7 +328,6 @@ def _check_end(layout: Layout, part: Objective | Stopping) -> None:
 
 def build_outline(recipe: Recipe) -> RunOutline:
     """Return the facts about a recipe that a report shows, as plain values, so that reports need no torch."""
-    axes = tuple(recipe.task.axes)
     return RunOutline(
         id=recipe.id,
         seedless_id=recipe.seedless_id,
@@ -326,7 +335,7 @@ def build_outline(recipe: Recipe) -> RunOutline:
         seed=recipe.seed,
         data_seed=recipe.data_seed,
         task=recipe.task.name,
-        axes=axes,
+        axes=tuple(recipe.task.axes),
         top=recipe.lengths.top,
         tops=recipe.tops,
         steps=recipe.steps,

@@ -27,7 +27,6 @@ from lengthwise.experiment.stopping import Stopping, loop_limits
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
 TRAINED_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
-SMALL_LIMIT = 10**7  # any machine holds a model if the product of its fields, the largest squared, is smaller
 LARGE = 64  # estimates for larger sizes are extrapolated
 
 
@@ -71,9 +70,8 @@ def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
 
 def estimate_model(recipe: Recipe, numbers_per_parameter: int = 1) -> ResourceEstimate:
     """Estimate the cost of a model's weights, with ``numbers_per_parameter`` numbers per parameter."""
-    return ResourceEstimate(
-        0.0 if is_small_model(recipe.model) else 4.0 * numbers_per_parameter * count_parameters(recipe), 0
-    )
+    weights = 0 if is_small_model(recipe.model) else count_parameters(recipe)
+    return ResourceEstimate(4.0 * numbers_per_parameter * weights, 0)
 
 
 def estimate_training(recipe: Recipe) -> ResourceEstimate:
@@ -90,30 +88,25 @@ def estimate_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]
 ) -> ResourceEstimate:
     """Estimate the cost of exact match on ``samples`` problems per size: the largest memory, and the total time."""
-    shown = sizes[:: max(1, len(sizes) // 32)]  # a sample of many sizes
-    each = [_estimate_measurement(recipe, recipe.sizes(size), samples, rules) for size in shown]
-    seconds = sum(one.seconds for one in each) * len(sizes) / len(shown)
-    return ResourceEstimate(max(one.memory for one in each), seconds)
-
-
-def _estimate_measurement(
-    recipe: Recipe, size: tuple[int, ...], samples: int, rules: Sequence[Stopping]
-) -> ResourceEstimate:
-    positions, rounds = _estimate_row(recipe, size)
-    planned = recipe.loops.planned(torch.tensor([round(rounds)]))
-    limits = [int(loop_limits(rule, planned)) for rule in rules]
-    loops, run = max(limits), max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
-    problems = samples * positions * 20
-    weights = count_parameters(recipe)
-    together = max(positions, 32_768)
-    parts = (getattr(recipe.model, "mixer", None), *getattr(recipe.model, "positions", ()))
+    weights, model = count_parameters(recipe), recipe.model
+    parts = (getattr(model, "mixer", None), *getattr(model, "positions", ()))
     attends_everywhere = not any(getattr(part, "sees_neighbours_only", False) for part in parts)
-    seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * attends_everywhere
-    # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
-    kept = loops if any(rule.reads_output and not rule.stops for rule in rules) else max(rule.window for rule in rules)
-    traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
-    held = 4 * weights + problems + 4 * _activations_per_position(recipe) * together + traced + seen
-    return ResourceEstimate(held, 2 * weights * samples * positions * run / SPEED)
+    memory, seconds = [], []
+    for size in (shown := sizes[:: max(1, len(sizes) // 32)]):  # a sample of many sizes
+        positions, rounds = _estimate_row(recipe, recipe.sizes(size))
+        planned = recipe.loops.planned(torch.tensor([round(rounds)]))
+        limits = [int(loop_limits(rule, planned)) for rule in rules]
+        loops, run = max(limits), max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
+        problems = samples * positions * 20
+        together = max(positions, 32_768)
+        seen = 8 * getattr(model, "heads", 0) * positions**2 * attends_everywhere
+        # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
+        compares = any(rule.reads_output and not rule.stops for rule in rules)
+        kept = loops if compares else max(rule.window for rule in rules)
+        traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
+        memory.append(4 * weights + problems + 4 * _activations_per_position(recipe) * together + traced + seen)
+        seconds.append(2 * weights * samples * positions * run / SPEED)
+    return ResourceEstimate(max(memory), sum(seconds) * len(sizes) / len(shown))
 
 
 @lru_cache(maxsize=256)
@@ -149,28 +142,24 @@ def _activations_per_position(recipe: Recipe) -> float:
 @lru_cache(maxsize=64)
 def count_parameters(recipe: Recipe) -> int:
     """Return a model's number of parameters; large models are built without memory if possible."""
-    if is_small_model(recipe.model):
-        with wrap_user_errors(recipe):
-            return _count_numbers(recipe)
-    spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
-    if layers > 2:  # layers are equally large
+    spec, layers, model = recipe.model, getattr(recipe.model, "layers", 1), None
+    is_small = is_small_model(spec)
+    if not is_small and layers > 2:  # layers are equally large
         one, two = (count_parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
         return one + (layers - 1) * (two - one)
     with wrap_user_errors(recipe):
-        # A user's own model may read its weights while it is built, or have a bug.
-        with suppress(Exception), torch.device("meta"):
-            return _count_numbers(recipe)
-        return _count_numbers(recipe)
-
-
-def _count_numbers(recipe: Recipe) -> int:
-    return sum(parameter.numel() for parameter in recipe.build().parameters())
+        if not is_small:
+            # A user's own model may read its weights while it is built, or have a bug.
+            with suppress(Exception), torch.device("meta"):
+                model = recipe.build()
+        model = recipe.build() if model is None else model
+        return sum(parameter.numel() for parameter in model.parameters())
 
 
 def is_small_model(spec: Any) -> bool:
     """Return whether the fields alone show that the model fits into any machine's memory."""
     numbers = [*_field_numbers(spec), 1]
-    return math.prod(numbers) * max(numbers) < SMALL_LIMIT  # a width's matrices have its square
+    return math.prod(numbers) * max(numbers) < 10**7  # a width's matrices have its square
 
 
 def _field_numbers(spec: Any) -> Iterable[int]:

@@ -279,8 +279,7 @@ def _check_rows(rule: Stopping, method: str, returned: object, dtype: torch.dtyp
 
 
 def slice_trace(trace: Trace, end: int, size: int, loop: int) -> Trace:
-    """Return the last ``size`` (or fewer) of the first ``end`` loops of a trace; ``loop`` is the number of the last
-    one."""
+    """Return the last ``size`` (or fewer) of the first ``end`` loops of a trace; ``loop`` is the last one's number."""
     part = slice(max(0, end - size), end)
     movement = None if trace.movement is None else trace.movement[part]
     return Trace(

@@ -129,8 +129,7 @@ class ReTranModel(SequenceModel):
 
 
 def _rotate(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
-    """Rotate as ``nn.position.rotate`` does, in half as many operations: cosines and sines are prepared for whole
-    heads."""
+    """Rotate as ``nn.position.rotate`` does, in half as many operations: angles are prepared for whole heads."""
     own, other = turn
     return x * own + x.roll(x.shape[-1] // 2, -1) * other
 

@@ -36,33 +36,32 @@ def controls() -> dict[str, Recipe]:
         replace(standard, name="control-pairs-window", model=window),
         replace(looped, name="control-pairs-loops", model=whole),
     )
-    return recipes_by_name([*pairs, *(recipe for task in FORMS for recipe in _task_controls(task))])
-
-
-def _task_controls(task: str) -> list[Recipe]:
-    """Return all four controls of a task at half the range and half the steps, an eighth of the cost. Forms that halt
-    by themselves run T(n) loops instead, since controls without the mark could not halt."""
-    whole = FORMS[task]()
-    if isinstance(whole.objective, Halting):
-        answers = whole.model.answers if isinstance(whole.model, Timed) else whole.model
-        whole = replace(whole, model=answers, loops=PerRound(), objective=Final(), stopping=Oracle())
-    assert isinstance(whole.lengths, Curriculum)
-    top, steps = (whole.lengths.top + 1) // 2, whole.steps // 2
-    sizes = (top, int(1.3 * top))
-    both = replace(
-        whole,
-        name=f"control-{task}-both",
-        lengths=replace(whole.lengths, top=top),
-        steps=steps,
-        watch=Watch(every=steps // 4, sizes=sizes, count=200),
-        chosen_on=ChosenOn(sizes),
-    )
-    assert isinstance(both.model, Transformer)
+    recipes = [*pairs]
+    # All four controls of a task have half the range and half the steps, an eighth of the cost.
     once = {"loops": Constant(1), "objective": Final(), "stopping": Oracle()}
-    deep, seeing = replace(both.model, layers=LAYERS), replace(both.model, positions=(NoPE(),))
-    return [
-        both,
-        replace(both, name=f"control-{task}-window", model=deep, **once),
-        replace(both, name=f"control-{task}-loops", model=seeing),
-        replace(both, name=f"control-{task}-neither", model=replace(seeing, layers=LAYERS), **once),
-    ]
+    for task, form in FORMS.items():
+        whole = form()
+        # Forms that halt by themselves run T(n) loops instead, since controls without the mark could not halt.
+        if isinstance(whole.objective, Halting):
+            answers = whole.model.answers if isinstance(whole.model, Timed) else whole.model
+            whole = replace(whole, model=answers, loops=PerRound(), objective=Final(), stopping=Oracle())
+        assert isinstance(whole.lengths, Curriculum)
+        top, steps = (whole.lengths.top + 1) // 2, whole.steps // 2
+        sizes = (top, int(1.3 * top))
+        both = replace(
+            whole,
+            name=f"control-{task}-both",
+            lengths=replace(whole.lengths, top=top),
+            steps=steps,
+            watch=Watch(every=steps // 4, sizes=sizes, count=200),
+            chosen_on=ChosenOn(sizes),
+        )
+        assert isinstance(both.model, Transformer)
+        deep, seeing = replace(both.model, layers=LAYERS), replace(both.model, positions=(NoPE(),))
+        recipes += [
+            both,
+            replace(both, name=f"control-{task}-window", model=deep, **once),
+            replace(both, name=f"control-{task}-loops", model=seeing),
+            replace(both, name=f"control-{task}-neither", model=replace(seeing, layers=LAYERS), **once),
+        ]
+    return recipes_by_name(recipes)

@@ -72,9 +72,7 @@ TASKS: dict[str, tuple[Task, Layout, int]] = {
 
 
 def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
-    """Return the recipe for one task and one architecture. ``task`` and ``architecture`` are names in this module, or
-    of classes of tasks and mixers, which may be a user's own. ``families``: fraction of a batch from structured
-    problems."""
+    """Return a recipe. Names are those of this module, or of classes of tasks and mixers, also a user's own."""
     if task in TASKS:
         problems, layout, symbols = TASKS[task]
         top, start = SYMBOLS // symbols, max(problems.smallest, START // symbols)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import FullOutput, NextToken
-from lengthwise.experiment.lengths import Curriculum, Lengths, Mastery
+from lengthwise.experiment.lengths import Curriculum, Mastery
 from lengthwise.experiment.loops import Constant, PerRound
 from lengthwise.experiment.optim import AdamW, Schedule
 from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
@@ -30,30 +30,18 @@ from lengthwise.tasks.strings import Copy, UniqueSet
 Scale = Literal["cpu", "half", "paper"]
 
 
-@dataclass(frozen=True)
-class Method:
-    """The properties of a method. A fixed number of loops is ``Setting.fixed``; methods without loops stack that many
-    copies of the block."""
-
-    layout: type[FullOutput | NextToken]
-    loops: Literal["none", "fixed", "adaptive"] = "none"
-    pauses: bool = False
-    injection: bool = True
-
-
-METHODS = {
-    "ntp": Method(NextToken),
-    "ntp-pause": Method(NextToken, pauses=True),
-    "ntp-loop": Method(NextToken, "fixed"),
-    "fop": Method(FullOutput),
-    "fop-pause": Method(FullOutput, pauses=True),
-    "fop-loop-fixed": Method(FullOutput, "fixed"),
-    "fop-loop-adaptive": Method(FullOutput, "adaptive"),
-    "fop-loop-adaptive-wo": Method(FullOutput, "adaptive", injection=False),
-}
-
-
-LARGE_EPS: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-4}
+# A method's name tells all of its properties: next-token or full-output prediction; pauses; loops, ``Setting.fixed``
+# unless they are adaptive, T(n); without input injection (wo). Without loops it has ``Setting.fixed`` copies of the block.
+METHODS = (
+    "ntp",
+    "ntp-pause",
+    "ntp-loop",
+    "fop",
+    "fop-pause",
+    "fop-loop-fixed",
+    "fop-loop-adaptive",
+    "fop-loop-adaptive-wo",
+)
 
 
 @dataclass(frozen=True)
@@ -153,28 +141,32 @@ def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
     if task not in SETTINGS[scale]:
         tasks = ", ".join(SETTINGS[scale])
         raise UsageError(f"task: {task!r} has no recipe; at the {scale} scale there are: {tasks}")
-    setting, chosen = SETTINGS[scale][task], METHODS[method]
-    looped, near = chosen.loops != "none", (setting.top, int(1.3 * setting.top))
+    setting = SETTINGS[scale][task]
+    looped, near = "loop" in method, (setting.top, int(1.3 * setting.top))
+    pauses = setting.fixed if "pause" in method else 0
     # The paper's code supervises every column of a batch; its code for next-token prediction is not public.
-    whole = {"whole_tail": True, "level": True} if setting.level and chosen.layout is FullOutput else {}
+    full = FullOutput(pauses, whole_tail=setting.level, level=setting.level)
+    lengths = Mastery(top=setting.top, most=setting.most, least=setting.least, longest=setting.longest)
+    if setting.every:
+        lengths = Curriculum(top=setting.top, every=setting.every, most=setting.most)
     return Recipe(
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
-        layout=chosen.layout(setting.fixed if chosen.pauses else 0, **whole),
-        lengths=_build_lengths(setting),
-        loops=PerRound() if chosen.loops == "adaptive" else Constant(setting.fixed if looped else 1),
+        layout=NextToken(pauses) if method.startswith("ntp") else full,
+        lengths=lengths,
+        loops=PerRound() if "adaptive" in method else Constant(setting.fixed if looped else 1),
         model=Transformer(
             width=setting.width,
             layers=setting.layers * (1 if looped else setting.fixed),
             heads=setting.heads,
-            injection="add" if looped and chosen.injection else "once",
+            injection="add" if looped and not method.endswith("wo") else "once",
             init_std=setting.init_std,
             embedding_std=setting.embedding_std,
         ),
         objective=Final(),
         steps=setting.steps,
         batch=setting.batch,
-        optimizer=AdamW(rate=setting.rate, weight_decay=0.01, **(LARGE_EPS if setting.large_eps else {})),
+        optimizer=AdamW(setting.rate, (0.9, 0.95), eps=1e-4) if setting.large_eps else AdamW(setting.rate),
         schedule=Schedule("cosine", cooldown=1 - setting.constant / setting.steps),
         clip=0.5 if setting.large_eps else 1.0,
         ema=setting.ema,
@@ -185,12 +177,6 @@ def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         keep="best" if setting.keep_best else "last",
         chosen_on=ChosenOn((*near, *setting.looked_at)),
     )
-
-
-def _build_lengths(setting: Setting) -> Lengths:
-    if setting.every:
-        return Curriculum(top=setting.top, every=setting.every, most=setting.most)
-    return Mastery(top=setting.top, most=setting.most, least=setting.least, longest=setting.longest)
 
 
 def cpu() -> dict[str, Recipe]:

@@ -26,8 +26,7 @@ SIZES = {"small": (16, 64, 3), "medium": (32, 128, 4), "large": (64, 256, 6)}  #
 
 
 def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
-    """Return the three models of a size with their peak learning rates. GPT is twice as wide, for an equal number of
-    parameters."""
+    """Return a size's models with their peak rates. GPT is twice as wide, for an equal number of parameters."""
     width, hidden, layers = SIZES[size]
     gpt = Transformer(
         width=2 * width,

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import sweep as verb
-from lengthwise.experiment.choosing import change_recipe, check_sizes, largest_size_for_choosing
 from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe, change_recipe, check_sizes, largest_size_for_choosing
 from lengthwise.jobs.axes import Axis, grid_points, parse_axes
 from lengthwise.jobs.search import Search
 from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
