@@ -31,7 +31,7 @@ Scale = Literal["cpu", "half", "paper"]
 
 
 # A method's name tells all of its properties: next-token or full-output prediction; pauses; loops, ``Setting.fixed``
-# unless they are adaptive, T(n); without input injection (wo). Without loops it has ``Setting.fixed`` copies of the block.
+# unless adaptive, T(n); no input injection (wo). Without loops, a method has ``Setting.fixed`` copies of the block.
 METHODS = (
     "ntp",
     "ntp-pause",
