@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import Batch, Inputs
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import Block
+from lengthwise.nn.mixer import AttentionContext
 from lengthwise.runners.cpu.pattern import block_attention
 
 

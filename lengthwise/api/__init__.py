@@ -59,8 +59,7 @@ from lengthwise.models.retran import LSTM, ReTran
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.attention_context import AttentionContext
-from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixer import AttentionContext, Mixer, MixerSpec
 from lengthwise.nn.position import ALiBi, Encoding, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Every, Final, Objective, Progressive, Segments

@@ -26,10 +26,9 @@ from lengthwise.base.ranges import Decay, Extra, NotNegative, Positive, Size
 from lengthwise.base.types import Inputs, UsageError, Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.input_output import DigitReadin, ScaledReadout
-from lengthwise.nn.mixer import MixerSpec, build_mixer
+from lengthwise.nn.mixer import AttentionContext, MixerSpec, build_mixer
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.window import neighbouring_cells
 

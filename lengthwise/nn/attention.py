@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
-from lengthwise.nn.attention_context import AttentionContext, Hidden
-from lengthwise.nn.mixer import Mixer, MixerSpec, draw_normal
+from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec, draw_normal
 from lengthwise.nn.position import rotate
 
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lengthwise.nn.attention_context import AttentionContext
-from lengthwise.nn.mixer import Mixer, draw_normal
+from lengthwise.nn.mixer import AttentionContext, Mixer, draw_normal
 
 Activation = Literal["gelu", "relu"]
 

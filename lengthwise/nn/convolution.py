@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Size
-from lengthwise.nn.attention_context import AttentionContext, Hidden
-from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec
 
 
 @dataclass(frozen=True)

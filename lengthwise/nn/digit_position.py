@@ -77,8 +77,13 @@ class _Table(Encoding):
         if spec.start == "random":
             nn.init.normal_(self.table.weight, std=spec.std)
         else:
+            # Sines and cosines of all digit positions, at wavelengths from 4 to 4 · (size + 1).
+            half, positions = (width + 1) // 2, spec.size + 1
+            rates = 2 * math.pi / 4 * positions ** (-torch.arange(half) / max(1, half - 1))
+            angles = torch.arange(positions)[:, None] * rates
+            sines = torch.cat([angles.sin(), angles.cos()], -1)[:, :width]
             with torch.no_grad():
-                self.table.weight.copy_(_sine_table(spec.size + 1, width) * (spec.std * math.sqrt(2)))
+                self.table.weight.copy_(sines * (spec.std * math.sqrt(2)))
 
     def check(self, inputs: Inputs) -> None:
         advice = f"use shorter numbers, or train with larger {self.kind}(size=…, offset=…)"
@@ -97,14 +102,6 @@ def _check_fits(name: str, largest: int, size: int, advice: str) -> None:
 def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
     """Return digit positions; 0 for padding, whose positions may exceed the table and whose vectors are not used."""
     return inputs.digit_position.where(inputs.padding_mask, 0)
-
-
-def _sine_table(positions: int, width: int) -> Float[Tensor, "n d"]:
-    """Return sines and cosines of 0 … positions − 1, at wavelengths from 4 to 4 · positions."""
-    half = (width + 1) // 2
-    rates = 2 * math.pi / 4 * positions ** (-torch.arange(half) / max(1, half - 1))
-    angles = torch.arange(positions)[:, None] * rates
-    return torch.cat([angles.sin(), angles.cos()], -1)[:, :width]
 
 
 class _InputTable(_Table):

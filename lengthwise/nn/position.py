@@ -137,8 +137,9 @@ class _Mark(Encoding):
         self.vector = nn.Parameter(torch.randn(width) * std)
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        first = torch.arange(inputs.tokens.shape[1], device=inputs.tokens.device) == 0
-        return (first[:, None] * self.vector).expand(inputs.tokens.shape[0], -1, -1)
+        rows, positions = inputs.tokens.shape
+        first = torch.arange(positions, device=inputs.tokens.device) == 0
+        return (first[:, None] * self.vector).expand(rows, -1, -1)
 
 
 @dataclass(frozen=True)
@@ -346,8 +347,3 @@ def _distinct_row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
 def distances(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
     """Return the distances |i − j| between all numbers of each row."""
     return (index[:, :, None] - index[:, None]).abs()
-
-
-def position_distances(length: int, device: torch.device) -> Int[Tensor, "t t"]:
-    """Return the distances |i − j| between positions 0 … length − 1."""
-    return distances(torch.arange(length, device=device)[None])[0]

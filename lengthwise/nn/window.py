@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lengthwise.base.ranges import Extra, Size
 from lengthwise.base.types import Inputs, UsageError
-from lengthwise.nn.position import Encoding, Position, position_distances
+from lengthwise.nn.position import Encoding, Position, distances
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,13 @@ class _HeadWindow(Position):
 
     count: Size  # number of heads with this window
 
-    def _check_heads(self, heads: int) -> None:
+    def _last_heads(self, heads: int) -> Bool[Tensor, " h"]:
+        """Return a mask of the last ``count`` heads."""
         if self.count > heads:
             raise UsageError(
                 f"{type(self).__name__}: count must be at most the model's {heads} heads, not {self.count}"
             )
+        return torch.arange(heads, device="cpu") >= heads - self.count
 
 
 class _KeyMask(Encoding):
@@ -85,8 +87,7 @@ class LocalHeads(_HeadWindow):
     reach: Extra = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:
-        self._check_heads(heads)
-        return LocalHeadsEncoding(torch.arange(heads, device="cpu") < self.count, self.reach)
+        return LocalHeadsEncoding(self._last_heads(heads).flip(0), self.reach)
 
 
 class LocalHeadsEncoding(_KeyMask):
@@ -97,7 +98,7 @@ class LocalHeadsEncoding(_KeyMask):
         self.reach = reach
 
     def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
-        return position_distances(inputs.position.shape[1], self.chosen.device) > self.reach
+        return distances(torch.arange(inputs.position.shape[1], device=self.chosen.device)[None])[0] > self.reach
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ class CoupledHeads(_HeadWindow):
     ahead: Extra = 0  # the digit position at the centre of the window, relative to the position's own
 
     def build(self, width: int, heads: int) -> Encoding:
-        self._check_heads(heads)
-        return CoupledHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count, self.reach, self.ahead)
+        return CoupledHeadsEncoding(self._last_heads(heads), self.reach, self.ahead)
 
 
 class CoupledHeadsEncoding(LocalHeadsEncoding):
@@ -143,8 +143,7 @@ class EarlierHeads(_HeadWindow):
     """
 
     def build(self, width: int, heads: int) -> Encoding:
-        self._check_heads(heads)
-        return EarlierHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count)
+        return EarlierHeadsEncoding(self._last_heads(heads))
 
 
 class EarlierHeadsEncoding(_KeyMask):

@@ -17,9 +17,8 @@ from torch import Tensor
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext, TransformerModel
-from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import Block
-from lengthwise.nn.mixer import Mixer
+from lengthwise.nn.mixer import AttentionContext, Mixer
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.transformer import PackedTransformer
 

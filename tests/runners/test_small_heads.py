@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.attention_context import AttentionContext
+from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import rotate
 from lengthwise.runners.cpu import small
 from lengthwise.runners.cpu.packing import Ragged

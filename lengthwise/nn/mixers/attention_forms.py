@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.attention_context import AttentionContext, Hidden
-from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import exempt_from_decay
 
 
@@ -42,9 +41,8 @@ class ScalableAttention(SoftmaxAttention):
             count = torch.arange(before + 1, before + query.shape[1] + 1, device=query.device)[None]
         else:
             count = context.padding_mask.sum(1, keepdim=True)
-        query = (
-            query * self.scale * (1 + count).to(query.dtype).log()[..., None, None]
-        )  # 1 + count: not zero for one key
+        log_count = (1 + count).to(query.dtype).log()[..., None, None]  # 1 + count: not zero for one key
+        query = query * self.scale * log_count
         return super().attend(torch.stack([query, key, value], 2), context, cache)
 
 

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.nn.attention_context import AttentionContext, Hidden
-from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec
 
 
 class RecurrentMixer(Mixer):

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Extra
-from lengthwise.nn.attention_context import Hidden
-from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, exempt_from_decay, join_heads, split_heads
 
 CHUNK = 32  # positions computed at once

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import Inputs
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.attention_context import AttentionContext
 from lengthwise.nn.block import Block
+from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import Encoding
 from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeadsEncoding
 from lengthwise.runners.cpu import small, sparse_keys
