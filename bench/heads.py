@@ -14,8 +14,10 @@ from common import QUICK, print_result
 from torch import Tensor
 from torch.nn import functional as F
 
+from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import rotate
 from lengthwise.runners.cpu import small
+from lengthwise.runners.cpu.packing import Ragged
 
 # This package's recipes, the published sizes, and those of ReTran's baselines (with dropout).
 SHAPES = [(16, 8, 20, 8), (64, 8, 20, 8), (64, 8, 40, 8), (16, 64, 20, 4), (4, 64, 20, 4)]
@@ -42,7 +44,10 @@ def ours(probability: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
         rows, positions, _, heads, size = projected.shape
         assert small.is_worthwhile((rows, positions, heads, size), probability)
-        return small.attend(projected, None, angles, causal=True, probability=probability)
+        ragged = Ragged.from_mask(torch.ones(rows, positions, dtype=torch.bool))
+        context = AttentionContext(ragged.at, causal=True, angles=angles)
+        plan = small.AttentionPlan.build(projected, heads, ragged, context)
+        return small.attend(projected.flatten(0, 1), plan, probability).view(rows, positions, heads, size)
 
     return attend
 

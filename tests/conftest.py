@@ -222,10 +222,10 @@ def survived(act, patch, least, moment="before"):
 
 def eager(patch):
     """Groups of few rows, kernels for small heads of any size, and whatever can be left out is."""
-    from lengthwise.runners.cpu import elementwise, fused_loops, pattern, recurrent, small, sparse_keys, transformer
+    from lengthwise.runners.cpu import elementwise, fused_loops, pattern, recurrent, small, transformer
 
-    for module in (sparse_keys, small):
-        patch.setattr(module, "is_worthwhile", lambda *_: True)
+    patch.setattr(small, "is_worthwhile", lambda *_: True)
+    patch.setattr(pattern, "MAX_WIDTH", 1 << 30)
     patch.setattr(elementwise, "MIN_NUMBERS", 1)
     patch.setattr(fused_loops, "MOST_DISTINCT", 1.0)
     patch.setattr(transformer, "MOST_NEEDED", 1.0)

@@ -17,8 +17,7 @@ from lengthwise.cli.entry import main
 from lengthwise.recipes.retran import build_models, cpu, paper
 from lengthwise.report.published import read_table
 from lengthwise.runners.cpu.cell import step_cells
-from lengthwise.runners.cpu.recall import Recall
-from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
+from lengthwise.runners.cpu.recurrent import PackedLSTM, Recall, Wave
 from lengthwise.runners.cpu.transformer import PackedTransformer
 from lengthwise.runners.plain import Plain
 from lengthwise.studies.retran import retran

@@ -12,8 +12,7 @@ from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import rotate
 from lengthwise.runners.cpu import small
 from lengthwise.runners.cpu.packing import Ragged
-from lengthwise.runners.cpu.pattern import PaddedGroups, mix_values
-from lengthwise.runners.cpu.sparse_keys import softmax
+from lengthwise.runners.cpu.pattern import PaddedGroups, mix_values, softmax
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integers(1, 3), st.sampled_from([2, 4, 6]))
 MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")
@@ -29,12 +28,23 @@ def library(projected, mask, angles, *, causal):
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal).transpose(1, 2)
 
 
+def attend_small(projected, bias, angles, *, causal, probability=0.0, ragged=None):
+    """Of padded rows, or with ``ragged`` of packed ones."""
+    whole = ragged or Ragged.from_mask(torch.ones(projected.shape[:2], dtype=torch.bool))
+    context = AttentionContext(torch.empty(0), causal, bias, angles)
+    packed = projected if ragged else whole.pack(projected)
+    plan = small.AttentionPlan.build(packed, packed.shape[-2], whole, context)
+    found = small.attend(packed, plan, probability)
+    return found if ragged else whole.unpack(found)
+
+
 def masked(kind, shape):
     """A mask of this kind, where every place sees something."""
     rows, positions, _, heads, _ = shape
     if kind == "present":
         lengths = torch.randint(1, positions + 1, (rows, 1))
-        return (torch.arange(positions) < lengths)[:, None, None]
+        hidden = (torch.arange(positions) >= lengths)[:, None, None]
+        return torch.zeros(hidden.shape, dtype=torch.float64).masked_fill(hidden, -torch.inf)
     if kind in ("none", "causal"):
         return None
     keys = positions + (kind == "blank")
@@ -51,9 +61,9 @@ def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, se
     angles = torch.randn(rows, positions, size // 2, dtype=torch.float64) if turned else None
     mask = masked(kind, shape)
     found = []
-    for attend in (lambda *given, causal: small.attend(*given, causal=causal, probability=0.0), library):
+    for attend in (attend_small, library):
         parts = [projected.clone().requires_grad_()]
-        if mask is not None and mask.dtype != torch.bool:
+        if mask is not None and kind != "present":
             parts.append(mask.clone().requires_grad_())
         result = attend(parts[0], parts[1] if len(parts) > 1 else mask, angles, causal=kind == "causal")
         found.append([result.detach(), *torch.autograd.grad((result * weights).sum(), parts)])
@@ -72,7 +82,7 @@ def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, se
     found = []
     for packed in (True, False):
         given = projected if packed else ragged.unpack(projected)
-        result = small.attend(given, None, angles, causal=True, probability=0.0, ragged=ragged if packed else None)
+        result = attend_small(given, None, angles, causal=True, ragged=ragged if packed else None)
         result = result if packed else ragged.pack(result)
         found.append([result, *torch.autograd.grad((result * weights).sum(), projected)])
     for one, two in zip(*found, strict=True):
@@ -82,14 +92,14 @@ def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, se
 def test_a_place_that_sees_nothing_hurts_nobody():
     projected = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
     scores = torch.zeros(1, 5, 5).index_fill(1, torch.tensor([3]), -torch.inf)
-    found = small.attend(projected, scores, None, causal=False, probability=0.0)
+    found = attend_small(projected, scores, None, causal=False)
     (gradient,) = torch.autograd.grad(found[:, :3].sum(), projected)
     assert found.isfinite().all() and gradient.isfinite().all()
 
 
 def test_no_gradient_comes_from_the_future():
     projected = torch.randn(2, 6, 3, 3, 2, requires_grad=True)
-    found = small.attend(projected, None, None, causal=True, probability=0.1)
+    found = attend_small(projected, None, None, causal=True, probability=0.1)
     (gradient,) = torch.autograd.grad(found[:, 2].sum(), projected)
     of_keys_and_values = gradient[:, :, 1:]
     assert of_keys_and_values[:, :3].any() and not of_keys_and_values[:, 3:].any()
@@ -101,10 +111,10 @@ def test_dropped_weights_give_the_gradient_of_what_they_gave():
 
     def attend(given):
         torch.manual_seed(0)
-        return small.attend(given, None, None, causal=True, probability=0.4)
+        return attend_small(given, None, None, causal=True, probability=0.4)
 
     assert torch.autograd.gradcheck(attend, projected, fast_mode=not LONG)
-    assert not torch.equal(attend(projected), small.attend(projected, None, None, causal=True, probability=0.0))
+    assert not torch.equal(attend(projected), attend_small(projected, None, None, causal=True))
 
 
 @pytest.mark.parametrize(("heads", "size", "positions", "used"), [

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from lengthwise.api import catalog
 from lengthwise.base.rng import stream
 from lengthwise.experiment import data
-from lengthwise.runners.cpu import sparse_keys
+from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.runners.cpu.packing import Ragged
-from lengthwise.runners.cpu.sparse_keys import SparseKeys
+from lengthwise.runners.cpu.pattern import MAX_KEYS, SparseKeys, mix_values
 from lengthwise.runners.cpu.transformer import _PreparedBatch
 
 
@@ -40,7 +40,7 @@ def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
     query, key, value = ragged.unpack(packed).permute(2, 0, 3, 1, 4)
     mask = bias.masked_fill(~padding_mask[:, None, None], -torch.inf)
     dense = ragged.pack(F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2))
-    found = sparse_keys.attend(packed, lists)
+    found = mix_values(SoftmaxAttention(4 * heads, heads), packed, lists)
     for one, two in ((found, dense), *zip(*(grads(x, weights, packed, bias) for x in (found, dense)), strict=True)):
         torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-9)
 
@@ -55,15 +55,15 @@ def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
     bias = torch.randn(1, 2, padding_mask.shape[1], padding_mask.shape[1], generator=stream(seed, "bias"))
     packed = torch.randn(len(ragged.at), 3, 2, 4, generator=stream(seed, "packed"))
     whole = SparseKeys.from_bias(bias, ragged)
-    count = ragged.ends[-2]
+    count, attention = ragged.ends[-2], SoftmaxAttention(8, 2)
     torch.testing.assert_close(
-        sparse_keys.attend(packed[:count], whole.take(slice(len(lengths) - 1))),
-        sparse_keys.attend(packed, whole)[:count],
+        mix_values(attention, packed[:count], whole.take(slice(len(lengths) - 1))),
+        mix_values(attention, packed, whole)[:count],
     )
 
 
 def test_long_lists_are_none():
-    seen, near = sparse_keys.MAX_KEYS, torch.arange(12)
+    seen, near = MAX_KEYS, torch.arange(12)
     far = (near - near[:, None]).abs() > 1
     for hidden, kept in ((far, True), (far & (near > 0), False), (far & (near[:, None] > 0), False)):
         bias = torch.zeros(1, 1, 12, 12).masked_fill(hidden, -torch.inf)

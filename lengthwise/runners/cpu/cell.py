@@ -73,7 +73,11 @@ class _CellAlongRows(torch.autograd.Function):
         sizes, hidden = [len(x), len(first_short)], len(first_long)
         starts = first_short, first_long, x.new_ones(1)
         short, long, one = (part[:, None].expand(-1, counts[0]) for part in starts)
-        gates, longs, emitted = (_allocate_per_position(x, counts, size) for size in (4 * hidden, hidden, hidden))
+        # Uninitialised tensors "size rows" per position, all of one kind in one block of memory.
+        gates, longs, emitted = (
+            [part.view(size, -1) for part in x.new_empty(size * sum(counts)).split([size * n for n in counts])]
+            for size in (4 * hidden, hidden, hidden)
+        )
         outputs, steps = [], []
         for read, gate, after, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
             if len(one[0]) > (count := len(read[0])):
@@ -112,12 +116,6 @@ class _CellAlongRows(torch.autograd.Function):
             to_x.append(to_read)
         to_into = torch.cat([to_into, to_bias[:, None]], 1)
         return torch.cat(to_x[::-1], 1), to_into, to_out, to_short.sum(1), to_long.sum(1), None
-
-
-def _allocate_per_position(like: Tensor, counts: list[int], size: int) -> list[Float[Tensor, "size rows"]]:
-    """Return an uninitialised tensor "size rows" per position, all in one block of memory."""
-    flat = like.new_empty(size * sum(counts))
-    return [part.view(size, -1) for part in flat.split([size * count for count in counts])]
 
 
 def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:

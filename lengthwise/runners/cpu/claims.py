@@ -7,8 +7,7 @@ or methods set on the instance; parameters must be float32 or float64 on the run
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -62,13 +61,9 @@ def register_types(kinds: Known) -> Known:
     detected."""
     found: Known = {module_type: {} for module_type in COMMON} | kinds
     for module_type in found:
-        _record_methods(module_type)
+        for one in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
+            _WRITTEN.setdefault(one, {name: part for name, part in vars(one).items() if inspect.isroutine(part)})
     return found
-
-
-def _record_methods(module_type: type) -> None:
-    for one in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
-        _WRITTEN.setdefault(one, {name: part for name, part in vars(one).items() if inspect.isroutine(part)})
 
 
 def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
@@ -84,10 +79,9 @@ def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu"
             name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
         kinds[type(module)] = None
-    for one in dict.fromkeys(base for module_type in kinds for base in _defining_classes(module_type)):
-        own = vars(one)
+    for one in dict.fromkeys(base for kind in kinds for base in kind.__mro__ if base in _WRITTEN):
         for name, method in _WRITTEN[one].items():
-            if own.get(name) is not method:
+            if vars(one).get(name) is not method:
                 return f"{one.__name__}.{name} was replaced"
     return "autocast is on" if any(map(torch.is_autocast_enabled, devices)) else None
 
@@ -97,12 +91,19 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
     own, module_type = vars(module), type(module)
     if module_type in parts:
         methods, slots = _WRITTEN[module_type], parts[module_type]
-    elif _is_shipped_encoding(module_type):
+    elif module_type in _WRITTEN and issubclass(module_type, Encoding):
         methods, slots = ENCODING, {}
     else:
         return f"is of an unknown type, {module_type.__name__}"
-    if (reason := next(filter(None, (_find_foreign_part(own, *slot) for slot in slots.items())), None)) is not None:
-        return reason
+    for name, kinds in slots.items():
+        if name in own:
+            return f"has a {name} that is not a module"
+        part = own["_modules"].get(name)
+        if isinstance(kinds, list) and type(part) is nn.ModuleList and len(part):
+            if foreign := [type(one).__name__ for one in part if type(one) not in kinds]:
+                return f"has a {foreign[0]} among its {name}"
+        elif part is not None and (isinstance(kinds, list) or type(part) not in kinds):
+            return f"has a {type(part).__name__} as its {name}"
     if isinstance(module, nn.GELU) and module.approximate != "tanh":
         return "is an exact GELU"
     if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
@@ -115,35 +116,12 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
     return None
 
 
-def _find_foreign_part(attributes: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
-    """Describe the part in this slot of a module if its type is not allowed there; else return None."""
-    if name in attributes:
-        return f"has a {name} that is not a module"
-    part = attributes["_modules"].get(name)
-    if isinstance(kinds, list) and type(part) is nn.ModuleList and len(part):
-        return next((f"has a {type(one).__name__} among its {name}" for one in part if type(one) not in kinds), None)
-    known = part is None or (type(part) in kinds and not isinstance(kinds, list))
-    return None if known else f"has a {type(part).__name__} as its {name}"
-
-
-@cache
-def _defining_classes(module_type: type) -> tuple[type, ...]:
-    """Return the classes that define what a module of this type computes."""
-    return tuple(one for one in module_type.__mro__ if one in _WRITTEN)
-
-
-def _list_encodings(module_type: type = Encoding) -> Iterator[type]:
-    """Yield all subclasses."""
-    for one in module_type.__subclasses__():
-        yield one
-        yield from _list_encodings(one)
-
-
-@cache
-def _is_shipped_encoding(module_type: type) -> bool:
-    return issubclass(module_type, Encoding) and module_type.__module__.startswith("lengthwise.nn.")
-
-
-import_folder("nn")  # all that may define encodings
-for _kind in filter(_is_shipped_encoding, _list_encodings()):
-    _record_methods(_kind)
+# All encodings of the package are known.
+register_types(
+    {
+        kind: {}
+        for module in import_folder("nn")
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Encoding)
+    }
+)

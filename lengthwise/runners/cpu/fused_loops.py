@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -39,6 +38,16 @@ class Loop(NamedTuple):
     done: Int[Tensor, " l"]  # indices of the wanted positions that the loss reads after this loop
 
 
+class AttentionView(NamedTuple):
+    """Attention among the distinct positions of one group of rows, computed in padded rows."""
+
+    spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
+    at: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
+    repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # other padded positions, and what they hold
+    real: Float[Tensor, "rows width"]  # 1 at the padded positions ``at``, else 0
+    bias: Float[Tensor, "#r #k #k"]  # attention bias: all rows of the first head, then of the next
+
+
 def find_distinct_states(
     x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], plans: list[small.AttentionPlan]
 ) -> Int[Tensor, " n"] | None:
@@ -49,16 +58,11 @@ def find_distinct_states(
     if any(len(part.bias) > 1 for part in plans):
         return None  # rows may differ
     state_numbers = index_unique_prefixes(tokens, ends, [len(part.padded.ends) for part in plans])
-    first = _first_indices(state_numbers)
+    first = first_occurrences(state_numbers).nonzero()[:, 0]
     if len(first) > MOST_DISTINCT * len(state_numbers):
         return None
     # Positional vectors make inputs differ although tokens and prefixes are equal.
     return state_numbers if torch.equal(x.detach()[first[state_numbers]], x.detach()) else None
-
-
-def _first_indices(state_numbers: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Return the index of each number's first occurrence."""
-    return first_occurrences(state_numbers).nonzero()[:, 0]
 
 
 def first_occurrences(state_numbers: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
@@ -112,39 +116,20 @@ def plan_loops(
         at = None
         if not bool(wanted.all()):
             at, leaving = wanted.nonzero()[:, 0], (wanted.cumsum(0) - 1)[leaving]
-        found.append(Loop(positions, _build_views(seen, state_numbers, new), at, counts[stay], leaving))
-    return found
-
-
-class AttentionView(NamedTuple):
-    """Attention among the distinct positions of one group of rows, computed in padded rows."""
-
-    spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
-    at: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
-    repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # other padded positions, and what they hold
-    real: Float[Tensor, "rows width"]  # 1 at the padded positions ``at``, else 0
-    bias: Float[Tensor, "#r #k #k"]  # attention bias: all rows of the first head, then of the next
-
-
-def _build_views(
-    plans: list[small.AttentionPlan], state_numbers: Int[Tensor, " n"], new: Bool[Tensor, " n"]
-) -> list[AttentionView]:
-    """Build a view per group of rows, given each position's number, and a mask of first occurrences."""
-    found, start = [], 0
-    for part in plans:
-        shape, at = (len(part.padded.ends), part.padded.width), part.padded.at
-        padded = math.prod(shape)
-        own = slice(start, start + len(at))
-        here, number = new[own], state_numbers[own] - state_numbers[start]
-        spread = number.new_zeros(padded).index_copy_(0, at, number)
-        again = None if bool(here.all()) else (at[~here], number[~here])
-        at = at[here]
-        real = part.bias.new_zeros(padded).index_fill_(0, at, 1.0).view(shape)
-        bias = part.bias
-        if len(bias) > 1:
-            bias = bias.unflatten(0, (shape[0], part.heads)).transpose(0, 1).flatten(0, 1)
-        found.append(AttentionView(spread, at, again, real, bias))
-        start = own.stop
+        # A view per group of rows.
+        views, start = [], 0
+        for part in seen:
+            shape, padded_at = (len(part.padded.ends), part.padded.width), part.padded.at
+            own, start = slice(start, start + len(padded_at)), start + len(padded_at)
+            here, number = new[own], state_numbers[own] - state_numbers[own.start]
+            spread = number.new_zeros(math.prod(shape)).index_copy_(0, padded_at, number)
+            again = None if bool(here.all()) else (padded_at[~here], number[~here])
+            real = part.bias.new_zeros(math.prod(shape)).index_fill_(0, padded_at[here], 1.0).view(shape)
+            bias = part.bias
+            if len(bias) > 1:
+                bias = bias.unflatten(0, (shape[0], part.heads)).transpose(0, 1).flatten(0, 1)
+            views.append(AttentionView(spread, padded_at[here], again, real, bias))
+        found.append(Loop(positions, views, at, counts[stay], leaving))
     return found
 
 
@@ -168,21 +153,32 @@ def run_loops(
 ) -> Float[Tensor, "m d"]:
     """Return the states that the loss reads, loop by loop. A loop runs all blocks and ``norm``. The first loop's input
     is x; with ``inject_again``, x is added to the state before each later loop."""
-    x = x if state_numbers is None else select_unique(x, _first_indices(state_numbers))
-    block = blocks[0]
-    relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_mixer.eps
-    settings = _Settings(loops, len(blocks), block_attention(block).heads, eps, relu, inject_again)
-    parameters = [parameter for block in blocks for parameter in _Layer.from_block(block)]
+    x = x if state_numbers is None else select_unique(x, first_occurrences(state_numbers).nonzero()[:, 0])
+    block, heads = blocks[0], block_attention(blocks[0]).heads
+    settings = _Settings(loops, heads, block.norm_mixer.eps, isinstance(block.mlp.act, nn.ReLU), inject_again)
+
+    def reorder_heads(x: Float[Tensor, "c ..."], parts: int) -> Float[Tensor, "c ..."]:
+        """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head), so that a head's positions
+        can be the last axis without a copy."""
+        return x.unflatten(0, (parts, heads, -1)).transpose(1, 2).flatten(0, 2)
+
+    parameters = []
+    for block in blocks:
+        attention, mlp = block_attention(block), block.mlp
+        parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
+        layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
+        bias = None if layer.project_bias is None else reorder_heads(layer.project_bias, 3)
+        parameters += layer._replace(
+            project=reorder_heads(layer.project, 3), project_bias=bias, out=reorder_heads(layer.out.T, 1).T
+        )
     last = (None, None) if norm is None else (norm.weight, norm.bias)
     return _AllLoops.apply(x, settings, *parameters, *last)
 
 
-@dataclass(frozen=True)
-class _Settings:
+class _Settings(NamedTuple):
     """The arguments of ``_AllLoops`` that are not tensors."""
 
     loops: list[Loop]
-    layers: int
     heads: int
     eps: float
     relu: bool
@@ -209,22 +205,6 @@ class _Layer(NamedTuple):
     widen_bias: Tensor | None
     narrow: Tensor
     narrow_bias: Tensor | None
-
-    @staticmethod
-    def from_block(block: Block) -> _Layer:
-        """Return a block's parameters, with the axis (head, coordinate) reordered to (coordinate, head), so that a
-        head's positions can be the last axis without a copy."""
-        attention, mlp = block_attention(block), block.mlp
-        parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
-        layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
-        bias = None if layer.project_bias is None else _reorder_heads(layer.project_bias, (3, attention.heads))
-        out = _reorder_heads(layer.out.T, (1, attention.heads)).T
-        return layer._replace(project=_reorder_heads(layer.project, (3, attention.heads)), project_bias=bias, out=out)
-
-
-def _reorder_heads(x: Float[Tensor, "c ..."], parts: tuple[int, int]) -> Float[Tensor, "c ..."]:
-    """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head)."""
-    return x.unflatten(0, (*parts, -1)).transpose(1, 2).flatten(0, 2)
 
 
 class _AllLoops(torch.autograd.Function):

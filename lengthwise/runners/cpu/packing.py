@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -72,11 +72,6 @@ class Ragged:
         start, stop, _ = rows.indices(len(self.ends))
         return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
 
-    def longest_row(self, rows: slice) -> int:
-        """Return the length of the longest row among contiguous rows."""
-        starts = [0, *self.ends]
-        return max(end - start for start, end in zip(starts[rows], self.ends[rows], strict=False))
-
     def take(self, rows: slice) -> Ragged:
         """Select contiguous rows."""
         start, _, _ = rows.indices(len(self.ends))
@@ -112,12 +107,12 @@ class Packed:
     value: Shaped[Tensor, "n ..."]
     ragged: Ragged
 
-    def take(self, rows: slice) -> Packed:
-        return Packed(self.value[self.ragged.packed_positions(rows)], self.ragged.take(rows))
+    def take(self, rows: slice) -> Self:
+        return type(self)(self.value[self.ragged.packed_positions(rows)], self.ragged.take(rows))
 
-    def select(self, at: Int[Tensor, " m"]) -> Packed:
+    def select(self, at: Int[Tensor, " m"]) -> Self:
         """Select positions by index, in increasing order."""
-        return Packed(self.value.index_select(0, at), self.ragged.select(at))
+        return type(self)(self.value.index_select(0, at), self.ragged.select(at))
 
     def __getitem__(self, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
         """Select by a mask of padded rows, like indexing the padded tensor; no selected position may be padding."""

@@ -1,20 +1,24 @@
 """The choice of how a packed batch computes attention, for a CPU.
 
-``Band`` if all heads see only neighbours (``Local``): its cost is linear in the row's length. ``SparseKeys`` if every
-head sees few positions. Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for
-each, computed by ``small`` if heads are small, else by ``SoftmaxAttention.attend``. All three are the same softmax over
-the visible keys, so results are equal up to rounding.
+- ``Band`` if all heads see only neighbours (``Local``): its cost is linear in the row's length.
+- ``SparseKeys`` if every head of every position sees, and is seen by, at most ``MAX_KEYS`` positions, wherever they are
+  in the row (e.g. ``LocalHeads`` and ``CoupledHeads`` together). Queries gather their keys by index: linear too.
+- Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for each, computed by
+  ``small`` if heads are small, else by ``SoftmaxAttention.attend``.
+
+All three are the same softmax over the visible keys, so results are equal up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lengthwise.base.types import Inputs
@@ -22,31 +26,87 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import Block
 from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import Encoding
-from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeadsEncoding
-from lengthwise.runners.cpu import small, sparse_keys
+from lengthwise.nn.window import LocalEncoding, LocalHeadsEncoding
+from lengthwise.runners.cpu import small
 from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import Packed, Ragged
-from lengthwise.runners.cpu.sparse_keys import SparseKeys, softmax
 from lengthwise.runners.plain import select_rows
 
 # The largest number of groups in a batch; the smallest number of rows in a group, and of heads in all its rows.
 MAX_GROUPS, MIN_ROWS, MIN_HEADS = 4, 8, 512
 DENSE = 0.9  # if a larger fraction of positions is real, computing padding costs less than another group
+REGISTER = 16  # numbers in a vector register; torch handles shorter axes one number at a time
+MAX_KEYS = 8  # per query in ``SparseKeys``; with more, full matrix products are faster
+# The largest head width for ``SparseKeys`` without gradients; for wider heads, torch's product of all keys is faster.
+MAX_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class Band(Packed):
     """The attention bias "n h w" of each position's w nearest positions, if all heads see only neighbours; −inf for
     missing positions."""
 
-    bias: Packed
 
-    def take(self, rows: slice) -> Band:
-        return Band(self.bias.take(rows))
+@dataclass(frozen=True, slots=True)
+class SparseKeys:
+    """Index lists: for each head and position, the k keys that its query sees, and the k queries that see its key.
 
-    def select(self, at: Int[Tensor, " m"]) -> Band:
-        """Select positions by index, in increasing order."""
-        return Band(self.bias.select(at))
+    ``keys`` and ``queries`` are indices into the first three axes of the projections "n 3 h e", flattened, of the query
+    (index 0 of 3); keys and values are at + h and + 2 h.
+    """
+
+    ragged: Ragged
+    keys: Int[Tensor, "n h k"]  # the positions that this query sees
+    bias: Float[Tensor, "n h k"]  # attention bias; −inf if the query sees fewer than k
+    queries: Int[Tensor, "n h k"]  # the queries that see this key
+    rows: Int[Tensor, "n h k"]  # the same queries, as indices into "n h"
+    turns: Int[Tensor, "n h k"]  # index of this key in the lists ``keys`` of these queries, flattened
+    real: Float[Tensor, "n h k"]  # 1, or 0 if fewer than k queries see this key
+
+    @staticmethod
+    def from_bias(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> SparseKeys | None:
+        """Build the lists from an attention bias, −inf for hidden keys. None if a query sees, or a key is seen
+        by, more than ``MAX_KEYS`` positions."""
+        number = ragged.unpack(torch.arange(1, len(ragged.at) + 1)) - 1  # index among all positions; −1: padding
+        padding_mask = number >= 0
+        seen = (bias > -torch.inf) & padding_mask[:, None, :, None] & padding_mask[:, None, None]
+        most = int(torch.maximum(seen.sum(-1).max(), seen.sum(-2).max()))
+        if most > MAX_KEYS:
+            return None
+        shape = len(ragged.at), seen.shape[1], most
+        # One entry per visible pair. ``at`` is its index in the lists by query, ``back`` in the lists by key.
+        row, head, position, key = seen.nonzero().unbind(1)
+        asker, asked = number[row, position], number[row, key]
+        in_row, in_key = asker * shape[1] + head, asked * shape[1] + head
+
+        def count_earlier_equal(values: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+            """Return, for each entry, the number of equal entries before it."""
+            sizes = torch.bincount(values)
+            first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+            order = values.argsort(stable=True)
+            return torch.empty_like(values).index_copy(0, order, torch.arange(len(values)) - first)
+
+        at, back = (asker, head, count_earlier_equal(in_row)), (asked, head, count_earlier_equal(in_key))
+
+        def to_table(index: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
+            return torch.zeros(shape, dtype=torch.long).index_put(index, values)
+
+        values = bias.expand(seen.shape)[row, head, position, key]
+        return SparseKeys(
+            ragged,
+            keys=to_table(at, in_key + 2 * shape[1] * asked),
+            bias=bias.new_full(shape, -torch.inf).index_put(at, values),
+            queries=to_table(back, in_row + 2 * shape[1] * asker),
+            rows=to_table(back, in_row),
+            turns=to_table(back, in_row * most + at[2]),
+            real=bias.new_zeros(shape).index_put(back, torch.ones_like(values)),
+        )
+
+    def take(self, rows: slice) -> SparseKeys:
+        """Select the first rows."""
+        positions = self.ragged.packed_positions(rows)
+        parts = (self.keys, self.bias, self.queries, self.rows, self.turns, self.real)
+        return SparseKeys(self.ragged.take(rows), *(part[positions] for part in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,98 +131,63 @@ Pattern = Band | SparseKeys | PaddedGroups  # ``take`` selects first rows
 
 def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, attention: SoftmaxAttention) -> Pattern:
     """Choose and build the pattern of a batch, whose rows should be sorted by length."""
-    ragged = Ragged.from_mask(inputs.padding_mask)
-    kinds = [type(encoding) for encoding in encodings if encoding.attends]
-    if kinds == [LocalEncoding]:
-        (local,) = (encoding for encoding in encodings if isinstance(encoding, LocalEncoding))
-        return Band(_build_band(local.bias, inputs.padding_mask, ragged, causal=causal))
-    width = attention.out.in_features // attention.heads
-    if sparse_keys.is_worthwhile(width) and not attention.dropout and _all_heads_have_windows(encodings):
+    ragged, heads = Ragged.from_mask(inputs.padding_mask), attention.heads
+    attending = [encoding for encoding in encodings if encoding.attends]
+    if [type(encoding) for encoding in attending] == [LocalEncoding]:
+        learned: Tensor = attending[0].bias  # type: ignore[assignment]
+        reach = learned.shape[1] // 2
+        seen = F.pad(inputs.padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
+        seen[..., reach] = True  # every position sees itself, because a softmax needs a key
+        if causal:
+            seen[..., reach + 1 :] = False
+        return Band(learned.masked_fill(~ragged.pack(seen)[:, None], -torch.inf), ragged)
+    windows = [one.chosen for one in attending if isinstance(one, LocalHeadsEncoding)]  # or its CoupledHeadsEncoding
+    all_windows = len(windows) == len(attending) > 0 and not attention.dropout
+    fits = torch.is_grad_enabled() or attention.out.in_features // heads <= MAX_WIDTH
+    if all_windows and fits and bool(torch.stack(windows).any(0).all()):  # every head has a window
         bias = AttentionContext.of(encodings, inputs, causal=causal).bias
-        found = None if bias is None else SparseKeys.from_bias(bias.expand(-1, attention.heads, -1, -1), ragged)
+        found = None if bias is None else SparseKeys.from_bias(bias.expand(-1, heads, -1, -1), ragged)
         if found is not None:
             return found
-    return PaddedGroups(
-        [_group_context(encodings, inputs, rows, ragged, causal) for rows in _split_groups(ragged, attention.heads)]
-    )
-
-
-def _group_context(
-    encodings: Sequence[Encoding], inputs: Inputs, rows: slice, ragged: Ragged, causal: bool
-) -> tuple[Ragged, AttentionContext]:
-    own = inputs.take(rows).columns(0, ragged.longest_row(rows))
-    part, context = Ragged.from_mask(own.padding_mask), AttentionContext.of(encodings, own, causal=causal)
-    # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
-    alone = part.is_full and not causal and not any(encoding.attends for encoding in encodings)
-    return part, context._replace(bias=None) if alone else context
-
-
-def _all_heads_have_windows(encodings: Sequence[Encoding]) -> bool:
-    """Return whether every head has a window."""
-    windows = [encoding for encoding in encodings if isinstance(encoding, (LocalHeadsEncoding, CoupledHeadsEncoding))]
-    if not windows or any(encoding.attends and encoding not in windows for encoding in encodings):
-        return False
-    return bool(torch.stack([window.chosen for window in windows]).any(0).all())
-
-
-def _split_groups(ragged: Ragged, heads: int) -> list[slice]:
-    """Split rows into at most ``MAX_GROUPS`` groups of equally many rows; one group if all have about one length."""
-    rows = len(ragged.ends)
+    # At most ``MAX_GROUPS`` groups of equally many rows; one group if all have about one length.
+    rows, groups = len(ragged.ends), []
     dense = ragged.ends[-1] >= DENSE * rows * ragged.width
     most = rows if dense else max(MIN_ROWS, MIN_HEADS // heads, -(-rows // MAX_GROUPS))
-    return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
-
-
-def _build_band(
-    bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged: Ragged, *, causal: bool
-) -> Packed:
-    """Return the attention bias of each position's neighbours. Every position sees itself, because a softmax needs a
-    key."""
-    reach = bias.shape[1] // 2
-    seen = F.pad(padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
-    seen[..., reach] = True
-    if causal:
-        seen[..., reach + 1 :] = False
-    return Packed(bias.masked_fill(~ragged.pack(seen)[:, None], -torch.inf), ragged)
+    for start in range(0, rows, most):
+        part = inputs.take(slice(start, start + most)).cut_padding()
+        context, padded = AttentionContext.of(encodings, part, causal=causal), Ragged.from_mask(part.padding_mask)
+        # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
+        if padded.is_full and not causal and not attending:
+            context = context._replace(bias=None)
+        groups.append((padded, context))
+    return PaddedGroups(groups)
 
 
 def mix_values(attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
     """Return every query's softmax attention "n h e" over its visible keys."""
-    if isinstance(pattern, SparseKeys):
-        return sparse_keys.attend(qkv, pattern)
-    if isinstance(pattern, Band):
-        return _attend_locally(attention, qkv, pattern.bias.value)
-    groups = qkv.split([ragged.ends[-1] for ragged, _ in pattern.each])
-    found = [_mix_group(attention, group, *part) for group, part in zip(groups, pattern.each, strict=True)]
-    return found[0] if len(found) == 1 else torch.cat(found)
-
-
-def _mix_group(
-    attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], ragged: Ragged, context: AttentionContext
-) -> Float[Tensor, "n h e"]:
-    heads, size = qkv.shape[2:]
     probability = dropout_probability(attention)
-    if context.keys is None and small.is_worthwhile((len(ragged.ends), ragged.width, heads, size), probability):
-        bias = None if context.bias is None else context.bias.to(qkv.dtype)
-        causal = context.causal and bias is None
-        return small.attend(qkv, bias, context.angles, causal=causal, probability=probability, ragged=ragged)
-    return ragged.pack(attention.attend(ragged.unpack(qkv), context))
-
-
-def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[small.AttentionPlan] | None:
-    """Return the plans for ``small``'s attention, one per group; None if the pattern is not ``PaddedGroups``, or has
-    rotations, added keys, a blank, or a learned bias."""
-    if not isinstance(pattern, PaddedGroups):
-        return None
+    if isinstance(pattern, SparseKeys):
+        return _SparseAttention.apply(qkv, pattern.bias, pattern)
+    if isinstance(pattern, Band):
+        query, key, value = qkv.unbind(1)
+        positions, offsets = len(query), pattern.value.shape[-1]
+        query = query * query.shape[-1] ** -0.5
+        # At a row's ends, neighbours include positions of other rows, which the bias hides.
+        key, value = (F.pad(part, (0, 0, 0, 0, offsets // 2, offsets // 2)) for part in (key, value))
+        scores = torch.stack([(query * key.narrow(0, i, positions)).sum(-1) for i in range(offsets)], -1)
+        weights = dropout(softmax(scores + pattern.value), probability)
+        neighbours = [weights[..., i, None] * value.narrow(0, i, positions) for i in range(offsets)]
+        return sum(neighbours[1:], neighbours[0])
     found = []
-    for ragged, (_, causal, bias, angles, keys, _) in pattern.each:
-        learned = bias is not None and (bias.requires_grad or bias.shape[-1] > ragged.width)
-        if angles is not None or keys is not None or learned:
-            return None
-        bias = None if bias is None else bias.to(like.dtype)
-        causal = causal and bias is None
-        found.append(small.AttentionPlan.build(like, attention.heads, ragged, bias, None, causal=causal))
-    return found
+    parts = qkv.split([ragged.ends[-1] for ragged, _ in pattern.each])
+    for part, (ragged, context) in zip(parts, pattern.each, strict=True):
+        shape = len(ragged.ends), ragged.width, qkv.shape[2], qkv.shape[3]
+        if context.keys is None and small.is_worthwhile(shape, probability):
+            plan = small.AttentionPlan.build(qkv, attention.heads, ragged, context)
+            found.append(small.attend(part, plan, probability))
+        else:
+            found.append(ragged.pack(attention.attend(ragged.unpack(part), context)))
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def block_attention(block: Block) -> SoftmaxAttention:
@@ -175,17 +200,51 @@ def dropout_probability(attention: SoftmaxAttention) -> float:
     return attention.dropout if attention.training else 0.0
 
 
-def _attend_locally(
-    attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], band: Float[Tensor, "n h w"]
+def softmax(scores: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
+    """Compute the softmax over the last axis. A short axis is padded with −inf, which is up to ten times as fast on a
+    CPU."""
+    k = scores.shape[-1]
+    if k >= REGISTER:
+        return scores.softmax(-1)
+    return F.pad(scores, (0, REGISTER - k), value=-torch.inf).softmax(-1)[..., :k]
+
+
+class _SparseAttention(torch.autograd.Function):
+    """Sparse attention as an autograd function. A key's gradient is gathered from the queries that see it, which is
+    faster than scattering."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Float[Tensor, "n 3 h e"], bias: Tensor, sparse: SparseKeys) -> Float[Tensor, "n h e"]:
+        heads, scale = qkv.shape[2], qkv.shape[-1] ** -0.5
+        table = qkv.flatten(0, 2)
+        weights = softmax(_dot_products(qkv[:, 0] * scale, table, sparse.keys + heads) + bias)
+        ctx.sparse = sparse
+        ctx.save_for_backward(qkv, weights)
+        return _weighted_sums(table, sparse.keys + 2 * heads, weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Float[Tensor, "n h e"]) -> tuple[Tensor, Tensor, None]:
+        (qkv, weights), sparse = ctx.saved_tensors, ctx.sparse
+        heads, scale = qkv.shape[2], qkv.shape[-1] ** -0.5
+        table, gradient = qkv.flatten(0, 2), gradient.contiguous()
+        # The gradient of the scores: weight · (gradient of the weight − its mean under the weights).
+        scores = _dot_products(gradient, table, sparse.keys + 2 * heads) * weights
+        scores = scores - weights * scores.sum(-1, keepdim=True)
+        to_query = _weighted_sums(table, sparse.keys + heads, scores * scale)
+        to_key = _weighted_sums(table, sparse.queries, scores.take(sparse.turns) * sparse.real * scale)
+        to_value = _weighted_sums(gradient.flatten(0, 1), sparse.rows, weights.take(sparse.turns) * sparse.real)
+        return torch.stack([to_query, to_key, to_value], 1), scores, None
+
+
+def _dot_products(
+    query: Float[Tensor, "n h e"], table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"]
+) -> Float[Tensor, "n h k"]:
+    return (query[:, :, None] * F.embedding(rows, table)).sum(-1)
+
+
+def _weighted_sums(
+    table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"], weights: Float[Tensor, "n h k"]
 ) -> Float[Tensor, "n h e"]:
-    """Compute attention over neighbours. At a row's ends, neighbours include positions of other rows, which ``band``
-    hides."""
-    query, key, value = qkv.unbind(1)
-    positions, offsets = len(query), band.shape[-1]
-    query = query * query.shape[-1] ** -0.5
-    reach = offsets // 2
-    key, value = (F.pad(part, (0, 0, 0, 0, reach, reach)) for part in (key, value))
-    scores = torch.stack([(query * key.narrow(0, i, positions)).sum(-1) for i in range(offsets)], -1)
-    weights = dropout(softmax(scores + band), dropout_probability(attention))
-    found = [weights[..., i, None] * value.narrow(0, i, positions) for i in range(offsets)]
-    return sum(found[1:], found[0])
+    found = F.embedding_bag(rows.flatten(0, 1), table, mode="sum", per_sample_weights=weights.flatten(0, 1))
+    return found.view(*rows.shape[:2], -1)

@@ -5,18 +5,21 @@ length. For several loops, they use the plain runner's loop over depth, and comp
 LSTM runs over all positions as one autograd function (``cell``).
 
 ReTran's layers are computed at once, as a wave: at step w, layer l computes position w − l, so one product with stacked
-weights serves all active layers, and there are t + layers − 1 steps instead of t · layers. Keys and values are in one
-tensor (``recall``). Results are equal up to rounding; with dropout, in distribution.
+weights serves all active layers, and there are t + layers − 1 steps instead of t · layers. Keys and values are in
+preallocated tensors (``Recall``): with a Python list, autograd would stack all keys at every step and add up one
+gradient per pair of steps, quadratic copies. Results are equal up to rounding; with dropout, in distribution.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lengthwise.base.types import Inputs
@@ -27,9 +30,8 @@ from lengthwise.nn.lstm import Cell
 from lengthwise.runners import Logits, RowLoops, Selected, Steps
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.cell import build_gate_matrix, run_cell, step_cells
-from lengthwise.runners.cpu.elementwise import dropout
+from lengthwise.runners.cpu.elementwise import dropout, dropout_factors
 from lengthwise.runners.cpu.packing import Packing, group_by_length, restore_order, select_unique
-from lengthwise.runners.cpu.recall import Recall
 from lengthwise.runners.plain import Plain
 
 GROUP_POSITIONS = 32_768  # about the fastest group size, in positions with padding
@@ -37,11 +39,9 @@ NORMS = ("norm_attention", "norm_cell")
 EPS = 1e-5  # ε of the norms, torch's default
 # Names of linear layers in cells and in ReTran's layers, and whether these have biases.
 BIASED = dict.fromkeys(("input", "short", "out", "query", "key", "value", "mix"), True) | {"recurrent": False}
-READOUT = (ScaledReadout, nn.Linear)
+MODEL = {"embedding": (nn.Embedding,), "readout": (ScaledReadout, nn.Linear)}
 CELL = {Cell: dict.fromkeys(("input", "recurrent", "short", "out"), (nn.Linear,)), ScaledReadout: {}}
-LSTM_MODEL = {"embedding": (nn.Embedding,), "cells": [Cell], "drop": (nn.Dropout,), "readout": READOUT}
 LAYER = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
-RETRAN_MODEL = {"embedding": (nn.Embedding,), "layers": [Layer], "readout": READOUT}
 
 
 class RecurrentRunner(claims.Claiming):
@@ -103,7 +103,8 @@ class _FastLoops(Model):
 class PackedLSTM(RecurrentRunner):
     """The runner of ``LSTMModel``."""
 
-    kind, parts = LSTMModel, claims.register_types({LSTMModel: LSTM_MODEL, **CELL})
+    kind = LSTMModel
+    parts = claims.register_types({LSTMModel: {**MODEL, "cells": [Cell], "drop": (nn.Dropout,)}, **CELL})
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         packed, drop = packing.pack(x).T, self.model.drop
@@ -118,7 +119,9 @@ class Wave(RecurrentRunner):
     """The runner of ``ReTranModel``."""
 
     kind = ReTranModel
-    parts = claims.register_types({ReTranModel: RETRAN_MODEL, Layer: {**LAYER, "cell": (Cell,)}, **CELL})
+    parts = claims.register_types(
+        {ReTranModel: {**MODEL, "layers": [Layer]}, Layer: {**LAYER, "cell": (Cell,)}, **CELL}
+    )
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
@@ -132,91 +135,168 @@ class Wave(RecurrentRunner):
         return "its layers differ in more than their weights" if len(kinds) > 1 else None
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
-        ordered = packing.sort_rows(x).transpose(0, 1)
-        return torch.cat(WavePass(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
-
-
-class WavePass:
-    """A pass over all positions, in which layer l computes position w − l at step w.
-
-    The output of layer l at position t is stored in slot t + l + 1, its learned first vector in slot l.
-    """
-
-    def __init__(self, model: ReTranModel, x: Float[Tensor, "t b d"], positions: int) -> None:
-        """Prepare a pass over the first ``positions`` positions of the rows of ``x``."""
-        _, rows, width = x.shape
-        layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
-        heads = layers[0].heads
-        self.depth, self.probability = len(layers), layers[0].dropout if layers[0].training else 0.0
-        self.maps, self.norms = stack_maps(layers, heads), stack_norms(layers)
-        self.gates = torch.stack([build_gate_matrix(layer.cell) for layer in layers])
-        self.rates = model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
-        self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
-        self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
-        self.outputs = [x[0]] * self.depth
-        shape = self.depth, positions + self.depth, width, rows
-        self.recall = Recall(shape, heads, probability=self.probability, like=x)
+        x, counts, layers = packing.sort_rows(x).transpose(0, 1), packing.counts, [*self.model.layers]
+        (_, rows, width), positions, depth, heads = x.shape, len(counts), len(layers), layers[0].heads
+        probability = layers[0].dropout if layers[0].training else 0.0
+        weights = stack_maps(layers, heads) | stack_norms(layers)
+        gates = torch.stack([build_gate_matrix(layer.cell) for layer in layers])
+        rates = self.model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
+        outputs = [x[0]] * depth
+        shorts = [layer.cell.first_short.expand(rows, -1) for layer in layers]
+        longs = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
+        # The output of layer l at position t is stored in slot t + l + 1, its learned first vector in slot l.
+        recall = Recall((depth, positions + depth, width, rows), heads, probability=probability, like=x)
         for number, layer in enumerate(layers):
             key, value = (part(layer.first).expand(1, rows, -1) for part in (layer.key, layer.value))
-            self.recall.store(key, value, number, number)
+            recall.store(key, value, number, number)
 
-    def run(self, x: Float[Tensor, "t b d"], counts: list[int]) -> list[Float[Tensor, "n d"]]:
-        """Return the last layer's outputs at each position t, for the first ``counts[t]`` rows, which are long
-        enough."""
-        found, positions = [], len(counts)
-        for wave in range(positions + self.depth - 1):
-            # The active layers: those whose position, wave − layer, is inside the row.
-            layers = range(max(0, wave - positions + 1), min(self.depth, wave + 1))
-            rows = counts[wave - layers[-1]]  # the earliest of the positions has the most rows
-            below = [self.outputs[layer - 1] if layer else x[wave] for layer in layers]
-            short = torch.stack([self.short[layer][:rows] for layer in layers])
-            long = torch.stack([self.long[layer][:, :rows] for layer in layers])
-            new = self._step(torch.stack([part[:rows] for part in below]), short, long, layers, wave)
-            for layer, *parts in zip(layers, *(part.unbind() for part in new), strict=True):
-                self.outputs[layer], self.short[layer], self.long[layer] = parts
-            if layers[-1] == self.depth - 1:
-                found.append(self.outputs[-1])
-        return found
+        def select(part: Float[Tensor, "all ..."]) -> Float[Tensor, "l ..."]:
+            """Select the active layers of stacked weights. No slice if all are: its gradient would cost a copy."""
+            return part if len(active) == depth else part[active.start : active.stop]
 
-    def _step(
-        self,
-        x: Float[Tensor, "l r d"],
-        short: Float[Tensor, "l r d"],
-        long: Float[Tensor, "l h r"],
-        layers: range,
-        wave: int,
-    ) -> tuple[Float[Tensor, "l r d"], Float[Tensor, "l r d"], Float[Tensor, "l h r"]]:
-        """Return the active layers' outputs, short states and long states after one step."""
-        first, count = layers[0], len(layers)
-        position = wave + 1 - torch.arange(first, first + count, device=x.device)
-        angles = (position[:, None, None] * self.rates).to(x.dtype)
-        cos_sin = angles.cos(), angles.sin()
-        slots = torch.arange(wave + 1 - first, device=x.device)
-        # Layer l's keys begin at slot l; its earlier slots are empty.
-        hidden_mask = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
+        def linear(name: str, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
+            weight, bias = map(select, weights[name])
+            return torch.baddbmm(bias, x, weight)
 
-        query = rotate(self._apply_linear("query", x, layers), cos_sin)
-        mixed = self._apply_linear("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden_mask), layers)
-        h = self._apply_norm("norm_attention", x + dropout(mixed, self.probability), layers)
-        seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
-        emitted, long = step_cells(seen, self._select_layers(self.gates, layers), long)
-        out, short = self._apply_linear("out_short", emitted.mT, layers).chunk(2, -1)
-        y = self._apply_norm("norm_cell", h + dropout(out, self.probability), layers)
-        *keys, value = self._apply_linear("key_value", y, layers).split(x.shape[-1], -1)
-        self.recall.store(rotate(torch.cat(keys, -1), cos_sin), value, first, wave + 1)
-        return y, short, long
+        def norm(name: str, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
+            weight, bias = map(select, weights[name])
+            return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 
-    def _select_layers(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
-        """Select the active layers of stacked weights. No slice if all are active: its gradient would cost a copy."""
-        return part if len(layers) == self.depth else part[layers.start : layers.stop]
+        found = []
+        for wave in range(positions + depth - 1):
+            # Layer l computes position wave − l; the active layers are those whose position is inside the row.
+            active = range(max(0, wave - positions + 1), min(depth, wave + 1))
+            first, rows = active[0], counts[wave - active[-1]]  # the earliest of the positions has the most rows
+            below = torch.stack([outputs[layer - 1][:rows] if layer else x[wave][:rows] for layer in active])
+            short = torch.stack([shorts[layer][:rows] for layer in active])
+            long = torch.stack([longs[layer][:, :rows] for layer in active])
+            position = wave + 1 - torch.arange(first, active.stop, device=x.device)
+            angles = (position[:, None, None] * rates).to(x.dtype)
+            cos_sin = angles.cos(), angles.sin()
+            slots = torch.arange(wave + 1 - first, device=x.device)
+            # Layer l's keys begin at slot l; its earlier slots are empty.
+            hidden = slots < torch.arange(len(active), device=x.device)[:, None] if len(active) > 1 else None
 
-    def _apply_linear(self, name: str, x: Float[Tensor, "l r i"], layers: range) -> Float[Tensor, "l r o"]:
-        weight, bias = (self._select_layers(part, layers) for part in self.maps[name])
-        return torch.baddbmm(bias, x, weight)
+            query = rotate(linear("query", below), cos_sin)
+            mixed = linear("mix", recall.attend(query, first, slice(first, wave + 1), hidden))
+            h = norm("norm_attention", below + dropout(mixed, probability))
+            seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
+            emitted, long = step_cells(seen, select(gates), long)
+            out, short = linear("out_short", emitted.mT).chunk(2, -1)
+            y = norm("norm_cell", h + dropout(out, probability))
+            *keys, value = linear("key_value", y).split(width, -1)
+            recall.store(rotate(torch.cat(keys, -1), cos_sin), value, first, wave + 1)
+            outputs[first : active.stop], shorts[first : active.stop] = y.unbind(), short.unbind()
+            longs[first : active.stop] = long.unbind()
+            if active[-1] == depth - 1:
+                found.append(outputs[-1])
+        return torch.cat(found)
 
-    def _apply_norm(self, name: str, x: Float[Tensor, "l r d"], layers: range) -> Float[Tensor, "l r d"]:
-        weight, bias = (self._select_layers(part, layers) for part in self.norms[name])
-        return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
+
+class Recall:
+    """The keys and values of ReTran's layers, in slots. Rows may end, the last rows first.
+
+    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. A token fixes
+    the order: each ``store`` takes the previous ``store``'s token, and each ``attend`` takes the latest token, so the
+    backward pass of a ``store`` runs after those of all ``attend`` calls that read its slot.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
+        """Create empty slots of ``shape`` (layers, slots, width, rows); rows are last, so that small heads are fast
+        too."""
+        self.state = _SharedState(like.new_zeros(shape), like.new_zeros(shape), heads, probability)
+        self.token = like.new_zeros(()).requires_grad_(torch.is_grad_enabled())
+
+    def store(self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], layer: int, slot: int) -> None:
+        """Write keys and values of l layers, from ``layer`` on, to a slot of the first r rows."""
+        self.token = _Store.apply(key, value, self.token, self.state, layer, slot)
+
+    def attend(
+        self, query: Float[Tensor, "l r d"], layer: int, slots: slice, mask: Bool[Tensor, "l s"] | None
+    ) -> Float[Tensor, "l r d"]:
+        """Compute attention of each row's query over ``slots``, in l layers from ``layer`` on; ``mask`` is True
+        for slots that a layer does not see. A head's coordinates are contiguous."""
+        return _AttendSlots.apply(query, self.token, self.state, layer, slots, mask)
+
+
+class _SharedState:
+    """The state shared by all steps. It must not hold the token, whose graph refers to the state: such a cycle would
+    never be freed."""
+
+    def __init__(self, keys: Tensor, values: Tensor, heads: int, probability: float) -> None:
+        self.keys, self.values, self.heads, self.probability = keys, values, heads, probability
+        self._gradients: tuple[Tensor, Tensor] | None = None
+        self._pass = -1
+
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Return the gradients of all keys and values, as accumulated so far in this backward pass."""
+        # A retained graph may be run backward again: each backward pass needs new zeros.
+        if self._pass != (now := torch._C._current_graph_task_id()) or self._gradients is None:
+            self._gradients, self._pass = (torch.zeros_like(self.keys), torch.zeros_like(self.values)), now
+        return self._gradients
+
+
+class _Store(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, key: Tensor, value: Tensor, token: Tensor, state: _SharedState, layer: int, slot: int
+    ) -> Tensor:
+        layers, rows, _ = key.shape
+        ctx.state, ctx.where = state, (slice(layer, layer + layers), slot, slice(None), slice(rows))
+        state.keys[ctx.where], state.values[ctx.where] = key.mT, value.mT
+        return token.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        keys, values = (gradient[ctx.where].mT.contiguous() for gradient in ctx.state.gradients())
+        return keys, values, token, None, None, None
+
+
+class _AttendSlots(torch.autograd.Function):
+    """The softmax attention of ``Recall.attend``. In shapes, s counts slots, e the coordinates of a head."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, token: Tensor, state: _SharedState, layer: int, slots: slice, mask: Tensor | None
+    ) -> Tensor:
+        layers, rows, width = query.shape
+        ctx.state, ctx.where = state, (slice(layer, layer + layers), slots, slice(None), slice(rows))
+        keys, values = (_split_heads(part[ctx.where], state.heads) for part in (state.keys, state.values))
+        ctx.scale = math.sqrt(state.heads / width)
+        query = _split_heads((query * ctx.scale).mT.contiguous()[:, None], state.heads)
+        scores = (keys * query).sum(3)
+        if mask is not None:
+            scores.masked_fill_(mask[:, :, None, None], -torch.inf)
+        weights = scores.softmax(1)  # "l s h r"
+        dropout_mask = dropout_factors(weights, state.probability) if state.probability else None
+        ctx.save_for_backward(query, weights, dropout_mask)
+        mixed = (_apply_dropout(weights, dropout_mask)[:, :, :, None] * values).sum(1)
+        return mixed.flatten(1, 2).mT.contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_mixed: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        query, weights, dropout_mask = ctx.saved_tensors
+        state = ctx.state
+        keys, values, to_keys, to_values = (
+            _split_heads(part[ctx.where], state.heads) for part in (state.keys, state.values, *state.gradients())
+        )
+        to_mixed = _split_heads(to_mixed.mT.contiguous()[:, None], state.heads)
+        to_values.addcmul_(_apply_dropout(weights, dropout_mask)[:, :, :, None], to_mixed)
+        to_weights = _apply_dropout((values * to_mixed).sum(3), dropout_mask).mul_(weights)
+        to_scores = to_weights.addcmul_(weights, to_weights.sum(1, keepdim=True), value=-1)[:, :, :, None]
+        to_keys.addcmul_(to_scores, query)
+        to_query = (to_scores * keys).sum(1).flatten(1, 2).mT * ctx.scale
+        return to_query, torch.zeros_like(to_mixed[0, 0, 0, 0, 0]), None, None, None, None
+
+
+def _split_heads(x: Float[Tensor, "l s d r"], heads: int) -> Float[Tensor, "l s h e r"]:
+    return x.unflatten(2, (heads, -1))
+
+
+def _apply_dropout(weights: Tensor, dropout_mask: Tensor | None) -> Tensor:
+    return weights if dropout_mask is None else weights * dropout_mask
 
 
 def rotate(both: Float[Tensor, "l r dd"], cos_sin: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:

@@ -9,23 +9,23 @@ equal up to rounding; if sums of weights leave a safe range, torch's softmax is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import rotate_pairs
 from lengthwise.runners.cpu.elementwise import dropout_factors
 from lengthwise.runners.cpu.packing import Ragged
 
 # With wider heads, fewer heads over all rows, or fewer positions, torch is at least as fast.
 MAX_HEAD_WIDTH, MIN_HEADS, MIN_POSITIONS = 8, 64, 10
-MIN_FUSED_HEADS = 8  # replaces LEAST_HEADS in ``fused_loops``, which saves more
+MIN_FUSED_HEADS = 8  # replaces MIN_HEADS in ``fused_loops``, which saves more
 LOG2E = 1 / math.log(2)
 SAFE_SUMS = 2.0**-60, 2.0**60  # range of sums of weights in which late division loses no precision
 
@@ -37,29 +37,6 @@ def is_worthwhile(shape: tuple[int, int, int, int], probability: float, min_head
     return probability > 0 or (size <= MAX_HEAD_WIDTH and rows * heads >= min_heads and positions >= MIN_POSITIONS)
 
 
-def attend(
-    qkv: Float[Tensor, "*b 3 h e"],
-    mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
-    angles: Float[Tensor, "b t half"] | None,
-    *,
-    causal: bool,
-    probability: float,
-    ragged: Ragged | None = None,
-) -> Float[Tensor, "*b h e"]:
-    """Return softmax(q kᵀ / √e + mask) v, with queries and keys rotated by ``angles`` and attention weights dropped
-    with ``probability``. ``qkv`` has rows "b t" or, with ``ragged``, packed positions "n".
-
-    A Boolean mask is True at visible keys. A mask may have one more key than there are positions: the blank, a key and
-    value of zeros. ``causal`` requires no mask: no position sees a later one.
-    """
-    flat = qkv.flatten(0, -4)
-    ragged = ragged or Ragged.from_mask(torch.ones(qkv.shape[:2], dtype=torch.bool))
-    plan = AttentionPlan.build(flat, flat.shape[-2], ragged, mask, angles, causal=causal)
-    return _AttendSmall.apply(flat, plan.padded, probability, plan.bias, *plan.turn).view(
-        *qkv.shape[:-3], *flat.shape[-2:]
-    )
-
-
 class AttentionPlan(NamedTuple):
     """The arguments of attention other than queries, keys and values: the same in every layer."""
 
@@ -69,27 +46,24 @@ class AttentionPlan(NamedTuple):
     turn: tuple[Tensor, ...]  # cosines and sines of the angles, if any, positions last
 
     @staticmethod
-    def build(
-        like: Tensor,
-        heads: int,
-        ragged: Ragged,
-        mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
-        angles: Float[Tensor, "b t half"] | None,
-        *,
-        causal: bool,
-    ) -> AttentionPlan:
-        """Build the plan for packed rows; other arguments are those of ``attend``."""
-        rows, positions, at = len(ragged.ends), ragged.width, ragged.at
-        width = positions if mask is None else mask.shape[-1]
+    def build(like: Tensor, heads: int, ragged: Ragged, context: AttentionContext) -> AttentionPlan:
+        """Build the plan for packed rows. ``like`` has the type of queries; the context's ``keys`` are not used."""
+        rows, positions, at, bias = len(ragged.ends), ragged.width, ragged.at, context.bias
+        width = positions if bias is None else bias.shape[-1]
         if width > positions:  # the blank: padded rows are one position longer, where key and value are 0
             ragged = Ragged(ragged.ends, width, at + at // positions * (width - positions))
-        if mask is not None:
-            bias = _build_bias(mask, heads, rows, width, like)
+        if bias is not None:
+            bias = bias.to(like.dtype)
+            if bias.shape[-2] > 1:
+                bias = F.pad(bias, (0, 0, 0, width - bias.shape[-2]))
+            # Padding may see no key at all; let it see every key, to avoid NaN. Its results are not used.
+            bias = (bias * LOG2E).masked_fill((bias == -torch.inf).all(-1, keepdim=True), 0.0)
+            bias = bias.expand(rows, heads, width, width).flatten(0, 1)
         else:
-            bias = _causal_bias(width, like.dtype) if causal else like.new_zeros(1, 1, 1)
-        if angles is None:
+            bias = _causal_bias(width, like.dtype) if context.causal else like.new_zeros(1, 1, 1)
+        if context.angles is None:
             return AttentionPlan(heads, ragged, bias, ())
-        angles = F.pad(angles, (0, 0, 0, width - angles.shape[1]))
+        angles = F.pad(context.angles, (0, 0, 0, width - context.angles.shape[1]))
         return AttentionPlan(heads, ragged, bias, (angles.cos().mT[:, None], angles.sin().mT[:, None]))
 
 
@@ -99,56 +73,46 @@ def _causal_bias(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
     return torch.full((1, positions, positions), -torch.inf, dtype=dtype).triu(1)
 
 
-def _build_bias(
-    mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"], heads: int, rows: int, width: int, like: Tensor
-) -> Float[Tensor, "#r k k"]:
-    if mask.dtype == torch.bool:
-        mask = like.new_zeros(mask.shape).masked_fill(~mask, -torch.inf)
-    if (positions := mask.shape[-2]) > 1:
-        mask = F.pad(mask, (0, 0, 0, width - positions))
-    # Padding may see no key at all; let it see every key, to avoid NaN. Its results are not used.
-    mask = (mask * LOG2E).masked_fill((mask == -torch.inf).all(-1, keepdim=True), 0.0)
-    return mask.expand(rows, heads, width, width).flatten(0, 1)
+def attend(qkv: Float[Tensor, "n 3 h e"], plan: AttentionPlan, probability: float) -> Float[Tensor, "n h e"]:
+    """Return softmax(q kᵀ / √e + bias) v of packed positions, with queries and keys rotated by the plan's angles, and
+    attention weights dropped with ``probability``."""
+    return _AttendSmall.apply(qkv, plan.padded, probability, plan.bias, *plan.turn)
 
 
 class _AttendSmall(torch.autograd.Function):
-    """``attend`` as an autograd function of a plan."""
+    """``attend`` as an autograd function of a plan. In shapes, r counts all heads of all rows."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, padded: Ragged, probability: float, bias: Tensor, *turn: Tensor) -> Tensor:
-        found, saved = _attend_forward(qkv, padded, probability, bias, *turn)
-        ctx.save_for_backward(*saved)
-        ctx.padded, ctx.bias = padded, bias.shape if bias.requires_grad else None
-        return padded.pack(found)
+        parts = padded.unpack(qkv).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
+        turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
+        query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
+        weights, inverse_sums = attention_weights(query, key, bias)
+        dropout_mask = dropout_factors(weights, probability) if probability else None
+        dropped_weights = weights if dropout_mask is None else weights * dropout_mask
+        found = torch.bmm(value, dropped_weights.mT).mul_(inverse_sums)
+        ctx.save_for_backward(query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, found, *turn)
+        ctx.padded, ctx.bias_shape = padded, bias.shape if bias.requires_grad else None
+        return padded.pack(found.view(parts.shape[1:]).permute(0, 3, 1, 2))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # under checkpointing they can be read once
-        qkv, bias = _attend_backward(ctx.padded.unpack(gradient), saved, ctx.bias)
-        return ctx.padded.pack(qkv), None, None, bias, *(None for _ in saved[SAVED:])
-
-
-SAVED = 8  # number of tensors that ``_attend_forward`` saves, apart from ``turn``
-
-
-def _attend_forward(
-    qkv: Float[Tensor, "n 3 h e"],
-    padded: Ragged,
-    probability: float,
-    bias: Float[Tensor, "#r k k"],
-    *turn: Tensor,
-) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
-    """Return the output of attention and the tensors for its backward pass. Axis r is all heads of all rows."""
-    parts = padded.unpack(qkv).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
-    turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
-    query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
-    weights, inverse_sums = attention_weights(query, key, bias)
-    dropout_mask = dropout_factors(weights, probability) if probability else None
-    dropped_weights = weights if dropout_mask is None else weights * dropout_mask
-    found = torch.bmm(value, dropped_weights.mT).mul_(inverse_sums)
-    saved = query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, found, *turn
-    return found.view(parts.shape[1:]).permute(0, 3, 1, 2), saved
+        query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, found, *turn = saved
+        gradient = ctx.padded.unpack(gradient)
+        rows, _, heads, _ = gradient.shape
+        gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
+        # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
+        mean = (gradient * found).sum(1)[:, :, None]
+        to_parts, scores = attention_gradients(
+            gradient, query, key, value, weights, dropped_weights, dropout_mask, mean
+        )
+        to_parts = to_parts.unflatten(1, (rows, heads))
+        if turn:
+            to_parts[:2] = rotate_pairs(to_parts[:2], turn[0], -turn[1], axis=-2)
+        to_bias = None if ctx.bias_shape is None else scores.sum_to_size(ctx.bias_shape) / LOG2E
+        return ctx.padded.pack(to_parts.permute(1, 4, 0, 2, 3)), None, None, to_bias, *(None for _ in turn)
 
 
 def attention_weights(
@@ -168,24 +132,6 @@ def attention_weights(
         weights = torch.baddbmm(bias, query.mT, key, alpha=scale).div_(LOG2E).softmax(-1)
         sums = torch.ones_like(sums)
     return weights, sums.reciprocal_()[:, None]
-
-
-def _attend_backward(
-    gradient: Float[Tensor, "b t h e"], saved: Sequence[Any], bias: torch.Size | None
-) -> tuple[Float[Tensor, "b t 3 h e"], Tensor | None]:
-    """Return the gradients of the projections and, if its shape ``bias`` is given, of the bias."""
-    query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, found, *turn = saved
-    rows, _, heads, _ = gradient.shape
-    gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
-    # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
-    mean = (gradient * found).sum(1)[:, :, None]
-    to_parts, scores = attention_gradients(gradient, query, key, value, weights, dropped_weights, dropout_mask, mean)
-    to_parts = to_parts.unflatten(1, (rows, heads))
-    if turn:
-        cos, sin = turn
-        to_parts[:2] = rotate_pairs(to_parts[:2], cos, -sin, axis=-2)
-    to_bias = None if bias is None else scores.sum_to_size(bias) / LOG2E
-    return to_parts.permute(1, 4, 0, 2, 3), to_bias
 
 
 def attention_gradients(

@@ -28,8 +28,8 @@ from lengthwise.runners.cpu.elementwise import dropout, gelu
 from lengthwise.runners.cpu.packing import Packed, Ragged, group_by_length, restore_order, select_unique
 from lengthwise.runners.cpu.pattern import (
     Band,
+    PaddedGroups,
     Pattern,
-    attention_plans,
     block_attention,
     build_pattern,
     dropout_probability,
@@ -79,9 +79,8 @@ class PackedTransformer(claims.Claiming):
         rows, logits = [], []
         for group in group_by_length(inputs, GROUP_POSITIONS):
             part, wanted = inputs.take(group).cut_padding(), at[group]
-            order, state = _final_states(
-                self.model, part, loops[group], wanted[:, : part.tokens.shape[1]], no_grad_loops
-            )
+            wanted = wanted[:, : part.tokens.shape[1]]
+            order, state = _final_states(self.model, part, loops[group], wanted, no_grad_loops)
             rows.append(group[order])
             logits.append(self.model.readout(state))
         return restore_order(torch.cat(logits), torch.cat(rows), at)
@@ -175,7 +174,14 @@ def _final_states(
     model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], no_grad_loops: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
     """Return row indices in the order of halting, and the states at the positions ``at`` after each row's last loop."""
-    prepared_batch = _PreparedBatch.build(model, _drop_padding(model, inputs), loops)
+    mask, digits = inputs.padding_mask, inputs.digit_position
+    reads_padding = any(encoding.reads_padding for encoding in model.encodings)
+    if model.causal and not reads_padding and int(mask.sum()) >= MOST_NEEDED * mask.numel():
+        # Nearly all positions are real: treat padding as real too, so that no position has to be moved. Real tokens do
+        # not see later padding. The digit positions of padding may lie beyond an encoding's table.
+        digits = digits.clamp(max=int(digits.where(mask, 0).amax()))
+        inputs = replace(inputs, padding_mask=torch.ones_like(mask), digit_position=digits)
+    prepared_batch = _PreparedBatch.build(model, inputs, loops)
     at = at[prepared_batch.rows]
     if not no_grad_loops and torch.is_grad_enabled() and (found := _run_fused(model, prepared_batch, at)) is not None:
         finished = prepared_batch.loops.argsort(stable=True)
@@ -192,19 +198,6 @@ def _final_states(
     return torch.cat(ids), states[0] if len(states) == 1 else torch.cat(states)
 
 
-def _drop_padding(model: TransformerModel, inputs: Inputs) -> Inputs:
-    """If nearly all positions are real, treat padding as real too, so that no position has to be moved. Real tokens of
-    a causal model do not see later padding, unless an encoding reads the mask."""
-    mask, digits = inputs.padding_mask, inputs.digit_position
-    if not model.causal or int(mask.sum()) < MOST_NEEDED * mask.numel():
-        return inputs
-    if any(encoding.reads_padding for encoding in model.encodings):
-        return inputs
-    # The digit positions of padding may lie beyond an encoding's table.
-    digits = digits.clamp(max=int(digits.where(mask, 0).amax()))
-    return replace(inputs, padding_mask=torch.ones_like(mask), digit_position=digits)
-
-
 def _run_loops(
     model: TransformerModel,
     prepared_batch: _PreparedBatch,
@@ -217,7 +210,7 @@ def _run_loops(
     model's state before the first loop."""
     rows, loops, running, _, x, pattern = prepared_batch
     state = Packed(model.init_state(x.value), x.ragged) if state is None else state
-    radius = len(model.blocks) * (pattern.bias.value.shape[-1] // 2) if isinstance(pattern, Band) else None
+    radius = len(model.blocks) * (pattern.value.shape[-1] // 2) if isinstance(pattern, Band) else None
     until = None if at is None else Packed(x.ragged.pack(_needed_until(at, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):
         if count < len(rows):
@@ -235,7 +228,12 @@ def _run_loops(
             wanted = (until.value >= k).nonzero()[:, 0]
             wanted = wanted if len(wanted) < MOST_NEEDED * len(until.value) else None
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
-            value = _run_loop(model, state.value, x.value, pattern, wanted)
+            value = model.inject(state.value, x.value)
+            injected = x.value if model.injection == "reads" else None
+            for block in model.blocks:
+                value = value + x.value if model.injection == "layers" else value
+                value = _run_block(block, value, pattern, injected, wanted if block is model.blocks[-1] else None)
+            value = model.norm(value)
         state = Packed(value, state.ragged if wanted is None else state.ragged.select(wanted))
         yield k, rows, state
 
@@ -266,35 +264,26 @@ def _run_fused(
     attention = block_attention(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
     known = model.injection == model.inject.how in ("add", "once") and not (model.start_noise and model.training)
-    possible = known and fused_loops.can_fuse(blocks, norm)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    if not possible or not small.is_worthwhile(shape, dropout_probability(attention), small.MIN_FUSED_HEADS):
+    worthwhile = small.is_worthwhile(shape, dropout_probability(attention), small.MIN_FUSED_HEADS)
+    possible = known and worthwhile and isinstance(pattern, PaddedGroups) and fused_loops.can_fuse(blocks, norm)
+    # Rotations, added keys, a learned bias and a blank are not supported.
+    if not possible or any(
+        context.angles is not None
+        or context.keys is not None
+        or (context.bias is not None and (context.bias.requires_grad or context.bias.shape[-1] > ragged.width))
+        for ragged, context in pattern.each
+    ):
         return None
     each = []
     for rows in running:
         pattern = pattern.take(slice(rows))
-        if (found := attention_plans(attention, x.value, pattern)) is None:
-            return None
-        each.append(found)
+        each.append([small.AttentionPlan.build(x.value, attention.heads, *group) for group in pattern.each])
     which = fused_loops.find_distinct_states(x.value, inputs.tokens, ends, each[0]) if model.causal else None
     # Attention may read all positions, so all states of a row are needed before its last loop.
     until = x.ragged.pack(loops[:, None] - (~at).long())
     plan = fused_loops.plan_loops(each, ends, running, until, which)
     return fused_loops.run_loops(x.value, which, plan, blocks, norm, inject_again=model.injection == "add")
-
-
-def _run_loop(
-    model: TransformerModel, state: Float[Tensor, "n d"], x: Float[Tensor, "n d"], pattern: Pattern, at: Tensor | None
-) -> Float[Tensor, "m d"]:
-    """Compute one loop; return the new state at the positions ``at`` only."""
-    state = model.inject(state, x)
-    last = model.blocks[-1]
-    for block in model.blocks:
-        if model.injection == "layers":
-            state = state + x
-        read = x if model.injection == "reads" else None
-        state = _run_block(block, state, pattern, read, at if block is last else None)
-    return model.norm(state)
 
 
 def _run_block(
@@ -306,11 +295,8 @@ def _run_block(
     projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))
     found = mix_values(attention, projected, pattern).flatten(1)
     if at is not None:
-        found, x, injected = (
-            select_unique(found, at),
-            select_unique(x, at),
-            None if injected is None else select_unique(injected, at),
-        )
+        found, x = select_unique(found, at), select_unique(x, at)
+        injected = None if injected is None else select_unique(injected, at)
     x = x + dropout(attention.out(found), probability)
     if block.post:
         x = block.norm_mixer(x)
