@@ -24,7 +24,7 @@ from lengthwise.experiment.stopping import (
 )
 from lengthwise.models import Model, State
 from lengthwise.runners.cpu import choose_runner
-from lengthwise.runners.movement import PERIODS
+from lengthwise.runners.plain import PERIODS
 
 LEAVE_TOGETHER = 8  # rows that stop early leave the batch once they are 1/8 of its rows
 

@@ -15,8 +15,7 @@ from lengthwise.base.types import Batch, UsageError, to_device
 from lengthwise.evaluation.answers import answer_mask, gather_slots
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.models import Model
-from lengthwise.runners.movement import PERIODS, flatten_state
-from lengthwise.runners.plain import Movements, Plain, unroll
+from lengthwise.runners.plain import PERIODS, Movements, Plain, flatten_state, unroll
 from lengthwise.runs.run import Weights
 
 

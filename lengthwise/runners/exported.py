@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -54,9 +55,8 @@ class Exported(nn.Module):
         model = self.model
         context = model.embed(Inputs(tokens, position, digit_position, padding_mask, line=line))
         if isinstance(model, (LSTMModel, ReTranModel)):
-            return model.read(
-                _advance_lstm(model, context) if isinstance(model, LSTMModel) else _advance_retran(model, context)
-            )
+            advance = _advance_lstm if isinstance(model, LSTMModel) else _advance_retran
+            return model.read(advance(model, context))  # type: ignore[arg-type]
         leaves, form = tree_flatten((context, model.start(context)))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         constant = sum(isinstance(leaf, Tensor) for leaf in tree_flatten(context)[0])
@@ -73,8 +73,12 @@ class Exported(nn.Module):
             scan = isinstance(model, ScanModel)
             changed = tree_flatten(_advance_scan(model, state, k) if scan else model.advance(state, context))[0]
             both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], values[constant:], strict=True)
-            # A row whose loops are over keeps its state.
-            kept = [_select_rows((k < loops).view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in both]
+            kept = []  # a row whose loops are over keeps its state
+            for new, old in both:
+                runs = (k < loops).view(-1, *[1] * (new.dim() - 1))
+                # onnxruntime has no ``where`` for Booleans.
+                bits = new.dtype == torch.bool
+                kept.append((runs & new) | (~runs & old) if bits else torch.where(runs, new, old))
             return k + 1, loops.clone(), *(one.clone() for one in values[:constant]), *kept
 
         first = torch.zeros((), dtype=torch.long), loops.clone(), *(tensor.clone() for tensor in tensors)
@@ -101,11 +105,6 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
 def graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]:
     """Return the graph's input tensors for a batch, in the order of ``INPUT_NAMES``."""
     return *(getattr(inputs, one.name).contiguous() for one in fields(Inputs)), loops
-
-
-def _select_rows(condition: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Select like ``torch.where``, which onnxruntime lacks for Booleans."""
-    return (condition & new) | (~condition & old) if new.dtype == torch.bool else torch.where(condition, new, old)
 
 
 @contextmanager
@@ -164,21 +163,17 @@ def _advance_scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
 
 def _advance_lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
     """Compute ``LSTMModel.advance`` once."""
-    for cell in model.cells:
-        x = _run_cell(cell, x)
-    return x
 
-
-def _run_cell(cell: Cell, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-    seen = cell.input(x)
-
-    def step(t: Tensor, short: Tensor, long: Tensor) -> tuple[Tensor, ...]:
+    def step(cell: Cell, seen: Tensor, t: Tensor, short: Tensor, long: Tensor) -> tuple[Tensor, ...]:
         gates, g = (_select_position(seen, t) + cell.recurrent(short)).split([3 * long.shape[1], long.shape[1]], -1)
         i, f, o = gates.sigmoid().chunk(3, -1)
         long = f * long + i * g.tanh()
         return o * long, cell.short(o * long), long
 
-    return cell.out(_scan_positions(step, x, cell.out.in_features, *_first_states(cell, x)))
+    for cell in model.cells:
+        step_cell = partial(step, cell, cell.input(x))
+        x = cell.out(_scan_positions(step_cell, x, cell.out.in_features, *_first_states(cell, x)))
+    return x
 
 
 def _first_states(cell: Cell, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ On a CPU the same steps run uncaptured on the same buffers, and tests compare th
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -74,7 +74,8 @@ class Graphs(Runner):
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.gradients: dict[int, Tensor] = {}  # by the number of the weight
         self.recordings: dict[Shape, Recording] = {}  # in the order of use, the latest last
-        self.pools: list[Any] = []  # memory pools, by the number of the call
+        # Memory pools, by the number of the call in a step: such passes never run at the same time.
+        self.pools = defaultdict[int, Any](torch.cuda.graph_pool_handle)
         self.calls = 0
         self.by_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
@@ -100,7 +101,8 @@ class Graphs(Runner):
 
     def release(self) -> None:
         """Free all recordings and their memory."""
-        self.recordings, self.pools = {}, []
+        self.recordings.clear()
+        self.pools.clear()
 
     def declines(self) -> str | None:
         """Return the reason why the model now runs without CUDA graphs; None if recordings are replayed."""
@@ -154,8 +156,7 @@ class Graphs(Runner):
         gradients, among the loops after the first ``no_grad_loops``; None: all."""
         for encoding in limited_encodings(self.model):  # a replay does not check whether rows fit
             encoding.check(inputs)
-        if isinstance(self.model, TransformerModel):
-            inputs = pad_to_bucket(self.model, inputs, BUCKET)
+        inputs = pad_to_bucket(self.model, inputs, BUCKET) if isinstance(self.model, TransformerModel) else inputs
         inputs = inputs._map(Tensor.contiguous)
         tensors = tuple((value.shape, value.dtype) for value in input_tensors(inputs).values())
         alike, mixed = bool((inputs.position == inputs.position[:1]).all()), grad_mask is not None
@@ -188,12 +189,6 @@ class Graphs(Runner):
                 self.release()
                 return None
 
-    def add_gradients(self, gradients_by_weight: dict[int, Tensor]) -> None:
-        """Add gradients, given by their weights' numbers, to the buffers."""
-        for number in gradients_by_weight.keys() - self.gradients.keys():
-            self.gradients[number] = torch.zeros_like(self.weights[number])
-        torch._foreach_add_([self.gradients[number] for number in gradients_by_weight], [*gradients_by_weight.values()])
-
     def publish_gradients(self, weight_numbers: list[int]) -> None:
         """Set these weights' gradients to the buffers. Gradients that the objective itself has added are kept."""
         for number in weight_numbers:
@@ -207,18 +202,11 @@ class Graphs(Runner):
         unrolled = Unrolled(self.model, shape, compiles=self.compiles, by_waves=self.by_waves)
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
-            weights = (
-                round_weights(unrolled, dict(unrolled.named_parameters(remove_duplicate=False))) if self.bf16 else {}
-            )
+            weights = dict(unrolled.named_parameters(remove_duplicate=False)) if self.bf16 else {}
+            weights = round_weights(unrolled, weights)
             return functional_call(unrolled, weights, (inputs, running), tie_weights=False)  # type: ignore[no-any-return]
 
         return compute
-
-    def memory_pool(self, call: int) -> Any:
-        """Return the memory pool of call number ``call`` in each step: such passes never run at the same time."""
-        while len(self.pools) <= call:
-            self.pools.append(torch.cuda.graph_pool_handle())
-        return self.pools[call]
 
 
 class Recording:
@@ -242,7 +230,7 @@ class Recording:
         with torch.random.fork_rng([owner.device] if on_gpu else []):
             self._run_passes(WARM_UP if on_gpu else 1)
             if on_gpu:
-                pool = owner.memory_pool(shape.call)
+                pool = owner.pools[shape.call]
                 self.forward, self.backward = capture(self._forward, pool), capture(self._backward, pool)
         torch._foreach_zero_([owner.gradients[number] for number in self.used])
 
@@ -277,9 +265,12 @@ class Recording:
             self.gradient = torch.zeros_like(self.output)
         found = torch.autograd.grad(self.output, self.owner.weights, self.gradient, allow_unused=True)
         self.output = self.output.detach()  # frees the memory that the backward pass needed
-        used = {number: gradient for number, gradient in enumerate(found) if gradient is not None}
-        self.used = [*used]
-        self.owner.add_gradients(used)
+        self.used, gradients = [number for number, gradient in enumerate(found) if gradient is not None], []
+        for number in self.used:
+            if number not in self.owner.gradients:
+                self.owner.gradients[number] = torch.zeros_like(self.owner.weights[number])
+            gradients.append(self.owner.gradients[number])
+        torch._foreach_add_(gradients, [found[number] for number in self.used])
 
 
 class _Replay(torch.autograd.Function):
@@ -321,7 +312,11 @@ class Unrolled(nn.Module):
                         state = state.detach().requires_grad_()  # as in later loops, to share the compiled function
                     state = self.advance_compiled(state, context, runs[:, None, None])
                 else:
-                    new = self._advance(state, context)
+                    if self.by_waves:
+                        compiler = partial(compile_function, backend=BACKEND) if self.compiles else lambda step: step
+                        new = waves.advance(model, state, compiler)  # type: ignore[arg-type]
+                    else:
+                        new = model.advance(state, context)
                     state = new if shape.all_run else choose_rows(runs, new, state)
             if grad_mask is not None and k >= shape.no_grad_loops:
                 state = choose_rows(grad_mask[k], state, detach(state))
@@ -333,13 +328,6 @@ class Unrolled(nn.Module):
     def advance_compiled(self, state: Tensor, context: Any, running: Bool[Tensor, "b 1 1"]) -> Tensor:
         """Advance the running rows by one compiled loop."""
         return compile_function(advance_running, BACKEND)(self.model, state, context, running)  # type: ignore[no-any-return]
-
-    def _advance(self, state: Any, context: Any) -> Any:
-        if not self.by_waves:
-            return self.model.advance(state, context)
-        if not self.compiles:
-            return waves.advance(self.model, state)  # type: ignore[arg-type]
-        return waves.advance(self.model, state, partial(compile_function, backend=BACKEND))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from lengthwise.base.types import Inputs, UsageError, to_device
 from lengthwise.models import Model, State, get_device
 from lengthwise.runners import Logits, RowLoops, Runner, Selected, Step, Steps
-from lengthwise.runners.movement import PERIODS, relative_movement
+
+PERIODS = 2  # movements are over one loop, and over two
 
 
 def unroll(
@@ -125,7 +126,9 @@ class Plain(Runner):
 
 
 class Movements:
-    """Computes how far each loop moves the states of the running rows (see ``relative_movement``)."""
+    """Computes how far each loop moves the states of the running rows: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, over
+    p = 1 and p = 2 loops. A state that does not move is a fixed point; a state that moves over one loop but not over
+    two alternates."""
 
     def __init__(self, model: Model, inputs: Inputs) -> None:
         self.model, self.real = model, to_device(inputs.padding_mask, get_device(model))
@@ -139,6 +142,44 @@ class Movements:
         moved = relative_movement(now, self.earlier, self.real[to_device(rows, device)])
         self.ran, self.earlier = rows, [now, *self.earlier][:PERIODS]
         return moved
+
+
+def relative_movement(state: State, earlier: Sequence[State], mask: Bool[Tensor, "r t"]) -> Float[Tensor, "r t p"]:
+    """Return the distance of ``state`` from each of ``earlier``, the latest first, relative to its norm.
+
+    Movements over more loops than there are earlier states are infinite; at padding they are 0. Norms are over all
+    numbers of a position, in all floating-point tensors of the state. A tensor without an axis of positions counts at
+    each position; a tensor shared by all rows does not count.
+    """
+    zero, moved = torch.zeros(mask.shape, device=mask.device), []
+    for before in earlier:
+        both = zip(_tensors(state), _tensors(before), strict=True)
+        pairs = [(new, old) for new, old in both if len(new) == len(mask)]
+        change = sum((_sum_squares(new - old, mask) for new, old in pairs), zero)
+        size = sum((_sum_squares(new, mask) for new, _ in pairs), zero)
+        moved.append((change / size.clamp(min=1e-30)).sqrt())
+    moved += [torch.full_like(zero, torch.inf)] * (PERIODS - len(moved))
+    return torch.stack(moved, -1).masked_fill(~mask[..., None], 0.0)
+
+
+def flatten_state(state: State, width: int) -> Float[Tensor, "r t d"]:
+    """Return all numbers of each of ``width`` positions as one vector. Raises UsageError if no tensor of the state has
+    an axis of positions."""
+    parts = [part.flatten(2) for part in _tensors(state) if part.dim() > 2 and part.shape[1] == width]
+    if not parts:
+        raise UsageError("this model's state has no tensor with an axis of positions, which is needed here")
+    return torch.cat(parts, -1)
+
+
+def _tensors(state: State) -> list[Tensor]:
+    """Return the floating-point tensors of nested tuples."""
+    return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _sum_squares(x: Tensor, mask: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
+    """Return the sum of squares at each position, or of a row's whole state."""
+    axis = 2 if x.shape[:2] == mask.shape else 1
+    return x.reshape(*x.shape[:axis], -1).square().sum(-1).view(len(x), -1)
 
 
 def take_values(values: Tensor, *indices: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:

@@ -8,10 +8,11 @@ number type and head width, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.ca
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -67,34 +68,27 @@ def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int)
     except UsageError:
         known = {}
     if type(known.get(name)) is not int:
-        known[name] = measure_max_product_width(device, dtype, head_width)
+        known[name] = 0
+        for positions in WIDTHS:
+            shape = PAIRS // 16, 16, positions, head_width
+            kernels = partial(sdpa_kernel, [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
+            fused, products = (_time_attention(device, dtype, shape, way) for way in (kernels, attend_by_products))
+            if products > fused:
+                break
+            known[name] = positions
         with suppress(UsageError):  # if the folder is not writable, the width is measured again next time
             write_json(path, known)
     return known[name]
 
 
-def measure_max_product_width(device: torch.device, dtype: torch.dtype, head_width: int) -> int:
-    """Measure the largest of ``WIDTHS`` up to which two products are faster; 0 if they never are."""
-    best = 0
-    for positions in WIDTHS:
-        fused, products = (_time_attention(device, dtype, positions, head_width, math) for math in (False, True))
-        if products > fused:
-            break
-        best = positions
-    return best
-
-
-def _time_attention(device: torch.device, dtype: torch.dtype, positions: int, head_width: int, products: bool) -> float:
+def _time_attention(
+    device: torch.device, dtype: torch.dtype, shape: tuple[int, ...], choose: Callable[[], AbstractContextManager[Any]]
+) -> float:
     """Return the time of 20 forward and backward passes of attention, replayed as a CUDA graph."""
-    size = PAIRS // 16, 16, positions, head_width
-    query, key, value = (torch.randn(size, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
+    query, key, value = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
 
     def run_passes(count: int) -> None:
-        with (
-            attend_by_products()
-            if products
-            else sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
-        ):
+        with choose():
             for _ in range(count):
                 found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
                 torch.autograd.grad(found, (query, key, value), found.detach())

@@ -36,15 +36,9 @@ class StackedGraphs(Graphs):
         self.views: dict[int, list[Tensor]] = {}  # views of the gradients, by model
         self.weights, self.parameters = list[Tensor](), list[list[Tensor]]()
         self.compiles, self.by_waves = self.compiles and not self.by_waves, False
-        self.stacked = self._stack_weights()
-        self.buffers = [one for one in self.stacked.values() if not one.requires_grad]
-        self.own_buffers = [part for one in models for part in one.buffers()]
-        self.memory_layout = self._read_memory_layout()
-
-    def _stack_weights(self) -> dict[str, Tensor]:
-        """Turn the models' parameters into views of stacked tensors. Return stacked parameters and buffers by name."""
+        # The models' parameters become views of stacked tensors; stacked parameters and buffers, by name.
         parts = [dict([*one.named_parameters(remove_duplicate=False), *one.named_buffers(remove_duplicate=False)])
-                 for one in self.models]  # fmt: skip
+                 for one in models]  # fmt: skip
         known: dict[int, Tensor] = {}  # by the first model's tensor: a model may have one parameter under two names
         for name, first in parts[0].items():
             if id(first) in known:
@@ -57,7 +51,10 @@ class StackedGraphs(Graphs):
             if first.requires_grad:
                 self.weights.append(stacked.requires_grad_())
                 self.parameters.append(own)
-        return {f"model.{name}": known[id(first)] for name, first in parts[0].items()}
+        self.stacked = {f"model.{name}": known[id(first)] for name, first in parts[0].items()}
+        self.buffers = [one for one in self.stacked.values() if not one.requires_grad]
+        self.own_buffers = [part for one in models for part in one.buffers()]
+        self.memory_layout = self._read_memory_layout()
 
     def _read_memory_layout(self) -> list[tuple[int, int]]:
         """Return the parameters' addresses in memory, and the buffers' versions: they show whether stacks are valid."""
@@ -84,7 +81,12 @@ class StackedGraphs(Graphs):
         if self.reason:
             return None
         depths = torch.tensor([one.depths for one in queries]).repeat_interleave(len(queries[0].loops), 0)
-        inputs, loops = _join_query_inputs(queries), torch.cat([one.loops for one in queries])
+        rows, loops = [one.inputs for one in queries], torch.cat([one.loops for one in queries])
+        inputs = join_inputs(rows)
+        # Padding continues the positions of the widest rows, so that rows with equal positions still have them.
+        widest = max((one.position[:1] for one in rows), key=lambda position: position.shape[1])
+        for own, one in zip(inputs.position.chunk(len(rows)), rows, strict=True):
+            own[:, one.position.shape[1] :] = widest[:, one.position.shape[1] :]
         if depths.numel():
             loops = loops.clamp(max=depths.amax(1))
         at = pad_and_join([one.at for one in queries])
@@ -111,37 +113,26 @@ class StackedGraphs(Graphs):
                 weight.grad = gradient
 
     def compute(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
-        caller, count = _Caller(self.models[0]), len(self.models)
+        caller, count, compiles = _Caller(self.models[0]), len(self.models), self.compiles
         whole = Unrolled(self.models[0], shape, compiles=False, by_waves=False)
         stack = _CompiledStack(caller, count)
         compiled = _UnrolledStack(stack, shape, compiles=True, by_waves=False)  # type: ignore[arg-type]
-        compiles = self.compiles
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
-            weights = self.stacked | (round_weights(caller, self.stacked) if self.bf16 else {})
+            def call(weights: dict[str, Tensor], given: dict[str, Tensor], running: Tensor) -> Tensor:
+                rows = CopiedInputs(**given, original=inputs.host)
+                return functional_call(whole, weights, (rows, running), tie_weights=False)  # type: ignore[no-any-return]
+
+            stack.weights = self.stacked | (round_weights(caller, self.stacked) if self.bf16 else {})
             # The fused kernels of attention have no stacked form on a CPU.
             with nullcontext() if self.device.type == "cuda" else attend_by_products():
-                if not compiles:
-                    return _call_all(whole, weights, inputs, running, count)
-                stack.weights = weights
-                return compiled(inputs, running)  # type: ignore[no-any-return]
+                if compiles:
+                    return compiled(inputs, running)  # type: ignore[no-any-return]
+                given, axis = stack.split_inputs(inputs), int(shape.each)
+                found = vmap(call, (0, 0, 1), axis)(stack.weights, given, running.unflatten(1, (count, -1)))
+                return found.flatten(axis, axis + 1)  # the rows of all models in one axis
 
         return compute
-
-
-def _call_all(
-    module: Unrolled, weights: dict[str, Tensor], inputs: Inputs, running: Bool[Tensor, "k b"], count: int
-) -> Tensor:
-    """Return the logits of ``count`` models, with the rows of all models in one axis."""
-
-    def call(weights: dict[str, Tensor], given: dict[str, Tensor], running: Tensor) -> Tensor:
-        rows = CopiedInputs(**given, original=inputs.host)
-        return functional_call(module, weights, (rows, running), tie_weights=False)  # type: ignore[no-any-return]
-
-    given = {name: value.unflatten(0, (count, -1)) for name, value in input_tensors(inputs).items()}
-    axis = int(module.shape.each)
-    found = vmap(call, (0, 0, 1), axis)(weights, given, running.unflatten(1, (count, -1)))
-    return found.flatten(axis, axis + 1)
 
 
 class _CompiledStack(nn.Module):
@@ -153,6 +144,10 @@ class _CompiledStack(nn.Module):
         super().__init__()
         self.caller, self.count = caller, count
 
+    def split_inputs(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Return the tensors of inputs by name, "s b t"."""
+        return {name: value.unflatten(0, (self.count, -1)) for name, value in input_tensors(inputs).items()}
+
     def embed(self, inputs: Inputs) -> Any:
         """Return the context, with tensors of shape "s b …"."""
         kept: list[tuple[list[Any], Any]] = []
@@ -162,8 +157,7 @@ class _CompiledStack(nn.Module):
             kept.append(tree_flatten(functional_call(self.caller, weights, ("embed", rows))))
             return [leaf for leaf in kept[-1][0] if isinstance(leaf, Tensor)]
 
-        given = {name: value.unflatten(0, (self.count, -1)) for name, value in input_tensors(inputs).items()}
-        found = iter(vmap(embed)(self.weights, given))
+        found = iter(vmap(embed)(self.weights, self.split_inputs(inputs)))
         leaves, form = kept[0]
         return tree_unflatten([next(found) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
 
@@ -214,18 +208,6 @@ def _advance_all(
 def model_axes(tree: Any) -> Any:
     """Return nested tuples of vmap axes: 0, the axis of the models, for tensors; None for other values."""
     return tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, tree)
-
-
-def _join_query_inputs(queries: Sequence[Query]) -> Inputs:
-    """Return the rows of all queries. Padding continues the positions of the widest rows, so that rows with equal
-    positions still have equal positions."""
-    rows = [one.inputs for one in queries]
-    inputs = join_inputs(rows)
-    widest = max((one.position[:1] for one in rows), key=lambda position: position.shape[1])
-    for own, one in zip(inputs.position.chunk(len(rows)), rows, strict=True):
-        width = one.position.shape[1]
-        own[:, width:] = widest[:, width:]
-    return inputs
 
 
 def _select_last(

@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lengthwise.models import Model
-from lengthwise.models.retran import Layer, LSTMModel, ReTranModel
+from lengthwise.models.retran import LSTMModel, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu.cell import build_gate_matrix
 from lengthwise.runners.cpu.recurrent import rotate, stack_linear, stack_maps, stack_norms, weight_and_bias
 
 Step = Callable[..., Any]
-Parts = tuple[Tensor, ...]  # fields of States or Memory
+Parts = tuple[Tensor, ...]  # fields of States, or keys and values
 Pair = tuple[Tensor, Tensor]  # weights and biases: of linear layers "l i o" and "l 1 o", of norms "l 1 d" each
 
 
@@ -36,18 +36,10 @@ class States(NamedTuple):
     long: Float[Tensor, "l r h"]
 
 
-class Memory(NamedTuple):
-    """The keys and values that ReTran's layers attend to. For layer l, slot t + l + 1 holds position t, and slot l the
-    layer's learned first vector."""
-
-    keys: Float[Tensor, "l s r d"]
-    values: Float[Tensor, "l s r d"]
-
-
 class WaveContext(NamedTuple):
     """The values that a wave of ReTran computes with and that depend only on its number."""
 
-    seen: Bool[Tensor, "l s 1 1"]  # slots that a layer attends to
+    seen: Bool[Tensor, "l s 1 1"]  # slots of keys and values that a layer attends to
     written: Bool[Tensor, "l s 1 1"]
     cos: Float[Tensor, "l 1 d"]  # cosines of the angles of keys and queries
     sin: Float[Tensor, "l 1 d"]
@@ -103,18 +95,32 @@ def _compute_cells(
 def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step]) -> list[Tensor]:
     layers, (rows, positions, width) = [*model.layers], x.shape
     depth, heads, step, columns, outputs = len(layers), layers[0].heads, compiler(_compute_layers), x.unbind(1), []
-    weights = {"gates": _stack_gates([layer.cell for layer in layers])}
-    weights |= stack_maps(layers, heads) | stack_norms(layers)  # type: ignore[arg-type]
-    states, memory = _initial_states([layer.cell for layer in layers], x), _initial_memory(layers, x)
-    active = _find_active_layers(depth, positions, x)
-    places = _build_wave_contexts(model, active, x)
+    cells = [layer.cell for layer in layers]
+    weights = {"gates": _stack_gates(cells)} | stack_maps(layers, heads) | stack_norms(layers)
+    states, active = _initial_states(cells, x), _find_active_layers(depth, positions, x)
+    layer, slot = (torch.arange(count, device=x.device) for count in (depth, depth + positions))
+    wave = torch.arange(len(active), device=x.device)[:, None]
+    # The memory: keys and values "l s r d" that the layers attend to. For layer l, slot t + l + 1 holds position t, and
+    # slot l the learned first vector, all that there is before the first wave.
+    own = (slot == layer[:, None])[..., None, None]
+    firsts = [(one.key(one.first), one.value(one.first)) for one in layers]
+    memory = tuple(
+        torch.where(own, torch.stack(part)[:, None, None], 0.0).expand(-1, -1, rows, -1).contiguous()
+        for part in zip(*firsts, strict=True)
+    )
+    # A layer always sees its first vector, also before its first position: a softmax over no keys is NaN.
+    seen_slots = (slot >= layer[:, None]) & (slot <= wave.maximum(layer)[..., None])
+    written = active[..., 0] & (slot == wave[..., None] + 1)
+    angles = ((wave - layer + 1)[..., None, None] * model.rates.repeat(2 * heads)).to(x.dtype)
+    parts = seen_slots[..., None, None], written[..., None, None], angles.cos(), angles.sin()
+    contexts = [WaveContext(*one) for one in zip(*(part.unbind() for part in parts), strict=True)]
     probability = layers[0].dropout if layers[0].training else 0.0
     seen = _draw_dropout(x, probability, len(active), (depth, depth + positions, rows, heads))
     sums = _draw_dropout(x, probability, len(active), (2, depth, rows, width))
-    for wave, runs in enumerate(active):
-        column, factors = columns[min(wave, positions - 1)], (seen[wave], sums[wave])
-        new, stored = step(weights, states, memory, column, runs, places[wave], factors, heads)
-        states, memory = States(*new), Memory(*stored)
+    for number, runs in enumerate(active):
+        column, factors = columns[min(number, positions - 1)], (seen[number], sums[number])
+        new, memory = step(weights, states, memory, column, runs, contexts[number], factors, heads)
+        states = States(*new)
         outputs.append(states.outputs[-1])
     return outputs[depth - 1 :]
 
@@ -122,7 +128,7 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
 def _compute_layers(
     weights: dict[str, Pair],
     states: States,
-    memory: Memory,
+    memory: Parts,
     x: Float[Tensor, "r d"],
     active: Bool[Tensor, "l 1 1"],
     context: WaveContext,
@@ -134,10 +140,10 @@ def _compute_layers(
     drop_seen, drop_sums = factors
     query = _split_heads(rotate(_linear(weights["query"], below), turn), heads)[:, None]
     query = query * math.sqrt(heads / x.shape[-1])
-    attention = (_split_heads(memory.keys, heads) * query).sum(-1).masked_fill(~context.seen, -torch.inf).softmax(1)
+    attention = (_split_heads(memory[0], heads) * query).sum(-1).masked_fill(~context.seen, -torch.inf).softmax(1)
     if drop_seen is not None:
         attention = attention * drop_seen
-    mixed = _linear(weights["mix"], (attention[..., None] * _split_heads(memory.values, heads)).sum(1).flatten(-2))
+    mixed = _linear(weights["mix"], (attention[..., None] * _split_heads(memory[1], heads)).sum(1).flatten(-2))
     h = _layer_norm(weights["norm_attention"], below + (mixed if drop_sums is None else mixed * drop_sums[0]))
     emitted, short, long = _step_cells(weights["gates"], weights["out_short"], h, states)
     y = _layer_norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
@@ -185,34 +191,11 @@ def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> States:
     return States(x.new_zeros(len(cells), rows, width).requires_grad_(torch.is_grad_enabled()), short, long)
 
 
-def _initial_memory(layers: Sequence[Layer], x: Float[Tensor, "r t d"]) -> Memory:
-    """Return the memory before the first wave, with only the learned first vectors."""
-    rows, positions, _ = x.shape
-    depth = len(layers)
-    own = torch.eye(depth, depth + positions, dtype=torch.bool, device=x.device)[:, :, None, None]
-    keys = torch.stack([layer.key(layer.first) for layer in layers])
-    values = torch.stack([layer.value(layer.first) for layer in layers])
-    first = (torch.where(own, part[:, None, None], 0.0) for part in (keys, values))
-    return Memory(*(part.expand(-1, -1, rows, -1).contiguous() for part in first))
-
-
 def _find_active_layers(depth: int, positions: int, x: Tensor) -> Bool[Tensor, "w l 1 1"]:
     """Return, for each wave, a mask of the layers whose position is in the row."""
     wave, layer = (torch.arange(count, device=x.device) for count in (depth + positions - 1, depth))
     position = wave[:, None] - layer
     return ((position >= 0) & (position < positions))[..., None, None]
-
-
-def _build_wave_contexts(model: ReTranModel, active: Bool[Tensor, "w l 1 1"], x: Tensor) -> list[WaveContext]:
-    waves, depth = active.shape[:2]
-    layer, slot = (torch.arange(count, device=x.device) for count in (depth, waves + 1))
-    wave = torch.arange(waves, device=x.device)[:, None]
-    # A layer always sees its first vector, also before its first position: a softmax over no keys is NaN.
-    seen = (slot >= layer[:, None]) & (slot <= wave.maximum(layer)[..., None])
-    written = active[..., 0] & (slot == wave[..., None] + 1)
-    angles = ((wave - layer + 1)[..., None, None] * model.rates.repeat(2 * model.spec.heads)).to(x.dtype)
-    parts = seen[..., None, None], written[..., None, None], angles.cos(), angles.sin()
-    return [WaveContext(*one) for one in zip(*(part.unbind() for part in parts), strict=True)]
 
 
 def _draw_dropout(x: Tensor, probability: float, waves: int, shape: tuple[int, ...]) -> Sequence[Tensor | None]:

@@ -9,8 +9,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import After, Settled
 from lengthwise.runners.cpu import choose_runner
-from lengthwise.runners.movement import relative_movement
-from lengthwise.runners.plain import Plain
+from lengthwise.runners.plain import Plain, relative_movement
 from lengthwise.runs.run import load
 
 LOOPS = torch.tensor([3, 1, 4])

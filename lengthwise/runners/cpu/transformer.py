@@ -35,7 +35,7 @@ from lengthwise.runners.cpu.pattern import (
     dropout_probability,
     mix_values,
 )
-from lengthwise.runners.movement import PERIODS, relative_movement
+from lengthwise.runners.plain import PERIODS, relative_movement
 
 GROUP_POSITIONS = 4096  # about the fastest group size, in positions with padding: it fits in the cache
 MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
