@@ -13,8 +13,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 from lengthwise.tasks.file import File
 from lengthwise.tasks.problem_file import PARTS, choose_form, list_errors, to_text
-from lengthwise.testing.laws import Findings, check_classes, check_part
-from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
+from lengthwise.testing.laws import Findings, check_classes, check_part, check_recipes, check_studies
 from lengthwise.training.arithmetic import computation_settings
 
 
@@ -33,10 +32,11 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
     with computation_settings(1):
         for thing in things:
             if isinstance(thing, ModuleType):
-                if not any(defined := catalog.find_definitions(thing)):
+                parts, recipes, studies = catalog.find_definitions(thing)
+                if not (parts or recipes or studies):
                     own = "a part is a dataclass that subclasses e.g. lw.Task"
                     raise UsageError(f"{thing.__name__}: defines no part, recipe or study; {own}")
-                found += check_all(*defined)
+                found += [*check_classes(parts), *check_recipes(recipes), *check_studies(studies)]
             elif isinstance(thing, Recipe):
                 found += check_recipes({thing.name: lambda recipe=thing: recipe})
             elif isinstance(thing, Study):

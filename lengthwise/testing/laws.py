@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +22,8 @@ from lengthwise.base.files import error_line
 from lengthwise.base.formatting import format_html_table, format_listing
 from lengthwise.base.score_rows import group_by
 from lengthwise.experiment.own_code import describe_user_error
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.study import Study
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
@@ -79,10 +81,10 @@ class Findings(list[Finding]):
 
 
 @cache
-def list_laws(kind: type, *further_modules: ModuleType) -> tuple[Law, ...]:
-    """Return the laws of a type, in the order of ``MODULES`` and ``further_modules``."""
+def list_laws(kind: type) -> tuple[Law, ...]:
+    """Return the laws of a type, in the order of ``MODULES``."""
     laws = []
-    for module in (*MODULES, *further_modules):
+    for module in MODULES:
         for name, function in vars(module).items():
             if name.startswith("_") or not inspect.isfunction(function) or function.__module__ != module.__name__:
                 continue
@@ -99,33 +101,28 @@ def list_laws(kind: type, *further_modules: ModuleType) -> tuple[Law, ...]:
 
 def check_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
     """Check a part against ``laws``; ``name`` is its name in the findings."""
-    return Findings(_check_law(part, name, law) for law in laws)
+    return Findings(_check(name, first_sentence(law.__doc__ or ""), partial(law, part)) for law in laws)
 
 
-def _check_law(part: Any, name: str, law: Law) -> Finding:
-    statement = first_sentence(law.__doc__ or "")
+def _check(name: str, law: str, function: Callable[[], Any]) -> Finding:
+    """Return whether a function, which checks this law, runs without an error."""
     try:
-        law(part)
+        function()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a SystemExit of the part's code counts as broken too
         # Other errors come from the part's own code: they are reported with file and line.
         told = error_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
-        return Finding(name, statement, holds=False, told=told)
-    return Finding(name, statement, holds=True, told="")
+        return Finding(name, law, holds=False, told=told)
+    return Finding(name, law, holds=True, told="")
 
 
 def check_classes(kinds: Iterable[type[Config]]) -> Findings:
     """Check each class, created without arguments, against the laws of its kind."""
-
-    def can_be_built(kind: type[Config]) -> None:
-        """The class can be created without arguments."""
-        kind()
-
     findings = Findings()
     for kind in kinds:
-        made = _check_law(kind, kind.__name__, can_be_built)
-        findings += check_part(kind(), kind.__name__) if made.holds else [made]
+        built = _check(kind.__name__, "The class can be created without arguments.", kind)
+        findings += check_part(kind(), kind.__name__) if built.holds else [built]
     return findings
 
 
@@ -136,4 +133,32 @@ def check_part(part: Config, name: str = "") -> Findings:
     if isinstance(part, (Position, MixerSpec)):
         laws_of_any_model = [law for law in list_laws(ModelSpec) if law not in list_laws(Config)]
         findings += check_laws(laws_of_models.small_model(part), name, laws_of_any_model)
+    return findings
+
+
+def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
+    """Check recipes, given by name, against their laws."""
+    findings = Findings()
+    for name, build in recipes.items():
+
+        def has_its_name(name: str = name, build: Callable[[], Recipe] = build) -> None:
+            if (other := build().name) != name:
+                raise Broken(f"it is called {name}, and its name is {other}")
+
+        findings.append(_check(name, "The recipe can be created.", build))
+        if findings[-1].holds:
+            law = "The recipe's function, or its key in a family, has the recipe's name."
+            findings.append(_check(name, law, has_its_name))
+        if findings[-1].holds:
+            findings += check_laws(build(), name, list_laws(Recipe))
+    return findings
+
+
+def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
+    """Check studies against their laws."""
+    findings = Findings()
+    for name, build in studies.items():
+        findings.append(_check(name, "The study's function works without arguments.", build))
+        if findings[-1].holds:
+            findings += check_laws(build(), name, list_laws(Study))
     return findings

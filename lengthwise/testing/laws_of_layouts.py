@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from lengthwise.base.fields import part_classes
 from lengthwise.base.origin import is_foreign
@@ -116,12 +115,15 @@ def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
         longer = task.sample(torch.full((1, len(task.axes)), task.first_sizes(9)[-1]), stream(1, "longer"))
         order = torch.randperm(ROWS, generator=stream(0, "order"))
         together = layout.write(Problems.join([problems.take(order), longer]), task)
+        others = vars(together) | vars(together.inputs)
         for place, i in enumerate(order.tolist()):
             alone = layout.write(problems.take(slice(i, i + 1)), task)
-            for name, value, beside in _pair_tensors(alone, together):
-                head, tail = beside[place].split([value.shape[1], beside.shape[1] - value.shape[1]])
-                if not torch.equal(value[0], head):
-                    change = f"{name} is {value[0].tolist()} alone, {head.tolist()} beside others"
+            values = vars(alone) | vars(alone.inputs)
+            for name in ("targets", "loss_mask", "answer_slots", *vars(alone.inputs)):
+                value, beside = values[name][0], others[name][place]
+                head, tail = beside[: len(value)], beside[len(value) :]
+                if not torch.equal(value, head):
+                    change = f"{name} is {value.tolist()} alone, {head.tolist()} beside others"
                     raise Broken(f"{_describe_row(task, problems, i)}: {change}")
                 if value.dtype == torch.bool and tail.any():
                     reach = f"{name} reaches into the padding beside a longer row"
@@ -181,11 +183,3 @@ def _change_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[
     for column in range(problems.answer.shape[1]):
         chosen = (symbol == column) & (symbol < problems.answer_length[:, None])
         yield replace(problems, answer=torch.where(chosen, (answer + 1) % 2, answer))
-
-
-def _pair_tensors(alone: Batch, together: Batch) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the name and both values of each per-position tensor of two batches."""
-    for name in ("targets", "loss_mask", "answer_slots"):
-        yield name, getattr(alone, name), getattr(together, name)
-    for name in vars(alone.inputs):
-        yield name, getattr(alone.inputs, name), getattr(together.inputs, name)

@@ -80,15 +80,48 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
     """In a causal layout each position depends on itself and on no later one, for any number of loops."""
     for runner in _runners(spec, [True]):
         check_causality(runner)
-        with suppress(UsageError):  # the model may have fewer positions
-            _check_long_causality(runner)
+        with suppress(UsageError), torch.no_grad():  # the model may have fewer positions
+            # A mistake at the border of two chunks does not show in short rows.
+            row = _build_rows_for(runner, [CHUNKS])
+            width, symbols = row.tokens.shape[1], int(row.tokens.max()) + 1
+            cuts = torch.linspace(0, width - 2, CUTS).round().long()
+            later = torch.arange(width) > cuts[:, None]
+            copies = row.take(torch.zeros(CUTS, dtype=torch.long))  # in batches of one size, rounding errors are equal
+            changed = replace(copies, tokens=row.tokens.where(~later, (row.tokens + 1) % symbols))
+            before, after = (compute_logits(runner, part, [1] * CUTS) for part in (copies, changed))
+            moved = ((after - before).abs().amax(-1) > EFFECT[after.dtype]) & ~later
+            if moved.any():
+                number, position = moved.nonzero()[0].tolist()
+                cut = int(cuts[number])
+                raise Broken(
+                    f"in a row of {width}, tokens after position {cut} change the logits at position {position}"
+                )
 
 
 def carried_states_continue_a_run(runner: Runner) -> None:
     """Loops that continue from a carried state give the same logits and gradients as all loops in one run."""
-    inputs = _build_rows_for(runner)
-    for first in (LOOPS, (2, 2, 2)):
-        _check_carrying(runner, inputs, first)
+    inputs, model = _build_rows_for(runner), runner.model
+    at = inputs.padding_mask
+    for loops in (torch.tensor(LOOPS), torch.tensor((2, 2, 2))):
+        model.zero_grad()
+        try:
+            _, state = runner.carry(inputs, loops, at)
+            halves, _ = runner.carry(inputs, torch.full_like(loops, 2), at, state)
+        except UsageError:
+            continue  # the model's states cannot be carried, and its error says so
+        halves.square().sum().backward()
+        gradients = [weight.grad for weight in model.parameters()]
+        model.zero_grad()
+        whole = runner.last(inputs, loops + 2, at)
+        whole.square().sum().backward()
+        if logits_differ(whole, halves):
+            raise Broken(
+                "a run that continues from a carried state gives different logits: keep all that loops need in it"
+            )
+        for found, (name, weight) in zip(gradients, model.named_parameters(), strict=True):
+            if found is not None and weight.grad is not None and logits_differ(weight.grad, found):
+                raise Broken(f"{name} has another gradient when the state is carried")
+        model.zero_grad()
 
 
 def every_parameter_affects_logits(runner: Runner) -> None:
@@ -162,48 +195,6 @@ def _compare_with_alone(runner: Runner, inputs: Inputs, loops: Sequence[int]) ->
             raise Broken(f"the logits of a row of {length} tokens change when longer rows are in the batch")
 
 
-@torch.no_grad()
-def _check_long_causality(runner: Runner) -> None:
-    """Raise Broken if changing all tokens after one of ``CUTS`` positions of a long row changes a logit before: a
-    mistake at the border of two chunks does not show in short rows."""
-    row = _build_rows_for(runner, [CHUNKS])
-    width, symbols = row.tokens.shape[1], int(row.tokens.max()) + 1
-    cuts = torch.linspace(0, width - 2, CUTS).round().long()
-    later = torch.arange(width) > cuts[:, None]
-    changed = row.tokens.where(~later, (row.tokens + 1) % symbols)
-    copies = row.take(torch.zeros(CUTS, dtype=torch.long))  # in batches of one size, rounding errors are equal
-    before, after = (compute_logits(runner, part, [1] * CUTS) for part in (copies, replace(copies, tokens=changed)))
-    moved = ((after - before).abs().amax(-1) > EFFECT[after.dtype]) & ~later
-    if moved.any():
-        cut, position = moved.nonzero()[0].tolist()
-        raise Broken(
-            f"in a row of {width}, tokens after position {int(cuts[cut])} change the logits at position {position}"
-        )
-
-
-def _check_carrying(runner: Runner, inputs: Inputs, first_loops: Sequence[int]) -> None:
-    """Raise Broken if two more loops after ``first_loops``, from the carried state, differ from all loops in one
-    run."""
-    at, loops = inputs.padding_mask, torch.tensor(first_loops)
-    runner.model.zero_grad()
-    try:
-        _, state = runner.carry(inputs, loops, at)
-        halves, _ = runner.carry(inputs, torch.full_like(loops, 2), at, state)
-    except UsageError:
-        return  # the model's states cannot be carried, and its error says so
-    halves.square().sum().backward()
-    gradients = [weight.grad for weight in runner.model.parameters()]
-    runner.model.zero_grad()
-    whole = runner.last(inputs, loops + 2, at)
-    whole.square().sum().backward()
-    if logits_differ(whole, halves):
-        raise Broken("a run that continues from a carried state gives different logits: keep all that loops need in it")
-    for found, (name, weight) in zip(gradients, runner.model.named_parameters(), strict=True):
-        if found is not None and weight.grad is not None and logits_differ(weight.grad, found):
-            raise Broken(f"{name} has another gradient when the state is carried")
-    runner.model.zero_grad()
-
-
 def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None:
     """Raise Broken if a position's logits depend on later tokens, or not on its own token, after these numbers of
     loops."""
@@ -273,9 +264,8 @@ def choose_vocabs(spec: ModelSpec) -> tuple[Vocab, Vocab]:
 
 def small_model(part: Position | MixerSpec) -> ModelSpec:
     """Return a small transformer with this positional encoding or mixer."""
-    if isinstance(part, MixerSpec):
-        return replace(SMALL, positions=(), mixer=part)
-    return replace(SMALL, positions=(part,))
+    is_mixer = isinstance(part, MixerSpec)
+    return replace(SMALL, positions=(), mixer=part) if is_mixer else replace(SMALL, positions=(part,))
 
 
 def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[Model]:

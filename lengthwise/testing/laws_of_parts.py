@@ -1,12 +1,19 @@
-"""Laws of all parts of recipes."""
+"""Laws of all parts of recipes, of recipes, and of studies."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 
+import torch
+
 from lengthwise.base import fields
 from lengthwise.base.fields import Config
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.study import Study
+from lengthwise.training.trainer import rehearse
+
+NEAR = 1.5  # sizes used to choose weights are at most this multiple of the training length
 
 
 class Broken(AssertionError):
@@ -36,3 +43,34 @@ def it_has_a_docstring(part: Config) -> None:
         raise Broken(f"{type(part).__name__} has no docstring")
     if not dataclasses.is_dataclass(part):
         raise Broken(f"{type(part).__name__} is not a dataclass")
+
+
+def it_trains_and_is_measured(recipe: Recipe) -> None:
+    """The recipe's first and last training steps, validation and longest problems run without errors."""
+    rehearse(recipe, torch.device("cpu"))
+
+
+def watched_sizes_stay_near_training(recipe: Recipe) -> None:
+    """The recipe watches sizes up to 1.5 times its training length only, so that longer sizes test generalization."""
+    furthest = max(_watched_sizes(recipe), default=0)
+    if furthest > NEAR * recipe.lengths.top:
+        raise Broken(f"it trains to {recipe.lengths.top}, and watch.sizes names {furthest}")
+
+
+def it_measures_unwatched_sizes(study: Study) -> None:
+    """Each panel measures a size beyond those that its recipes watch or, without watched sizes, train on."""
+    for panel in study.panels:
+        chosen = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
+        if max((*panel.sizes, *panel.grid), default=0) <= chosen:
+            raise Broken(f"{panel.title}: chosen up to {chosen}, measured up to {max(panel.sizes, default=0)}")
+
+
+def recipe_names_are_unique(study: Study) -> None:
+    """No two recipes of a study share a name."""
+    names = [recipe.name for recipe in study.recipes]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Broken(f"two recipes are called {twice[0]!r}")
+
+
+def _watched_sizes(recipe: Recipe) -> tuple[int, ...]:
+    return recipe.watch.sizes if recipe.watch.every else ()

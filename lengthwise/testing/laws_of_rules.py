@@ -66,8 +66,14 @@ def check_chosen_loop_ran(rule: Stopping, trace: Trace, planned: Int[Tensor, " b
 
 def check_unrun_loops(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], garbage: int) -> None:
     """Raise Broken if ``garbage`` in loops that were not run, or after answers' ends, changes a choice."""
-    changed = rule.choose(corrupt(trace, garbage), planned)
-    if not torch.equal(chosen := rule.choose(trace, planned), changed):
+    longest, _, width = trace.predictions.shape
+    ran = torch.arange(longest)[:, None] < trace.loops
+    answered = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
+    ends, confidence = trace.ends.where(ran, garbage), trace.confidence.where(ran, float(garbage))
+    movement = None if trace.movement is None else trace.movement.where(ran[..., None], float(garbage - 8))
+    corrupted = Trace(trace.predictions.where(answered, garbage), ends, confidence, trace.loops, movement)
+    chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
+    if not torch.equal(chosen, changed):
         raise Broken(f"rows that ran {trace.loops.tolist()} loops: {chosen.tolist()}, then {changed.tolist()}")
 
 
@@ -94,16 +100,6 @@ def draw_traces() -> Iterator[Example]:
         moved = integers(0, 8, *shape, 2) / 20
         predictions, ends = integers(0, 1, *shape, width), integers(1, width, *shape)
         yield Trace(predictions, ends, integers(-6, 0, *shape) / 4, loops, moved), integers(1, 6, rows)
-
-
-def corrupt(trace: Trace, garbage: int) -> Trace:
-    """Return a copy of the trace with ``garbage`` in loops that were not run and after answers' ends."""
-    longest, _, width = trace.predictions.shape
-    ran = torch.arange(longest)[:, None] < trace.loops
-    answered = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
-    ends, confidence = trace.ends.where(ran, garbage), trace.confidence.where(ran, float(garbage))
-    movement = None if trace.movement is None else trace.movement.where(ran[..., None], float(garbage - 8))
-    return Trace(trace.predictions.where(answered, garbage), ends, confidence, trace.loops, movement)
 
 
 def take_row(trace: Trace, index: int) -> Trace:
@@ -163,12 +159,13 @@ def the_loss_is_a_number(objective: Objective) -> None:
 def loss_depends_only_on_masked_targets(objective: Objective) -> None:
     """Targets outside the loss mask do not change the loss; those inside do."""
     model, batch = build_setting()
-    loss = _loss_value(objective, model, batch)
+    loss = _compute_loss(objective, model, batch).value
     rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
     outside = replace(batch, targets=batch.targets.where(batch.loss_mask, rubbish))
-    if not torch.equal(loss, _loss_value(objective, model, outside)):
+    if not torch.equal(loss, _compute_loss(objective, model, outside).value):
         raise Broken("other targets outside the loss mask change the loss")
-    if torch.equal(loss, _loss_value(objective, model, replace(batch, targets=(batch.targets + 1) % 3))):
+    inside = replace(batch, targets=(batch.targets + 1) % 3)
+    if torch.equal(loss, _compute_loss(objective, model, inside).value):
         raise Broken("other targets inside the loss mask do not change the loss")
 
 
@@ -191,11 +188,6 @@ def build_setting() -> tuple[Model, Batch]:
     draw = stream(0, "setting")
     sizes = torch.randint(1, 5, (6, len(TASK.axes)), generator=draw)
     return add_noise(model), LAYOUT.write(TASK.sample(sizes, draw), TASK)
-
-
-def _loss_value(objective: Objective, model: Model, batch: Batch) -> Tensor:
-    with torch.no_grad():
-        return _compute_loss(objective, model, batch).value
 
 
 def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:

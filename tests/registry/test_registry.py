@@ -21,9 +21,8 @@ from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.registry.loading import import_folder
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
-from lengthwise.testing import laws_of_recipes
 from lengthwise.testing.laws import list_laws
-from lengthwise.testing.laws_of_recipes import watched_sizes_stay_near_training
+from lengthwise.testing.laws_of_parts import watched_sizes_stay_near_training
 from lengthwise.training import cost as costs
 from lengthwise.training.cost import count_operations, measure_cost, operations_by_id
 from lengthwise.training.trainer import Trainer, rehearse
@@ -62,7 +61,7 @@ def test_every_form_of_recipe_trains_and_is_measured(name):
     assert rehearse(recipe.change(small), torch.device("cpu")).step == recipe.steps
 
 
-@pytest.mark.parametrize("law", list_laws(lw.Study, laws_of_recipes), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", list_laws(lw.Study), ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", sorted(catalog.studies()))
 def test_every_study_keeps_the_laws(name, law):
     law(catalog.study(name))

@@ -14,7 +14,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.models.external import ExternalModule
-from lengthwise.testing import laws, laws_of_recipes
+from lengthwise.testing import laws
 from lengthwise.testing.laws import Finding, Findings, check_part, list_laws
 from lengthwise.testing.laws_of_models import small_model
 
@@ -576,7 +576,7 @@ def test_recipes_and_studies_are_held_to_theirs():
     assert told == ["it trains to 20, and watch.sizes names 50"]
     ahead = lw.check(recipe.change(model=_Spec("Ahead"), loops=lw.Constant(), watch=lw.Watch())).broken
     assert any("Ahead looks ahead" in one.told for one in ahead)
-    wrong = laws_of_recipes.check_recipes({"called": lambda: recipe}).broken
+    wrong = laws.check_recipes({"called": lambda: recipe}).broken
     assert [one.told for one in wrong] == ["it is called called, and its name is own-parity"]
     panel = lw.Panel("One", (recipe, recipe), sizes=(20,))
     told = [one.told for one in lw.check(lw.Study("Mine", (panel, replace(panel, title="Two")))).broken]
@@ -584,7 +584,7 @@ def test_recipes_and_studies_are_held_to_theirs():
 
 
 def test_a_recipe_that_cannot_be_made_is_told_with_its_field():
-    (found,) = laws_of_recipes.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
+    (found,) = laws.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
     assert found.law == "The recipe can be created." and found.told.startswith("family_names: copy has no family 'few'")
 
 
