@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,14 +41,6 @@ class Predictions:
     residual: Float[Tensor, " b"] | None = None  # largest relative movement of the state in the answer's loop
     start: Int[Tensor, " b"] | None = None  # number of the answer's first state (see ``with_first_state``); None: 0
 
-    def replace_rows(self, rows: Bool[Tensor, " b"], other: Predictions) -> Predictions:
-        """Return a copy with ``rows`` replaced by the same rows of ``other``, predictions for the same batch."""
-        mixed: dict[str, Any] = {}
-        for name in (field.name for field in fields(self)):
-            own, new = getattr(self, name), getattr(other, name)
-            mixed[name] = None if own is None else torch.where(rows[:, None] if own.dim() > 1 else rows, new, own)
-        return Predictions(**mixed)
-
 
 def predict(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
     """Return the model's answer to each row. In a layout whose inputs contain the right answer, a predicted answer is
@@ -83,7 +75,12 @@ def _answer_after_restarts(
         better = found.confidence > best.confidence
         if found.residual is not None and best.residual is not None and rule.pick == "residual":
             better = found.residual < best.residual
-        best = best.replace_rows(better, replace(found, start=torch.full_like(found.loops, number)))
+        found = replace(found, start=torch.full_like(found.loops, number))
+        mixed: dict[str, Any] = {}
+        for name, old in vars(best).items():
+            rows = better[:, None] if name == "symbols" else better
+            mixed[name] = None if old is None else torch.where(rows, getattr(found, name), old)
+        best = Predictions(**mixed)
     return replace(best, ran=total)
 
 
@@ -99,11 +96,7 @@ def _answers_from_one_start(
         symbols, _, confidence = _read_slots(*best, batch.answer_slots, end_id)
         return [Predictions(symbols, confidence, limits[0])]
     if all(rule.stops or not rule.reads_output for rule in rules):
-        progress = [
-            _RuleProgress(rule, limit, planned, batch, movement) for rule, limit in zip(rules, limits, strict=True)
-        ]
-        _run_until_done(model, batch, progress, end_id, movement)
-        return [rule.predictions() for rule in progress]
+        return _run_until_done(model, batch, rules, limits, planned, end_id, movement)
     traced = trace_loops(model, batch, torch.stack(limits).amax(0), end_id, movement=movement)
     row = torch.arange(len(planned))
     predictions = []
@@ -121,82 +114,59 @@ def _answers_from_one_start(
     return predictions
 
 
-class _RuleProgress:
-    """One stopping rule, applied loop by loop, and the answers that it has chosen in a batch so far."""
-
-    def __init__(
-        self, rule: Stopping, limit: Int[Tensor, " b"], planned: Int[Tensor, " b"], batch: Batch, movement: bool
-    ) -> None:
-        self.rule, self.limit, self.planned = rule, limit, planned
-        self.open = torch.ones(len(batch), dtype=torch.bool)  # rows that continue
-        self.stopped = torch.zeros_like(self.open)
-        self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
-        self.confidence, self.loops = torch.zeros(len(batch)), limit.clone()
-        self.residual = torch.zeros(len(batch)) if movement else None
-
-    def choose(self, trace: Trace, loop: int) -> None:
-        """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
-        if self.rule.stops:
-            done = find_done_rows(self.rule, trace, loop, self.planned) & self.open
-            self._take_answers(done, trace, self.rule.back, loop)
-            self.stopped |= done
-        self._take_answers(self.open & (self.limit == loop), trace, 0, loop)
-
-    def _take_answers(self, stopping: Bool[Tensor, " b"], trace: Trace, back: int, loop: int) -> None:
-        if not stopping.any():
-            return
-        rows = stopping.nonzero()[:, 0]
-        self.symbols[rows] = trace.predictions[-1 - back, rows]
-        self.confidence[rows] = trace.confidence[-1 - back, rows]
-        self.loops[rows] = loop - back
-        if self.residual is not None and trace.movement is not None:
-            self.residual[rows] = trace.movement[-1 - back, rows, 0]
-        self.open &= ~stopping
-
-    def predictions(self) -> Predictions:
-        found = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
-        if not self.rule.stops:
-            return found
-        return replace(found, stopped=self.stopped, ran=self.loops + self.rule.back * self.stopped)
-
-
 def _run_until_done(
-    model: Model, batch: Batch, progress: Sequence[_RuleProgress], end_id: int | None, movement: bool
-) -> None:
+    model: Model,
+    batch: Batch,
+    rules: Sequence[Stopping],
+    limits: Sequence[Int[Tensor, " b"]],
+    planned: Int[Tensor, " b"],
+    end_id: int | None,
+    movement: bool,
+) -> list[Predictions]:
     """Run each row until every rule has chosen a loop for it. Only the loops in the rules' windows are kept, so memory
     does not grow with the number of loops."""
-    limit = torch.stack([rule.limit for rule in progress]).amax(0)
-    window = max(rule.rule.window for rule in progress)
-    steps = choose_runner(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement)
+    found = []
+    for limit in limits:
+        symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
+        residual = torch.zeros(len(batch)) if movement else None
+        found.append(Predictions(symbols, torch.zeros(len(batch)), limit.clone(), residual=residual))
+    stopped = torch.zeros(len(rules), len(batch), dtype=torch.bool)
+    is_open = ~stopped  # True where a rule has not chosen a loop yet
+    window, last = max(rule.window for rule in rules), torch.stack([*limits]).amax(0)
+    steps = choose_runner(model).steps(batch.inputs, last, batch.answer_slots, movement=movement)
     stay = latest = None
     while True:
         try:
             loop, rows, logits, far = steps.send(stay)
         except StopIteration:
-            return
+            break
         ((best, logs),) = _copy_to_host([_most_likely(logits)])
         current = _empty_trace(1, batch, movement)
         _store_answers(current, 0, rows, _read_slots(best, logs, batch.answer_slots[rows], end_id), far)
-        latest = current if latest is None else _append_loop(latest, current, window)
-        for rule in progress:
-            rule.choose(latest, loop)
-        goes_on = torch.stack([rule.open[rows] for rule in progress]).any(0)
+        if latest is not None:
+            past = {name: value for name, value in vars(latest).items() if name != "loops" and value is not None}
+            joined = {name: torch.cat([value, getattr(current, name)])[-window:] for name, value in past.items()}
+            current = replace(current, **joined)
+        latest = current
+        for rule, limit, own, waits, ended in zip(rules, limits, found, is_open, stopped, strict=True):
+            done = find_done_rows(rule, latest, loop, planned) & waits if rule.stops else torch.zeros_like(waits)
+            ended[done] = True
+            for chosen, back in (done, rule.back), (waits & ~done & (limit == loop), 0):
+                if chosen.any():
+                    own.symbols[chosen] = latest.predictions[-1 - back, chosen]
+                    own.confidence[chosen] = latest.confidence[-1 - back, chosen]
+                    own.loops[chosen] = loop - back
+                    if own.residual is not None and latest.movement is not None:
+                        own.residual[chosen] = latest.movement[-1 - back, chosen, 0]
+                    waits[chosen] = False
+        goes_on = is_open[:, rows].any(0)
         # When rows leave, all other states are copied, so rows leave together. At its limit a row leaves anyway.
-        early = int((~goes_on & (limit[rows] > loop)).sum())
+        early = int((~goes_on & (last[rows] > loop)).sum())
         stay = goes_on if early * LEAVE_TOGETHER >= len(rows) else None
-
-
-def _append_loop(past: Trace, new_loop: Trace, window: int) -> Trace:
-    """Append a loop to a trace, and drop all but the last ``window`` loops."""
-
-    def append(old: Tensor, new: Tensor) -> Tensor:
-        return torch.cat([old[-(window - 1) :], new]) if window > 1 else new
-
-    movement = None
-    if past.movement is not None and new_loop.movement is not None:
-        movement = append(past.movement, new_loop.movement)
-    predictions, ends = append(past.predictions, new_loop.predictions), append(past.ends, new_loop.ends)
-    return Trace(predictions, ends, append(past.confidence, new_loop.confidence), new_loop.loops, movement)
+    return [
+        replace(own, stopped=ended, ran=own.loops + rule.back * ended) if rule.stops else own
+        for rule, own, ended in zip(rules, found, stopped, strict=True)
+    ]
 
 
 def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:

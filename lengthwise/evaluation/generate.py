@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems
@@ -13,7 +13,7 @@ from lengthwise.evaluation.answers import Predictions, answer_mask, gather_slots
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import Stopping, loop_limits
 from lengthwise.models import Model
-from lengthwise.runners.cpu import Reader, choose_reader
+from lengthwise.runners.cpu import choose_reader
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Predictions:
@@ -41,37 +41,25 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
         reader = choose_reader(model, part.inputs)
         if reader is None:
             return decode_without_cache(model, recipe, batch, stopping)
-        predicted[rows], log_probability[rows] = _decode_cached(reader, part, int(loops), end_id or 0)
-    symbols, log_probability = (
-        gather_slots(predicted, batch.answer_slots),
-        gather_slots(log_probability, batch.answer_slots),
-    )
+        slots = part.answer_slots
+        first, width = slots.long().argmax(1), slots.shape[1]
+        tokens, ids, logs = _hide_answer(part, end_id or 0), predicted[rows], log_probability[rows]
+        # Positions up to the shortest prompt's end are read at once, later positions one by one.
+        start, stop = 0, int(first.min()) + 1
+        while start < width:
+            piece, slot = replace(part.inputs, tokens=tokens).columns(start, stop), slots[:, start:stop]
+            best = reader.read(piece, int(loops))[slot].log_softmax(-1).max(-1)
+            ids[:, start:stop][slot], logs[:, start:stop][slot] = best.indices, best.values.float()
+            if stop < width:
+                # Rows whose prompt continues keep their own token; the others get the symbol just predicted.
+                fed = slots[:, stop] & (first < stop)
+                tokens[:, stop] = torch.where(fed, ids[:, stop - 1], tokens[:, stop])
+            start, stop = stop, stop + 1
+        predicted[rows], log_probability[rows] = ids, logs
+    symbols = gather_slots(predicted, batch.answer_slots)
+    log_probability = gather_slots(log_probability, batch.answer_slots)
     counted = answer_mask(symbols, batch.answer_slots, end_id)
     return Predictions(symbols, (log_probability * counted).sum(1) / counted.sum(1), limit)
-
-
-def _decode_cached(
-    reader: Reader, batch: Batch, loops: int, end_id: int
-) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
-    """Return the predicted symbol and its log probability at each answer slot. Positions up to the shortest prompt's
-    end are read at once, later positions one by one."""
-    answer_slots = batch.answer_slots
-    first = answer_slots.long().argmax(1)
-    tokens = _hide_answer(batch, end_id)
-    predicted = torch.zeros_like(tokens)
-    log_probability = torch.zeros(tokens.shape)
-    width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
-    while start < width:
-        piece = replace(batch.inputs, tokens=tokens).columns(start, stop)
-        slot = answer_slots[:, start:stop]
-        best = reader.read(piece, loops)[slot].log_softmax(-1).max(-1)
-        predicted[:, start:stop][slot], log_probability[:, start:stop][slot] = best.indices, best.values.float()
-        if stop < width:
-            # Rows whose prompt continues keep their own token; the others get the symbol just predicted.
-            fed = answer_slots[:, stop] & (first < stop)
-            tokens[:, stop] = torch.where(fed, predicted[:, stop - 1], tokens[:, stop])
-        start, stop = stop, stop + 1
-    return predicted, log_probability
 
 
 def _hide_answer(batch: Batch, end_id: int) -> Int[Tensor, "b t"]:
