@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -61,15 +61,25 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         short = recipe.layout.write(_draw_problems(recipe), recipe.task)
         _check_symbols(model, short.inputs, recipe)
         _check_positions(model, recipe, sizes)
-        _check_norms(model)
-        model = _in_double_precision(model, short.inputs)
-        tolerance = _choose_tolerance(model, short.inputs)
+        name = _model_name(model)
+        for part in model.modules():  # no other check finds it, because it reads other rows in training only
+            if isinstance(part, _BatchNorm):
+                raise UsageError(
+                    f"{name} reads other rows in training: {type(part).__name__} normalises over the batch, "
+                    "padding included; use LayerNorm"
+                )
+        model, tolerance = _in_double_precision(model, short.inputs)
         # A mistake at the border of two chunks, or in wide batches only, shows in long rows alone.
         largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes or [recipe.tops]), key=sum))]
         long = recipe.layout.write(_draw_long_problems(recipe, largest), recipe.task)
         for batch in (short, long):
             logits = _compute_logits(model, batch.inputs)
-            _check_finite(model, batch.inputs, logits)
+            has_nan = logits[batch.inputs.padding_mask.cpu()].isnan().any()
+            if has_nan and all(weight.isfinite().all() for weight in model.parameters()):
+                raise UsageError(  # its answers would be scored as wrong
+                    f"{name} gives logits that are NaN in a batch with rows of {batch.inputs.tokens.shape[1]} "
+                    "positions: look for a division by 0, or for a softmax over a row that is hidden entirely"
+                )
             _check_repeatable(model, batch.inputs, logits, tolerance)
             if recipe.layout.causal:
                 _check_causality(model, batch, logits, recipe.layout, tolerance)
@@ -115,9 +125,13 @@ def _draw_long_problems(recipe: Recipe, largest: Sequence[int]) -> Problems:
     return problems.take(torch.linspace(ROWS - 1, 0, kept).round().long())
 
 
-def _in_double_precision(model: Model, inputs: Inputs) -> Model:
+Tolerance = tuple[float, float]  # (r, s): changes of a logit up to r · (s + the largest logit) are rounding errors
+
+
+def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance]:
     """Return a copy with weights in 64 bits, or in 32 if the model does not run in 64, because coarser types round
-    small changes away. Returns the model itself if no such copy runs."""
+    small changes away; the model itself if no such copy runs. The tolerance is small if all operations run in 64 bits,
+    larger if some, such as a norm or ``torch.autocast``, run in fewer."""
     weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     narrow = any(torch.finfo(weight.dtype).bits < 32 for weight in weights)
     small = sum(weight.numel() for weight in weights) <= MAX_COPIED
@@ -127,8 +141,17 @@ def _in_double_precision(model: Model, inputs: Inputs) -> Model:
             _compute_logits(copied, inputs)
         except Exception:  # it may cast to another type inside, or have parts that cannot be copied
             continue
-        return copied
-    return model
+        model = copied
+        break
+    try:
+        with _CoarsestType() as seen:
+            _compute_logits(model, inputs)
+    except Exception:  # compiled code may not support dispatch modes
+        return model, (SMALLEST_CHANGE, 1)
+    double = all(weight.dtype == torch.float64 for weight in model.parameters() if weight.is_floating_point())
+    if double and seen.eps <= torch.finfo(torch.float32).eps:
+        return model, (SMALLEST_CHANGE_IN_DOUBLE, 0)
+    return model, (max(SMALLEST_CHANGE, ROUNDINGS * seen.eps), 1)
 
 
 class _CoarsestType(TorchDispatchMode):
@@ -141,28 +164,6 @@ class _CoarsestType(TorchDispatchMode):
         if isinstance(result, Tensor) and result.is_floating_point():
             self.eps = max(self.eps, torch.finfo(result.dtype).eps)
         return result
-
-
-class Tolerance(NamedTuple):
-    """The smallest relevant change of a logit: ``relative`` · (``scale`` + the largest logit)."""
-
-    relative: float
-    scale: float
-
-
-def _choose_tolerance(model: Model, inputs: Inputs) -> Tolerance:
-    """Return a tolerance above the model's rounding errors: small if all operations run in 64 bits, larger if some,
-    such as a norm or ``torch.autocast``, run in fewer."""
-    weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
-    double = all(weight.dtype == torch.float64 for weight in weights)
-    try:
-        with _CoarsestType() as seen:
-            _compute_logits(model, inputs)
-    except Exception:  # compiled code may not support dispatch modes
-        return Tolerance(SMALLEST_CHANGE, 1)
-    if double and seen.eps <= torch.finfo(torch.float32).eps:
-        return Tolerance(SMALLEST_CHANGE_IN_DOUBLE, 0)
-    return Tolerance(max(SMALLEST_CHANGE, ROUNDINGS * seen.eps), 1)
 
 
 def _compute_logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
@@ -183,7 +184,12 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
     (reads, writes), name = recipe.layout.vocabs(recipe.task), _model_name(model)
     try:
         if get_device(model).type != "cpu":
-            _try_on_cpu(model, inputs)
+            try:  # because the error of a missing symbol on a CUDA device would stop all further computation
+                _compute_logits(deepcopy(model).cpu(), inputs)
+            except TooFewPositions:
+                raise
+            except Exception:
+                pass
         logits = _compute_logits(model, inputs)
     except TooFewPositions:
         # If positions are missing, rows of a single symbol fail too. On a GPU, a second error would stop the process.
@@ -229,27 +235,6 @@ def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageEr
     except UsageError as fault:
         return fault
     return None
-
-
-def _try_on_cpu(model: Model, inputs: Inputs) -> None:
-    """Raise TooFewPositions if the model, run on the CPU, lacks a symbol: the same error on a CUDA device would stop
-    all further computation."""
-    try:
-        _compute_logits(deepcopy(model).cpu(), inputs)
-    except TooFewPositions:
-        raise
-    except Exception:  # the model may run on its own device only, where other errors appear
-        return
-
-
-def _check_finite(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"]) -> None:
-    """Raise UsageError if a model with finite weights gives NaN: its answers would be scored as wrong."""
-    has_nan = logits[inputs.padding_mask.cpu()].isnan().any()
-    if has_nan and all(weight.isfinite().all() for weight in model.parameters()):
-        raise UsageError(
-            f"{_model_name(model)} gives logits that are NaN in a batch with rows of {inputs.tokens.shape[1]} "
-            "positions: look for a division by 0, or for a softmax over a row that is hidden entirely"
-        )
 
 
 def _check_repeatable(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
@@ -298,16 +283,6 @@ def _check_causality(
             )
 
 
-def _check_norms(model: Model) -> None:
-    """Raise UsageError for batch normalisation: it reads other rows in training only, so no other check finds it."""
-    for part in model.modules():
-        if isinstance(part, _BatchNorm):
-            raise UsageError(
-                f"{_model_name(model)} reads other rows in training: {type(part).__name__} normalises over the batch, "
-                "padding included; use LayerNorm"
-            )
-
-
 def _check_padding(model: Model, inputs: Inputs, together: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
     """Raise UsageError unless a row gets the same logits alone and in a batch with longer rows."""
     for row in range(len(inputs)):
@@ -315,20 +290,17 @@ def _check_padding(model: Model, inputs: Inputs, together: Float[Tensor, "b t v"
         width = alone.tokens.shape[1]
         expected = _compute_logits(model, alone)
         if _differ(expected, together[row : row + 1, :width], alone.padding_mask, tolerance):
-            if width > SHORT and _amplifies_rounding(model, alone, len(inputs), tolerance):
-                continue
+            if width > SHORT:
+                # A recurrent model can amplify the rounding errors of a long row without bound. If the row's logits
+                # differ in a batch of its own copies, no other difference can be told from them.
+                copies = alone.take(torch.zeros(len(inputs), dtype=torch.long))
+                if _differ(expected, _compute_logits(model, copies)[:1], alone.padding_mask, tolerance):
+                    continue
             raise UsageError(
                 f"{_model_name(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
                 "batch; give its forward a parameter padding_mask (rows × positions, True for a real token), hide "
                 "positions where it is False, and compute no statistics over a batch"
             )
-
-
-def _amplifies_rounding(model: Model, row: Inputs, copies: int, tolerance: Tolerance) -> bool:
-    """Return whether a row's logits differ in a batch of its own copies: a recurrent model can amplify the rounding
-    errors of a long row without bound, so that no other difference can be told from them."""
-    repeated = _compute_logits(model, row.take(torch.zeros(copies, dtype=torch.long)))
-    return _differ(_compute_logits(model, row), repeated[:1], row.padding_mask, tolerance)
 
 
 def _differ(
@@ -338,8 +310,8 @@ def _differ(
     tolerance: Tolerance,
 ) -> bool:
     """Return whether logits at the positions in ``mask`` differ by more than rounding; False for NaN."""
-    logits, others = logits[mask].double(), others[mask].double()
-    return bool(((logits - others).abs() > tolerance.relative * (tolerance.scale + logits.abs().max())).any())
+    logits, others, (relative, scale) = logits[mask].double(), others[mask].double(), tolerance
+    return bool(((logits - others).abs() > relative * (scale + logits.abs().max())).any())
 
 
 def _model_name(model: Model) -> str:
