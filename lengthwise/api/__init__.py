@@ -39,8 +39,7 @@ from lengthwise.base.ranges import Count, Range, Seed, Seeds
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Purpose, Score, Trace, UsageError, Vocab
-from lengthwise.evaluation.curves import scores_with_progress
-from lengthwise.evaluation.families import family_rules, family_samples
+from lengthwise.evaluation.families import family_rules, family_samples, scores_with_progress
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.experiment.data import check_problems, default_sizes

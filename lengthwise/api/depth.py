@@ -10,7 +10,7 @@ from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import RULE, AnySize, Fate, group_seeds, seeds_name, seeds_verdict
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation.fate import measure_fate
+from lengthwise.evaluation.depth import measure_fate
 from lengthwise.runs.run import Run, Weights, load
 
 if TYPE_CHECKING:

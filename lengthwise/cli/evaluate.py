@@ -22,8 +22,14 @@ from lengthwise.cli.forecast import announce_evaluation
 from lengthwise.cli.options import choose_rules, parse_grid, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
 from lengthwise.evaluation.anatomy import measure_anatomy
-from lengthwise.evaluation.curves import scores_with_progress, sizes_with_progress, sizes_without_scores
-from lengthwise.evaluation.families import family_rules, family_samples, short_sizes
+from lengthwise.evaluation.families import (
+    family_rules,
+    family_samples,
+    scores_with_progress,
+    short_sizes,
+    sizes_with_progress,
+    sizes_without_scores,
+)
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES, check_precision
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.stopping import Restarts, Stopping

@@ -34,8 +34,13 @@ from lengthwise.cli.options import (
     requested_extra_kinds,
 )
 from lengthwise.cli.shared import MeasurementOptions, RecipeOptions, Texts, TrainingOptions
-from lengthwise.evaluation.curves import scores_with_progress, sizes_without_scores
-from lengthwise.evaluation.families import family_rules, family_samples, short_sizes
+from lengthwise.evaluation.families import (
+    family_rules,
+    family_samples,
+    scores_with_progress,
+    short_sizes,
+    sizes_without_scores,
+)
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping

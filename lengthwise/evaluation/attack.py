@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -23,8 +23,7 @@ from lengthwise.base.rng import derive_seed, stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import predict_by_rules
-from lengthwise.evaluation.curves import relative_cost
-from lengthwise.evaluation.families import all_problems, short_sizes
+from lengthwise.evaluation.families import all_problems, relative_cost, short_sizes
 from lengthwise.evaluation.scores import resolve_rules, right_rows, split_batches
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import check_size, get_sampler
@@ -44,7 +43,7 @@ CHECK_SECONDS = 0.5  # seconds of computing between two checks of the time
 SUMMARY_SECONDS = 1.0  # time limit for answering the failures again, for the result; the first always is
 MAX_FRUITLESS = 20  # rounds without a new problem after which the search ends
 
-Mutation = Callable[[str, tuple[str, ...], Random], str]  # (text between signs, symbols, random generator) → new text
+CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", "fill")  # dropping is twice as likely
 
 
 @dataclass(frozen=True)
@@ -114,51 +113,29 @@ def attack(
     if seconds <= 0 or (tries is not None and tries < 1):
         raise UsageError("an attack needs seconds above 0, and 1 try or more")
     chosen = _choose_sizes(recipe, sizes)
-    _check_time(weights, max(chosen, key=sum), rule, math.inf if tries else seconds)
-    history, deadline = Attempts(), math.inf if tries else time.monotonic() + seconds
-    pace = _TimeBudget(recipe, deadline)
-    for problems, origin in _generate_candidates(recipe, chosen, history, seed):
-        new = history.select_new(problems, recipe.task)
-        for part in pace.split(new) if len(new) else ():
-            history.add(_try_problems(weights, part, origin, rule))
-        if len(history.known) >= (tries or math.inf) or time.monotonic() > deadline:
-            break
-    return _summarize(weights, history, rule, seed, deadline + SUMMARY_SECONDS)
-
-
-def _check_time(weights: Weights, size: tuple[int, ...], rule: Stopping, seconds: float) -> None:
-    """Raise UsageError if a problem of this size does not fit into memory, or takes longer than ``seconds``."""
-    demand = estimate_evaluation(weights.recipe, [size], 1, [rule])
-    one = f"one problem of size {size_text(size)}"
+    largest = max(chosen, key=sum)
+    demand, one = estimate_evaluation(recipe, [largest], 1, [rule]), f"one problem of size {size_text(largest)}"
     demand.check(one)
     takes = demand.seconds / torch.get_num_threads()
-    if get_device(weights.model).type == "cpu" and takes > seconds:
+    if not tries and get_device(weights.model).type == "cpu" and takes > seconds:
         raise UsageError(
             f"{one} takes about {duration_text(takes)}: allow more than {seconds:g} s, or attack shorter problems"
         )
-
-
-class _TimeBudget:
-    """Decides how many problems to try before the time is checked again: more if the last ones were fast."""
-
-    def __init__(self, recipe: Recipe, deadline: float) -> None:
-        self.recipe, self.deadline = recipe, deadline
-        self.work = 0.0  # work until the next check, in units of ``relative_cost``
-
-    def split(self, problems: Problems) -> Iterator[Problems]:
-        """Yield some problems at a time, until the deadline; without one, all at once, to be repeatable."""
-        if self.deadline == math.inf:
-            yield problems
-            return
-        start = 0
-        # The first problem is tried in any case.
-        while start < len(problems) and ((began := time.monotonic()) <= self.deadline or not self.work):
-            each = relative_cost(self.recipe, tuple(problems.sizes.amax(0).tolist()))
-            rows = int(min(max(1, self.work // each), len(problems) - start))
-            yield problems.take(slice(start, start + rows))
+    history, deadline = Attempts(), math.inf if tries else time.monotonic() + seconds
+    work = 0.0  # until the next check of the time, in units of ``relative_cost``
+    for problems, origin in _generate_candidates(recipe, chosen, history, seed):
+        new, start = history.select_new(problems, recipe.task), 0
+        # The first problem is tried in any case. Without a deadline, all are tried at once, to be repeatable.
+        while start < len(new) and ((began := time.monotonic()) <= deadline or not work):
+            each = relative_cost(recipe, tuple(new.sizes.amax(0).tolist()))
+            rows = len(new) if tries else int(min(max(1, work // each), len(new) - start))
+            history.add(_try_problems(weights, new.take(slice(start, start + rows)), origin, rule))
             took = max(time.monotonic() - began, 1e-6)
-            self.work = rows * each * min(2, CHECK_SECONDS / took)  # at most doubled: long rows may cost more
+            work = rows * each * min(2, CHECK_SECONDS / took)  # at most doubled: long rows may cost more
             start += rows
+        if len(history.known) >= (tries or math.inf) or time.monotonic() > deadline:
+            break
+    return _summarize(weights, history, rule, seed, deadline + SUMMARY_SECONDS)
 
 
 def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:
@@ -286,70 +263,30 @@ def mutate(text: str, task: Task, rng: Random) -> str:
         else:
             change = rng.choice(CHANGES)
             for index in filled if rng.random() < 0.3 else [rng.choice(filled)]:
-                parts[index] = change(parts[index], symbols, rng)
+                parts[index] = _change_operand(parts[index], change, symbols, rng)
         text = "".join(parts)
     return text
 
 
-def replace_symbol(operand: str, symbols: tuple[str, ...], rng: Random) -> str:
-    """Replace the symbol in one position."""
-    at = rng.randrange(len(operand))
-    return operand[:at] + rng.choice(symbols) + operand[at + 1 :]
-
-
-def repeat_symbol(operand: str, symbols: tuple[str, ...], rng: Random) -> str:
-    """Fill a span with its first symbol."""
-    start, stop = _draw_span(operand, rng)
-    return operand[:start] + operand[start] * (stop - start) + operand[stop:]
-
-
-def copy_span(operand: str, symbols: tuple[str, ...], rng: Random) -> str:
-    """Copy a span over another of the same length."""
-    start, stop = _draw_span(operand, rng)
-    to = rng.randrange(len(operand) - (stop - start) + 1)
-    return operand[:to] + operand[start:stop] + operand[to + stop - start :]
-
-
-def double_symbol(operand: str, symbols: tuple[str, ...], rng: Random) -> str:
-    """Double one symbol."""
-    at = rng.randrange(len(operand))
-    return operand[: at + 1] + operand[at:]
-
-
-def drop_symbols(operand: str, symbols: tuple[str, ...], rng: Random) -> str:
-    """Drop one symbol, or the second half."""
-    if len(operand) == 1:
+def _change_operand(operand: str, change: str, symbols: Sequence[str], rng: Random) -> str:
+    """Apply one of ``CHANGES`` to the text between signs."""
+    if change == "fill":  # replace all symbols by one
+        return rng.choice(symbols) * len(operand)
+    if change == "drop" and len(operand) == 1:
         return operand
-    if rng.random() < 0.2:
+    if change == "drop" and rng.random() < 0.2:
         return operand[: len(operand) // 2]
-    at = rng.randrange(len(operand))
-    return operand[:at] + operand[at + 1 :]
-
-
-def complement_span(operand: str, symbols: tuple[str, ...], rng: Random) -> str:
-    """Complement a span: the highest symbol for the lowest, and so on."""
-    start, stop = _draw_span(operand, rng)
-    turned = dict(zip(symbols, reversed(symbols), strict=True))
-    return operand[:start] + "".join(turned.get(symbol, symbol) for symbol in operand[start:stop]) + operand[stop:]
-
-
-def fill_with_symbol(operand: str, symbols: tuple[str, ...], rng: Random) -> str:
-    """Replace all symbols by one."""
-    return rng.choice(symbols) * len(operand)
-
-
-CHANGES: tuple[Mutation, ...] = (
-    replace_symbol,
-    repeat_symbol,
-    copy_span,
-    double_symbol,
-    drop_symbols,
-    drop_symbols,
-    complement_span,
-    fill_with_symbol,
-)
-
-
-def _draw_span(operand: str, rng: Random) -> tuple[int, int]:
-    start, stop = sorted((rng.randrange(len(operand)), rng.randrange(len(operand))))
-    return start, stop + 1
+    if change in ("replace", "double", "drop"):  # one symbol
+        at = rng.randrange(len(operand))
+        new = rng.choice(symbols) if change == "replace" else 2 * operand[at] if change == "double" else ""
+        return operand[:at] + new + operand[at + 1 :]
+    start, last = sorted((rng.randrange(len(operand)), rng.randrange(len(operand))))
+    span = operand[start : last + 1]
+    if change == "repeat":  # fill the span with its first symbol
+        span = span[0] * len(span)
+    elif change == "complement":  # the highest symbol for the lowest, and so on
+        opposite = dict(zip(symbols, reversed(symbols), strict=True))
+        span = "".join(opposite.get(symbol, symbol) for symbol in span)
+    else:  # copy it over another span of the same length
+        start = rng.randrange(len(operand) - len(span) + 1)
+    return operand[:start] + span + operand[start + len(span) :]

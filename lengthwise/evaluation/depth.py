@@ -1,25 +1,34 @@
-"""Exact match and confidence after every loop, and the loops that stopping rules choose."""
+"""What a looped model does loop by loop: accuracy and confidence after every loop, whether states settle in loops
+beyond T(n), and recordings of single problems."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from torch.nn import functional as F
 
 from lengthwise.base.progress import Progress
-from lengthwise.base.results import AnySize
-from lengthwise.base.types import UsageError
-from lengthwise.evaluation.curves import sizes_with_progress
+from lengthwise.base.results import AnySize, Fate
+from lengthwise.base.types import UsageError, to_device
+from lengthwise.evaluation.answers import answer_mask, gather_slots, predict
+from lengthwise.evaluation.families import sizes_with_progress
 from lengthwise.evaluation.scores import trace_answers
+from lengthwise.evaluation.solver import parse_prompt
 from lengthwise.experiment.data import evaluation_problems
-from lengthwise.experiment.stopping import MaxConfidence, Oracle, choose_loops, loop_limits
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choose_loops, loop_limits
+from lengthwise.runners.plain import PERIODS, Movements, Plain, flatten_state, unroll
 from lengthwise.runs.run import Run, Weights
 
 QUANTILES = (0.1, 0.9)
+LOOPS_AFTER_STOP = 20  # loops recorded after the one at which the model's own rule stops
+MOST_LOOPS = 500  # of one recording
+MOST_CELLS = 1_000_000  # answer slots times loops of recordings
+SMALLEST_MOVEMENT = 1e-4  # smaller movements are recorded as this
 
 
 def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0) -> dict[str, Any]:
@@ -50,19 +59,21 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
     }
     limits = {name: loop_limits(rule, planned) for name, rule in rules.items()}
     traced, right = trace_answers(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
-    chosen = {
-        name: choose_loops(rule, replace(traced, loops=limits[name]), planned, limits[name])
-        for name, rule in rules.items()
-    }
+    chosen = {}
+    for name, rule in rules.items():
+        loops = choose_loops(rule, replace(traced, loops=limits[name]), planned, limits[name])
+        low, high = loops.float().quantile(torch.tensor(QUANTILES)).tolist()
+        exact = float(right[loops - 1, torch.arange(samples)].float().mean())
+        chosen[name] = {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": exact}
     return {
         "task": recipe.task.name,
         "sizes": list(sizes),
         "count": samples,
         "seed": seed,
         "planned": int(planned[0]),
-        "exact": _round_values(right.float().mean(1)),
-        "confidence": _round_values(traced.confidence.mean(1)),
-        "chosen": {name: _summarize_choice(loops, right) for name, loops in chosen.items()},
+        "exact": [float(f"{value:.6g}") for value in right.float().mean(1).tolist()],
+        "confidence": [float(f"{value:.6g}") for value in traced.confidence.mean(1).tolist()],
+        "chosen": chosen,
     }
 
 
@@ -89,12 +100,119 @@ def measure_depths(
     return [known[size] for size in wanted]
 
 
-def _summarize_choice(loops: Int[Tensor, " b"], is_right: Tensor) -> dict[str, Any]:
-    """Return the mean and the 10 % and 90 % quantiles of the chosen loops, and exact match after them."""
-    low, high = loops.float().quantile(torch.tensor(QUANTILES)).tolist()
-    correct = is_right[loops - 1, torch.arange(len(loops))]
-    return {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": float(correct.float().mean())}
+@torch.no_grad()
+def measure_fate(weights: Weights, size: AnySize | None, *, more: int, samples: int, seed: int) -> Fate:
+    """Return the ``Fate`` of one set of weights. The model runs twice, to compare each state with the last one."""
+    model, recipe = weights.model.eval(), weights.recipe
+    if recipe.layout.decodes:
+        raise UsageError(
+            f"{weights.name}: its inputs hold the right answer, which loops do not change; use another layout"
+        )
+    if int(recipe.loops.planned(torch.tensor([9]))) < 2:
+        raise UsageError(f"{weights.name}: it runs a single loop; `depth` needs looped weights")
+    sizes = recipe.tops if size is None else recipe.sizes(size)
+    batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
+    planned, mask = recipe.loops.planned(batch.rounds), batch.inputs.padding_mask
+    wanted = gather_slots(batch.targets, batch.answer_slots)
+    ignored = ~answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
+    _, last_state = Plain(model).carry(batch.inputs, planned + more, batch.answer_slots)
+    last = flatten_state(model.answer_state(last_state), mask.shape[1])
+    before, shape = int(planned.min()), (int(planned.max()) + more, len(batch))
+    exact, moved_one, moved_two, cosine = (torch.full(shape, torch.nan) for _ in range(4))
+    first_row, first_map, movements = [], [], Movements(model, batch.inputs)
+    for loop, rows, state in unroll(model, batch.inputs, planned + more):
+        moved = movements.after_loop(rows, state).cpu()
+        current = flatten_state(model.answer_state(state), mask.shape[1])
+        real = mask[rows]
+        count = real.sum(1)
+        answer = gather_slots(model.read(state).argmax(-1).cpu(), batch.answer_slots[rows])
+        slots = slice(answer.shape[1])  # all slots of these rows; other rows may have more
+        exact[loop - 1, rows] = ((answer == wanted[rows, slots]) | ignored[rows, slots]).all(1).float()
+        means = ((moved[..., period] * real).sum(1) / count for period in range(PERIODS))
+        moved_one[loop - 1, rows], moved_two[loop - 1, rows] = means
+        similarity = F.cosine_similarity(current, last[to_device(rows, last.device)], dim=-1).cpu()
+        cosine[loop - 1, rows] = (similarity * real).sum(1) / count
+        if (first := (rows == 0).nonzero()[:, 0]).numel():
+            first_row.append(current[first[0]][real[first[0]]].flatten().float().cpu())
+            first_map.append(_round_finite(moved[first[0], :, 0][real[first[0]]].tolist()))
+    # Means over rows, aligned by the number of loops before or after each row's T(n).
+    aligned = planned[:, None] + torch.arange(1 - before, more + 1) - 1
+    courses = {"exact": exact, "moved": moved_one, "moved_over_two": moved_two, "cosine": cosine}
+    means_of = {name: values.T.gather(1, aligned).double().mean(0).tolist() for name, values in courses.items()}
+    # The first problem's states on their first two principal components; there are fewer loops than numbers.
+    states = torch.stack(first_row)
+    centred = states - states.mean(0)
+    variances, vectors = torch.linalg.eigh(centred @ centred.T)
+    path = vectors[:, [-1, -2]] * variances[[-1, -2]].clamp(min=0).sqrt()
+    return Fate(
+        weights=weights.name,
+        recipe=recipe.name,
+        trained_seed=recipe.seed,
+        task=recipe.task.name,
+        sizes=tuple(sizes),
+        count=samples,
+        seed=seed,
+        planned=float(planned.float().mean()),
+        after=list(range(1 - before, more + 1)),
+        **{name: _round_finite(values) for name, values in means_of.items()},
+        map=first_map,
+        path=[[float(f"{x:.4g}") for x in point] for point in path.tolist()],
+        map_planned=int(planned[0]),
+    )
 
 
-def _round_values(values: Float[Tensor, " k"]) -> list[float]:
-    return [float(f"{value:.6g}") for value in values.tolist()]
+def _round_finite(values: list[float]) -> list[float | None]:
+    """Round to four digits; None for values that are not finite."""
+    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
+
+
+def find_recording_obstacle(recipe: Recipe) -> str:
+    """Return why answers after each loop cannot be recorded; empty if they can."""
+    if recipe.layout.decodes:
+        return "its layout feeds the answer in"
+    return "it has one loop" if int(recipe.loops.planned(torch.tensor([9]))) < 2 else ""
+
+
+@torch.no_grad()
+def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -> dict[str, Any] | None:
+    """Return what the model does with one problem. Each of ``loops`` has, per answer slot, the likeliest symbol's id
+    (``said``) and probability in percent (``sure``), and the largest relative movement of a position's state
+    (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, ``stopped`` is False
+    if this is only its limit, ``right`` tells whether the answer is right there. Returns None for more than MOST_LOOPS
+    loops, or if slots × loops exceed ``max_cells``. Raises UsageError if the task cannot parse the prompt or does not
+    know its answer."""
+    model, recipe = weights.model.eval(), weights.recipe
+    problems, known = parse_prompt(recipe.task, prompt)
+    if not known:
+        raise UsageError(f"{recipe.task.name}: the right answer to {prompt} is not known; use the file's problems")
+    batch = recipe.layout.write(problems, recipe.task)
+    rule = recipe.stopping.rule if isinstance(recipe.stopping, Restarts) else recipe.stopping
+    own = predict(model, recipe, batch, rule)
+    stop, slots = int(own.loops[0]), int(batch.answer_slots.sum())
+    if stop + LOOPS_AFTER_STOP > MOST_LOOPS or (stop + LOOPS_AFTER_STOP) * slots > max_cells:
+        return None
+    loops, movements = [], Movements(model, batch.inputs)
+    for _, rows, state in unroll(model, batch.inputs, torch.tensor([stop + LOOPS_AFTER_STOP])):
+        probability = model.read(state).softmax(-1).cpu()
+        best = probability.max(-1)
+        said, sure = (gather_slots(values, batch.answer_slots)[0] for values in (best.indices, best.values))
+        moved = float(movements.after_loop(rows, state)[..., 0].max())
+        loops.append(
+            {
+                "said": said.tolist(),
+                "sure": (100 * sure).floor().int().tolist(),
+                "moved": float(f"{max(moved, SMALLEST_MOVEMENT):.3g}") if loops else None,
+            }
+        )
+    length = int(problems.answer_length[0]) + (recipe.layout.end(recipe.task) is not None)
+    wanted = batch.targets[batch.answer_slots][:length].tolist()
+    return {
+        "prompt": prompt,
+        "shape": recipe.task.shape(problems.sizes[0].tolist()),
+        "planned": int(recipe.loops.planned(batch.rounds)[0]),
+        "stop": stop,
+        "stopped": own.stopped is None or bool(own.stopped[0]),
+        "right": loops[stop - 1]["said"][:length] == wanted,
+        "wanted": wanted,
+        "loops": loops,
+    }

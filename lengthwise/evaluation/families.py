@@ -1,19 +1,21 @@
-"""Scores of structured problems, family by family."""
+"""Scores of structured problems, family by family, and the progress of evaluations, weighted by the cost of sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
+from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import Sizes, group_by, size_text
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import (
-    OnProgress,
-    RowResults,
     Watch,
     build_score,
+    evaluate,
     resolve_rules,
     results_by_row,
     results_of_groups,
@@ -47,14 +49,26 @@ def evaluate_families(
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     families = choose_families(recipe.task.families, names, recipe.task.name)
     for size in map(recipe.sizes, sizes):
-        chosen = [family.name for family in families if size[0] >= family.smallest]
-        on_progress = partial(watch, [size]) if watch else None
-        groups = _problems_by_family(recipe, size, samples, chosen, seed, bool(names))
+        every = None if names else all_problems(recipe, size, samples)
+        groups = {} if every is None else {"every": every}
+        for family in families if every is None else ():
+            if size[0] >= family.smallest:
+                try:
+                    groups[family.name] = evaluation_problems(recipe, size, samples, seed=seed, kind=family.name)
+                except NoProblemsLeft:  # a fixed set may have no test problems of this family
+                    if names:
+                        raise
         if not groups:
             continue
-        problems = list(groups.values())
+        problems, on_progress = list(groups.values()), partial(watch, [size]) if watch else None
         if all(rule.together == 1 for rule in rules):
-            results = _results_of_distinct(weights, problems, rules, on_progress)
+            # Repeated problems, as small families have, are answered once.
+            joined = Problems.join(problems)
+            _, inverse = hash_prompts(joined).unique(return_inverse=True)
+            first = torch.full((int(inverse.max()) + 1,), len(joined))
+            first.scatter_reduce_(0, inverse, torch.arange(len(joined)), "amin")
+            distinct = results_by_row(weights.model, recipe, joined.take(first), rules, on_progress)
+            results = [found.take(inverse) for found in distinct]
         else:
             results = results_of_groups(weights.model, recipe, problems, rules, on_progress)
         for rule, found in zip(rules, results, strict=True):
@@ -89,24 +103,6 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     return sizes
 
 
-def _problems_by_family(
-    recipe: Recipe, size: tuple[int, ...], samples: int, names: Sequence[str], seed: int, by_name: bool
-) -> dict[str, Problems]:
-    """Return the problems of one size by family. Families without test problems in a fixed set are left out, or raise
-    NoProblemsLeft if requested ``by_name``."""
-    every = None if by_name else all_problems(recipe, size, samples)
-    if every is not None:
-        return {"every": every}
-    groups = {}
-    for name in names:
-        try:
-            groups[name] = evaluation_problems(recipe, size, samples, seed=seed, kind=name)
-        except NoProblemsLeft:
-            if by_name:
-                raise
-    return groups
-
-
 def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
     """Return all test problems of a size; None if there are more than about 20 for each of a family's ``samples``."""
     problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
@@ -116,13 +112,56 @@ def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> P
     return problems if len(problems) else None
 
 
-def _results_of_distinct(
-    weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress
-) -> list[RowResults]:
-    """Return ``results_by_row`` for each rule. Repeated problems, as small families have, are answered once."""
-    problems = Problems.join(groups)
-    _, inverse = hash_prompts(problems).unique(return_inverse=True)
-    first = torch.full((int(inverse.max()) + 1,), len(problems))
-    first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
-    results = results_by_row(weights.model, weights.recipe, problems.take(first), rules, on_progress)
-    return [rows.take(inverse) for rows in results]
+def sizes_without_scores(
+    recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known_scores: Container[tuple[Sizes, str]]
+) -> dict[tuple[Stopping, ...], list[AnySize]]:
+    """Group sizes by the rules without a known score, so that the model runs once for all rules of a size."""
+    missing = group_by(sizes, lambda size: tuple(r for r in rules if (recipe.sizes(size), r.name) not in known_scores))
+    missing.pop((), None)
+    return missing
+
+
+def relative_cost(recipe: Recipe, size: AnySize) -> float:
+    """Return the relative cost of a problem of this size: positions in its row × loops."""
+    sizes = recipe.sizes(size)
+    positions = sum(sizes) + int(recipe.task.answer_slots(torch.tensor([sizes])))
+    # T(n) follows from problems, which are not drawn here; in all tasks it grows about as the sizes do.
+    return float(positions * int(recipe.loops.planned(torch.tensor([max(sizes)]))))
+
+
+def scores_with_progress(
+    weights: Weights,
+    sizes: Sequence[AnySize],
+    rules: Sequence[Stopping],
+    progress: Progress,
+    *,
+    label: str,
+    families: bool = False,
+    **options: Any,
+) -> Iterator[Score]:
+    """Yield scores from ``evaluate`` (with ``families``, from ``evaluate_families``), to which ``options`` are passed,
+    and show progress within and between sizes."""
+    recipe = weights.recipe
+    cost = {recipe.sizes(size): relative_cost(recipe, size) for size in sizes}
+    measure, per_rule = (evaluate_families, len(recipe.task.families)) if families else (evaluate, 1)
+    line, done = progress.add_line(label, per_rule * len(rules) * sum(cost.values())), 0.0
+
+    def watch(current_sizes: Sequence[Sizes], fraction: float) -> None:
+        inside = fraction * per_rule * len(rules) * sum(cost[size] for size in current_sizes)
+        line.update(max(line.done, done + inside), f"at {size_text(current_sizes[-1])}")
+
+    for score in measure(weights, sizes, stopping=rules, watch=watch, **options):
+        done += cost[score.sizes] * (per_rule if score.problems == "every" else 1)  # one score for all families
+        line.update(max(line.done, done), f"at {size_text(score.sizes)}")
+        yield score
+
+
+def sizes_with_progress(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, label: str) -> Iterator[Any]:
+    """Yield sizes and show progress; a size counts as done when the next one is requested."""
+    total = sum(relative_cost(recipe, size) for size in sizes)
+    line, done = progress.add_line(label, total), 0.0
+    for size in sizes:
+        line.update(done, f"at {size_text(recipe.sizes(size))}")
+        yield size
+        done += relative_cost(recipe, size)
+    line.update(total)

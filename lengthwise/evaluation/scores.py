@@ -1,4 +1,4 @@
-"""Scores of weights on fresh problems."""
+"""Scores of weights on fresh problems, and the likelihood of right answers: perplexity and validation loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from lengthwise.base.results import NORMAL, AnySize, Outcomes, counted_problems, independent_trials, wilson
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import ALONE
-from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError
+from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError, to_device
 from lengthwise.evaluation.answers import (
     Predictions,
     answer_mask,
@@ -29,11 +29,12 @@ from lengthwise.evaluation.answers import (
 from lengthwise.evaluation.causality import check_model
 from lengthwise.evaluation.generate import decode
 from lengthwise.experiment.data import evaluation_problems
-from lengthwise.experiment.layout import mask_before_end
+from lengthwise.experiment.layout import mask_before_end, mask_through_end
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.source import describe_repeats, hash_prompts
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, get_device
+from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import iterate_texts
 
@@ -87,8 +88,7 @@ def evaluate(
         for number, (size, problems) in enumerate(group):
             of_size = slice(number * samples, (number + 1) * samples)
             for rule, found in zip(rules, results, strict=True):
-                family = _mark_alone(kind)
-                yield build_score(weights, rule, kind, size, problems, found.take(of_size), family=family, rows=rows)
+                yield build_score(weights, rule, kind, size, problems, found.take(of_size), alone=True, rows=rows)
 
 
 def _evaluate_to_precision(
@@ -113,8 +113,12 @@ def _evaluate_to_precision(
         done, until = 0, smallest_sample(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
-            inside = partial(_watch_part, watch, recipe.sizes(size), part, samples) if watch else None
-            results = results_by_row(weights.model, recipe, problems.take(part), rules, inside)
+
+            def on_progress(fraction: float, part: slice = part, size: AnySize = size) -> None:
+                if watch:
+                    watch([recipe.sizes(size)], (part.start + fraction * (part.stop - part.start)) / samples)
+
+            results = results_by_row(weights.model, recipe, problems.take(part), rules, on_progress)
             for parts, result in zip(found, results, strict=True):
                 parts.append(result)
             done = part.stop
@@ -126,9 +130,8 @@ def _evaluate_to_precision(
             until = done - counted + max(needed)
         seen, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, found, strict=True):
-            results = RowResults.join(parts)
-            marks = {"precision": early, "family": _mark_alone(kind), "rows": rows}
-            yield build_score(weights, rule, kind, recipe.sizes(size), seen, results, **marks)
+            marks = {"precision": early, "alone": True, "rows": rows}
+            yield build_score(weights, rule, kind, recipe.sizes(size), seen, RowResults.join(parts), **marks)
 
 
 def check_precision(precision: float | None) -> None:
@@ -153,11 +156,6 @@ def needed_sample(right_count: float, count: int, precision: float, batch_rows: 
     return min(2 * count, max(count + 1, math.ceil(batch_rows * NORMAL**2 * middle * (1 - middle) / precision**2)))
 
 
-def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, fraction: float) -> None:
-    """Report progress on a size's ``part`` of problems, of which the fraction ``fraction`` is done."""
-    watch([sizes], (part.start + fraction * (part.stop - part.start)) / samples)
-
-
 def build_score(
     weights: Weights,
     rule: Stopping,
@@ -167,14 +165,23 @@ def build_score(
     results: RowResults,
     *,
     precision: float | None = None,
-    family: str | None = None,
+    alone: bool = False,
     rows: bool = False,
 ) -> Score:
-    """Return the Score of ``problems`` by one rule from their results; with ``rows``, it has ``answers``."""
+    """Return the Score of ``problems`` by one rule from their results. With ``alone``, a family that was measured
+    without the others is marked, so that it is not reported as the worst. With ``rows``, the score has ``answers``, a
+    row for each problem."""
+    recipe, answers = weights.recipe, list[dict[str, Any]]()
+    for i, (prompt, wanted) in enumerate(iterate_texts(recipe.task, problems) if rows else ()):
+        text = answer_text(recipe, results.symbols[i, : int(results.slots[i])])
+        one = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
+        right, loops = bool(results.counts[i, 0]), int(results.counts[i, 4])
+        confidence = round(float(results.confidence[i]), 6)
+        answers.append(one | {"answer": text, "right": right, "loops": loops, "confidence": confidence})
     exact, whole_row, tokens, total, loops, at_limit, ran, final = results.counts.sum(0).tolist()
     digest = hashlib.blake2b(hash_prompts(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
-        weights.recipe.task.name,
+        recipe.task.name,
         weights.name,
         rule.name,
         kind,
@@ -187,35 +194,14 @@ def build_score(
         at_limit=at_limit / count if rule.stops else None,
         ran=ran / count if rule.reads_output else None,
         precision=precision,
-        family=family,
-        chance=weights.recipe.layout.chance(weights.recipe.task),
-        final=final / count if weights.recipe.task.final_after else None,
+        family="alone" if alone and kind not in ALONE else None,
+        chance=recipe.layout.chance(recipe.task),
+        final=final / count if recipe.task.final_after else None,
         together=rule.together if rule.together > 1 else None,
-        **describe_repeats(weights.recipe.has_fixed_problems, problems),
+        **describe_repeats(recipe.has_fixed_problems, problems),
         outcomes=Outcomes(digest, bytes(results.counts[:, 0].tolist())),
-        answers=_answer_rows(weights.recipe, rule, kind, sizes, problems, results) if rows else [],
+        answers=answers,
     )
-
-
-def _answer_rows(
-    recipe: Recipe, rule: Stopping, kind: Kind, sizes: tuple[int, ...], problems: Problems, results: RowResults
-) -> list[dict[str, Any]]:
-    """Return a row for each problem: its size and set of problems, the prompt, the right answer, the model's answer,
-    whether it is right, its number of loops, and its confidence."""
-    values = (results.symbols, results.slots.tolist(), results.counts[:, [0, 4]].tolist(), results.confidence.tolist())
-    rows = []
-    for (prompt, wanted), symbols, room, (is_right, loops), confidence in zip(
-        iterate_texts(recipe.task, problems), *values, strict=True
-    ):
-        text = answer_text(recipe, symbols[:room])
-        one = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
-        rows.append(one | {"answer": text, "right": is_right > 0, "loops": loops, "confidence": round(confidence, 6)})
-    return rows
-
-
-def _mark_alone(kind: Kind) -> str | None:
-    """Mark a family that is measured without the others, so that it is not reported as the worst."""
-    return None if kind in ALONE else "alone"
 
 
 def resolve_rules(
@@ -271,32 +257,22 @@ def results_by_row(
 ) -> list[RowResults]:
     """Return for each rule the results of one group. Batch-wise rules get batches of ``together`` rows, independent of
     the other rules."""
+    results: dict[Stopping, list[RowResults]] = {rule: [] for rule in rules}
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
-    results: dict[Stopping, RowResults] = {}
     for together in ({1, first}, *({size} for size in more)):
-        chosen = [rule for rule in rules if rule.together in together]
-        results |= zip(chosen, _results_of_batches(model, recipe, problems, chosen, on_progress), strict=True)
-    return [results[rule] for rule in rules]
-
-
-def _results_of_batches(
-    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], on_progress: OnProgress
-) -> list[RowResults]:
-    """Return ``results_by_row`` for rules that can share batches."""
-    results: list[list[RowResults]] = [[] for _ in rules]
-    cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in rules)
-    positions = min(CACHE_POSITIONS, TOKENS) if cached else positions_at_once(model)
-    together = max(rule.together for rule in rules)
-    for rows, batch in split_batches(recipe, problems, positions, batch_rows=together):
-        for rule, parts, predicted in zip(rules, results, predict_by_rules(model, recipe, batch, rules), strict=True):
-            columns = row_counts(recipe, batch, predicted)
-            if recipe.task.final_after:
-                columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
-            count = batch.answer_slots.sum(1)
-            parts.append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
-        if on_progress:
-            on_progress(min(1.0, rows.stop / len(problems)))
-    return [RowResults.join(parts) for parts in results]
+        chosen = [rule for rule in results if rule.together in together]  # these can share batches
+        cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in chosen)
+        positions = min(CACHE_POSITIONS, TOKENS) if cached else positions_at_once(model)
+        for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
+            for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
+                columns = row_counts(recipe, batch, predicted)
+                if recipe.task.final_after:
+                    columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
+                count = batch.answer_slots.sum(1)
+                results[rule].append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
+            if on_progress:
+                on_progress(min(1.0, rows.stop / len(problems)))
+    return [RowResults.join(results[rule]) for rule in rules]
 
 
 def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
@@ -386,3 +362,32 @@ def trace_answers(
     )
     wanted = gather_slots(batch.targets, batch.answer_slots)
     return traced, ((traced.predictions == wanted) | ~answer_mask(wanted, batch.answer_slots, end)).all(-1)
+
+
+@torch.no_grad()
+def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end_id: int | None) -> Float[Tensor, " b"]:
+    """Return, on the CPU, the perplexity exp(−mean log p) of the right answers' symbols, end symbol included, after
+    ``loops`` loops. If the answer is an input, each symbol is predicted from the right symbols before it."""
+    counted = batch.loss_mask & mask_through_end(batch.targets.where(batch.loss_mask, -1), end_id)
+    log_probabilities = _log_probs(model, batch, loops, counted)
+    means = torch.stack([row.mean() for row in log_probabilities.split(counted.sum(1).tolist())])
+    return means.neg().exp().float()
+
+
+@torch.no_grad()
+def validation_loss(model: Model, recipe: Recipe, problems: Problems) -> float:
+    """Return the validation loss: the mean −log p, in nats, of the supervised symbols after the planned loops."""
+    model.eval()
+    total, count = 0.0, 0
+    for _, batch in split_batches(recipe, problems, positions_at_once(model)):
+        batch = batch.cut_unsupervised() if recipe.layout.causal else batch
+        logs = _log_probs(model, batch, recipe.loops.planned(batch.rounds), batch.loss_mask)
+        total, count = total - float(logs.sum()), count + len(logs)
+    return total / count
+
+
+def _log_probs(model: Model, batch: Batch, loops: Int[Tensor, " b"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, " n"]:
+    """Return the log probability, in nats, of each target in ``mask`` after each row's own loops, row by row."""
+    log_probabilities = choose_runner(model).last(batch.inputs, loops, mask).log_softmax(-1)
+    targets = to_device(batch.targets[mask], log_probabilities.device)
+    return log_probabilities.gather(1, targets[:, None])[:, 0].cpu()

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lengthwise.base.rng import derive_seed
 from lengthwise.base.types import Score
-from lengthwise.evaluation.curves import sizes_without_scores
-from lengthwise.evaluation.families import evaluate_families, short_sizes
+from lengthwise.evaluation.families import evaluate_families, short_sizes, sizes_without_scores
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models.external import tensor_bytes

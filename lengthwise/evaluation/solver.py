@@ -6,20 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from lengthwise.base.fields import validate
 from lengthwise.base.formatting import format_html_table
 from lengthwise.base.score_rows import share_text
-from lengthwise.base.types import Batch, Problems, UsageError
+from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import answer_text, with_first_state
 from lengthwise.evaluation.generate import respond
-from lengthwise.evaluation.likelihood import perplexity
+from lengthwise.evaluation.scores import perplexity
 from lengthwise.experiment.layout import mask_through_end
 from lengthwise.experiment.resources import ResourceEstimate, estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.models import Model
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Run, Weights
 from lengthwise.runs.run import load as load_weights
@@ -83,7 +80,11 @@ class Solver:
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         wanted = row.targets[row.answer_slots]
         correct = (symbols == wanted) | ~mask_through_end(wanted, end)
-        is_graded = recipe.layout.chance(recipe.task) is not None
+        slot_confidence: tuple[float, ...] = ()
+        if recipe.layout.chance(recipe.task) is not None:
+            with torch.no_grad():
+                logits = choose_runner(model).last(row.inputs, predicted.loops, row.answer_slots)
+            slot_confidence = tuple(logits.softmax(-1).amax(-1).tolist())
         return Answer(
             prompt=prompt,
             text=answer_text(recipe, symbols),
@@ -92,7 +93,7 @@ class Solver:
             loops=int(predicted.loops[0]),
             confidence=float(predicted.confidence[0].exp()),
             perplexity=float(perplexity(model, row, predicted.loops, end)) if known else None,
-            slot_confidence=_slot_confidence(model, row, predicted.loops) if is_graded else (),
+            slot_confidence=slot_confidence,
         )
 
 
@@ -104,15 +105,7 @@ def parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
         return error.problem, False
 
 
-@torch.no_grad()
-def _slot_confidence(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[float, ...]:
-    """Return the probability of the likeliest symbol in each answer slot, row by row, after each row's own loops."""
-    logits = choose_runner(model).last(batch.inputs, loops, batch.answer_slots)
-    return tuple(logits.softmax(-1).amax(-1).tolist())
-
-
 def load(weights: str | Path | Run, device: str = "cpu") -> Solver:
     """Load a solver from shipped weights, a run, or a folder with config.json and model.safetensors. Raises UsageError
-    if files are missing or damaged.
-    """
+    if files are missing or damaged."""
     return Solver(load_weights(weights, device))

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from lengthwise.base import rng
 from lengthwise.base.files import write
 from lengthwise.base.progress import Progress
-from lengthwise.evaluation.curves import relative_cost
+from lengthwise.evaluation.families import relative_cost
 from lengthwise.evaluation.scores import SAMPLES, exact_match
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes, nearest_size

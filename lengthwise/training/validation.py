@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from lengthwise.base.types import Problems
-from lengthwise.evaluation import likelihood, scores
+from lengthwise.evaluation import scores
 from lengthwise.evaluation.answers import predict
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe
@@ -35,7 +35,7 @@ class Validator:
         if watch.probes:
             row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
         if watch.validation:
-            row["validation_loss"] = finite_or_none(likelihood.validation_loss(model, recipe, self.validation_problems))
+            row["validation_loss"] = finite_or_none(scores.validation_loss(model, recipe, self.validation_problems))
         model.train()
         if recipe.keep != "last" and (merit := self._merit(row)) > self.best["merit"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
@@ -61,7 +61,7 @@ class Validator:
         recipe = self.recipe
         batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
         loops = predict(model, recipe, batch, recipe.stopping).loops
-        return finite_or_none(float(likelihood.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
+        return finite_or_none(float(scores.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
 
 
 def finite_or_none(value: float) -> float | None:

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from lengthwise.base.rng import preserve_generators, stream
 from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.answers import answer_mask, predict_by_rules
-from lengthwise.evaluation.likelihood import validation_loss
-from lengthwise.evaluation.scores import right_rows
+from lengthwise.evaluation.scores import right_rows, validation_loss
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Weights
 

@@ -42,8 +42,7 @@ from lengthwise.base.score_rows import (
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.causality import check_model as check_sight
-from lengthwise.evaluation.curves import relative_cost
-from lengthwise.evaluation.families import evaluate_families, short_sizes
+from lengthwise.evaluation.families import evaluate_families, relative_cost, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment import data

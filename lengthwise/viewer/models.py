@@ -12,7 +12,7 @@ import numpy as np
 from lengthwise.base import fields
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation import recording
+from lengthwise.evaluation import depth
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.recipe import Recipe
@@ -139,10 +139,10 @@ def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequen
     """Return the facts of a model and its recipe, and a recording of each problem, as plain values. A problem is left
     out if it takes too many loops or more cells than earlier problems left, or if the model cannot read it. Raises
     UsageError if the model cannot read a problem in ``given_prompts``, or if no problem is left."""
-    recipe, recordings, cells_left = weights.recipe, [], recording.MOST_CELLS
+    recipe, recordings, cells_left = weights.recipe, [], depth.MOST_CELLS
     for prompt in prompts:
         try:
-            found = recording.record_problem(weights, prompt, cells_left)
+            found = depth.record_problem(weights, prompt, cells_left)
         except UsageError:  # longer than the model's position table
             if prompt in given_prompts:
                 raise
@@ -152,7 +152,7 @@ def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequen
             cells_left -= len(found["wanted"]) * len(found["loops"])
     if not recordings:
         raise UsageError(
-            f"{weights.name}: no problem is short enough for a recording of at most {recording.MOST_LOOPS} loops"
+            f"{weights.name}: no problem is short enough for a recording of at most {depth.MOST_LOOPS} loops"
         )
     return {
         "name": weights.name,

@@ -13,7 +13,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack, typed_prompts
-from lengthwise.evaluation.recording import find_recording_obstacle
+from lengthwise.evaluation.depth import find_recording_obstacle
 from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.evaluation.solver import Solver, parse_prompt
 from lengthwise.experiment.data import get_sampler

@@ -18,8 +18,7 @@ from lengthwise.base.progress import Progress, ProgressLine, format_bar
 from lengthwise.base.quantities import duration_text
 from lengthwise.cli import entry
 from lengthwise.evaluation import scores
-from lengthwise.evaluation.curves import relative_cost, scores_with_progress, sizes_with_progress
-from lengthwise.evaluation.families import evaluate_families
+from lengthwise.evaluation.families import evaluate_families, relative_cost, scores_with_progress, sizes_with_progress
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.runs.run import load
 from lengthwise.training.loop import TrainingProgress

@@ -12,7 +12,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import gather_slots, predict
 from lengthwise.evaluation.generate import decode, decode_without_cache, respond
-from lengthwise.evaluation.likelihood import perplexity
+from lengthwise.evaluation.scores import perplexity
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.layout import mask_before_end

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import lengthwise as lw
 from lengthwise.base import rng
-from lengthwise.evaluation import likelihood
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.experiment import data
 from lengthwise.experiment.source import SHARES, Finite, Fresh, hash_prompts
@@ -277,16 +276,16 @@ def test_the_lowest_validation_loss_decides():
     losses = {row["step"]: row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row}
     assert len(losses) == 6
     assert run.about()["kept_step"] == min(losses, key=losses.get)
-    again = likelihood.validation_loss(run.weights().model, recipe, data.validation_problems(recipe, 100))
+    again = evaluation.validation_loss(run.weights().model, recipe, data.validation_problems(recipe, 100))
     assert again == pytest.approx(min(losses.values()), abs=1e-6)
 
 
 def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     recipe = replace(RECIPE, source=Fresh())
     model, problems = recipe.build(), data.validation_problems(recipe, 50)
-    whole = likelihood.validation_loss(model, recipe, problems)
+    whole = evaluation.validation_loss(model, recipe, problems)
     batch = recipe.layout.write(problems, recipe.task)
     loss = lw.Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value
     assert whole == pytest.approx(float(loss.detach()), abs=1e-6)
     monkeypatch.setattr(evaluation, "TOKENS", 100)  # in parts
-    assert likelihood.validation_loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)
+    assert evaluation.validation_loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)

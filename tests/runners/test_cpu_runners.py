@@ -23,7 +23,7 @@ from torch import nn
 
 import lengthwise
 import lengthwise as lw
-from lengthwise.evaluation import likelihood
+from lengthwise.evaluation import scores
 from lengthwise.evaluation.answers import predict
 from lengthwise.models.transformer import InputInjection, Transformer
 from lengthwise.nn.block import MLP, Block
@@ -312,7 +312,7 @@ def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
         for block in model.blocks:
             block.__class__ = kind
         trained.append(float(loss_of(cpu.choose_runner(model)).detach()))
-        evaluated.append(likelihood.validation_loss(model, RECIPE, problems))
+        evaluated.append(scores.validation_loss(model, RECIPE, problems))
     assert trained == pytest.approx(evaluated, rel=1e-9)
     assert abs(trained[0] - trained[1]) > 1e-3
 

@@ -27,7 +27,7 @@ import lengthwise
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import rng
-from lengthwise.evaluation import likelihood, scores
+from lengthwise.evaluation import scores
 from lengthwise.evaluation.answers import predict
 from lengthwise.experiment import data
 from lengthwise.runners.cpu import choose_runner, plain
@@ -193,19 +193,15 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     run = train(replace(RICH, keep="last", watch=watch))
     *_, row = run.rows("metrics")
     held_out = data.validation_problems(run.recipe, watch.validation)
-    assert row["validation_loss"] == pytest.approx(
-        likelihood.validation_loss(run.model, run.recipe, held_out), rel=1e-5
-    )
+    assert row["validation_loss"] == pytest.approx(scores.validation_loss(run.model, run.recipe, held_out), rel=1e-5)
     raw = run.recipe.build()
     raw.load_state_dict(plain_training(run.recipe)[0])
-    assert row["validation_loss"] != pytest.approx(
-        likelihood.validation_loss(raw.eval(), run.recipe, held_out), rel=1e-3
-    )
+    assert row["validation_loss"] != pytest.approx(scores.validation_loss(raw.eval(), run.recipe, held_out), rel=1e-3)
     assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
     batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
     loops = predict(run.model, run.recipe, batch, run.recipe.stopping).loops
     assert row["perplexity"]["12+21"] == pytest.approx(
-        float(likelihood.perplexity(run.model, batch, loops, None)), rel=1e-5
+        float(scores.perplexity(run.model, batch, loops, None)), rel=1e-5
     )
 
 

@@ -12,7 +12,7 @@ from conftest import command
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation import recording
+from lengthwise.evaluation import depth
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Weights, load
@@ -41,9 +41,9 @@ def own():
 )
 def test_a_recording_is_what_the_model_does(weights, prompt):
     weights = weights()
-    found, solved = recording.record_problem(weights, prompt), lw.Solver(weights).solve(prompt)
+    found, solved = depth.record_problem(weights, prompt), lw.Solver(weights).solve(prompt)
     batch = weights.recipe.layout.write(weights.recipe.task.parse(prompt), weights.recipe.task)
-    assert len(found["loops"]) == found["stop"] + recording.LOOPS_AFTER_STOP and found["stop"] == solved.loops
+    assert len(found["loops"]) == found["stop"] + depth.LOOPS_AFTER_STOP and found["stop"] == solved.loops
     for loop in (1, 2, found["stop"], len(found["loops"])):
         logits = Plain(weights.model).last(batch.inputs, torch.tensor([loop]), batch.answer_slots)
         probability, said = logits.softmax(-1).max(-1)
@@ -58,14 +58,14 @@ def test_a_recording_is_what_the_model_does(weights, prompt):
 
 def test_movement_is_that_of_the_stopping_rule():
     weights = load("looped-maze")
-    found, rule = recording.record_problem(weights, MAZE), weights.recipe.stopping
+    found, rule = depth.record_problem(weights, MAZE), weights.recipe.stopping
     assert [loop["moved"] < rule.below for loop in found["loops"][1:]].index(True) + 2 == found["stop"]
 
 
 def test_long_recordings_are_left_out(monkeypatch):
     weights = load("looped-maze")
-    assert recording.record_problem(weights, MAZE, max_cells=100) is None
-    monkeypatch.setattr(recording, "MOST_LOOPS", 10)
+    assert depth.record_problem(weights, MAZE, max_cells=100) is None
+    monkeypatch.setattr(depth, "MOST_LOOPS", 10)
     with pytest.raises(UsageError, match="no problem is short enough for a recording of at most 10 loops"):
         record_model(weights, [MAZE])
 
@@ -74,7 +74,7 @@ def test_all_shipped_weights_that_loop_have_a_page():
     for name in list_shipped():
         recipe = load(name).recipe
         if find_export_obstacle(recipe, 1):
-            reason = recording.find_recording_obstacle(recipe)
+            reason = depth.find_recording_obstacle(recipe)
             assert not reason or recipe.layout.decodes or not recipe.loops.adapts, (name, reason)
 
 
