@@ -48,8 +48,7 @@ from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.training.arithmetic import autocast, computation_settings
 from lengthwise.training.choice import Bf16, RunnerChoice
-from lengthwise.training.loop import train
-from lengthwise.training.prefetch import prefetch_batches
+from lengthwise.training.loop import prefetch_batches, train
 from lengthwise.training.stacked import RecordedSteps, advance_together
 from lengthwise.training.trainer import Trainer
 
@@ -308,7 +307,9 @@ def stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float | Non
     plain = Plain(first.model) if first.matmul == "fp32" else Bf16(Plain(first.model))
     exact, steps = gradient(first.recipe, plain, first.step), RecordedSteps(seeds)
     start, descend = waited(device), steps.update_weights
-    steps.update_weights = lambda losses: ({"loss": loss.value} for loss in losses)  # the first step only computes
+    steps.update_weights = lambda losses: [  # the first step only computes
+        one.count_step([{"loss": loss.value}]) for one, loss in zip(seeds, losses, strict=True)
+    ]
     advance_together(seeds, steps)
     recorded = [first.sums["loss"].cpu(), *(one.grad.cpu() for one in first.model.parameters())]
     found["seconds to record"] = waited(device) - start

@@ -5,12 +5,14 @@ again, delete `lengthwise/training/costs.json` first.
 """
 
 import inspect
+import json
 
 from lengthwise.api import catalog
+from lengthwise.base.files import write
 from lengthwise.base.progress import Progress
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
-from lengthwise.training.cost import STORED_COSTS, measure_cost, stored_costs, write_stored_costs
+from lengthwise.training.cost import STORED_COSTS, measure_cost, stored_costs
 
 SCALES = ("cpu", "half", "paper")
 BUDGET = 1.0  # seconds of a step that are spent, about: of larger batches only some rows are run
@@ -42,8 +44,8 @@ def main() -> None:
         for number, recipe in enumerate(missing):
             line.update(number, recipe.name)
             seconds = estimate_training(recipe).seconds / recipe.steps
-            rows = max(1, min(recipe.batch, round(recipe.batch * BUDGET / seconds)))
-            price = measure_cost(recipe, n_steps=2, rows=rows)
+            count = max(1, min(recipe.batch, round(recipe.batch * BUDGET / seconds)))
+            price = measure_cost(recipe, n_steps=2, rows=count)
             stored[recipe.seedless_id] = {
                 "recipe": recipe.name,
                 "parameters": price.parameters,
@@ -52,7 +54,9 @@ def main() -> None:
                 "seconds": float(f"{price.seconds:.3g}"),
                 "source": price.source.replace("measured", "stored"),
             }
-            write_stored_costs(stored)
+            rows = sorted(stored.items(), key=lambda item: (item[1]["recipe"], item[0]))
+            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows)
+            write(STORED_COSTS, f"{{\n{lines}\n}}\n".encode())
     print(f"{STORED_COSTS}: {len(stored)} of {len(wanted)} recipes")
 
 

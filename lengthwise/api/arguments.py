@@ -30,7 +30,7 @@ from lengthwise.report.scored import Scores
 from lengthwise.runs.run import Run, Weights, choose_device, read_recipe, weights_folder
 from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import Task
-from lengthwise.training.lineage import continue_from
+from lengthwise.training.checkpoint import continue_from
 
 LARGEST = 10**6  # the largest size
 MOST_SIZES = 10_000

@@ -52,7 +52,7 @@ from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training.arithmetic import computation_settings
-from lengthwise.training.lineage import continue_from
+from lengthwise.training.checkpoint import continue_from
 from lengthwise.training.loop import prepare_steps, train
 from lengthwise.training.processes import is_follower, process_count
 from lengthwise.training.stacked import prefers_stack, train_stacked

@@ -48,34 +48,20 @@ class Clock:
         return {"wall_s": time.perf_counter() - self.wall, "cpu_s": time.process_time() - self.cpu}
 
 
-@contextmanager
-def computation_settings(threads: int) -> Iterator[None]:
-    """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0,
-    which would slow down CPU steps with tiny losses several times. Restore the settings at the end. Raises
-    UsageError if ``threads`` is below 1."""
-    if threads < 1:
-        raise UsageError(f"threads must be 1 or more, not {threads}")
-    with _shared_settings():
-        before = torch.get_num_threads()
-        flushed = float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for it
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(True)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-            torch.set_flush_denormal(flushed)
-
-
 _LOCK = threading.Lock()
 _ENTERED = Counter[int]()  # number of nested contexts, by thread
 _RESTORE = ExitStack()  # restores the settings that the first thread found
 
 
 @contextmanager
-def _shared_settings() -> Iterator[None]:
-    """Run a ``with`` block with 32-bit products. Torch has one such setting per process, and one default number of
-    threads: the first thread that enters sets both, and the last that leaves restores them. Contexts can be nested."""
+def computation_settings(threads: int) -> Iterator[None]:
+    """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0,
+    which would slow down CPU steps with tiny losses several times. Restore the settings at the end. Contexts can be
+    nested. Raises UsageError if ``threads`` is below 1."""
+    if threads < 1:
+        raise UsageError(f"threads must be 1 or more, not {threads}")
+    # Torch has one precision of products per process, and one default number of threads: the first thread that enters
+    # sets both, and the last that leaves restores them.
     thread = threading.get_ident()
     with _LOCK:
         nested = thread in _ENTERED
@@ -84,7 +70,14 @@ def _shared_settings() -> Iterator[None]:
             _RESTORE.enter_context(_set_tf32(tf32=False))
         _ENTERED[thread] += 1
     try:
-        with _set_tf32(tf32=False) if nested else nullcontext():
+        with ExitStack() as restore:
+            if nested:
+                restore.enter_context(_set_tf32(tf32=False))
+            flushed = float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for it
+            restore.callback(torch.set_flush_denormal, flushed)
+            restore.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(threads)
+            torch.set_flush_denormal(True)
             yield
     finally:
         with _LOCK:
@@ -106,29 +99,23 @@ def _set_tf32(*, tf32: bool) -> Iterator[None]:
     """Run a ``with`` block with or without TF32, also in cuDNN, which uses it by default. Restore the settings at the
     end, whether they were set by torch's older functions or per backend (torch 2.9), where the older ones may fail."""
     cudnn = torch.backends.cudnn
-    backends: tuple[Any, ...] = (
+    newer: tuple[Any, ...] = (
         torch.backends.cuda.matmul,
         getattr(torch.backends.mkldnn, "matmul", None),
         getattr(cudnn, "conv", None),
         getattr(cudnn, "rnn", None),
     )
-    newer = [(backend, backend.fp32_precision) for backend in backends if hasattr(backend, "fp32_precision")]
-    products = in_cudnn = None
-    with suppress(RuntimeError):  # torch refuses if newer settings disagree
-        products = torch.get_float32_matmul_precision()
-    with suppress(RuntimeError):
-        in_cudnn = cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    cudnn.allow_tf32 = tf32
-    try:
+    with ExitStack() as restore:  # in reverse order
+        for backend in newer:
+            if hasattr(backend, "fp32_precision"):
+                restore.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
+        with suppress(RuntimeError):  # torch refuses if newer settings disagree
+            restore.callback(setattr, cudnn, "allow_tf32", cudnn.allow_tf32)
+        with suppress(RuntimeError):
+            restore.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        cudnn.allow_tf32 = tf32
         yield
-    finally:
-        if products is not None:
-            torch.set_float32_matmul_precision(products)
-        if in_cudnn is not None:
-            cudnn.allow_tf32 = in_cudnn
-        for backend, value in newer:
-            backend.fp32_precision = value
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Validation of checkpoints, and messages about settings that changed since a checkpoint was written.
+"""What a training continues from: its own checkpoint, or another run's final state.
 
 A checkpoint may come from a stranger, and optimizers do not check the shapes of its tensors, so it must have exactly
 the form of a checkpoint that the recipe writes.
@@ -6,16 +6,28 @@ the form of a checkpoint that the recipe writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from lengthwise.base.errors import remove_controls
+from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import validate
+from lengthwise.base.files import error_line
 from lengthwise.base.ranges import Count, NotNegative, Whole
+from lengthwise.experiment.recipe import Parent, Recipe
+from lengthwise.models.external import tensor_bytes
+from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
+from lengthwise.runs.hub import PREFIX
+from lengthwise.runs.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
+
+STATE_PARTS = ("step", "passed", "model", "average", "optimizer")  # fields of a final state
+# Settings of checkpoints written by versions that did not record them.
+DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
 
 
 def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -34,8 +46,7 @@ def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
     if expected["average"] is not None:
         _check_tensors(_require_dict(state, "average"), expected["average"], "average")
     for name, value in _require_dict(state, "sums").items():
-        like = expected["sums"].get(name, torch.zeros(()))  # not logged at every step
-        if not _has_same_form(value, like):
+        if not _has_same_form(value, expected["sums"].get(name, torch.zeros(()))):  # not logged at every step
             raise ValueError(f"sums: {name} must have the shape and type of the logged value")
     best = _require_dict(state, "best")
     validate(Whole, best.get("step"), "best step")
@@ -43,7 +54,21 @@ def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
         raise ValueError("best merit must be a float")
     if _require_dict(best, "weights"):
         _check_tensors(best["weights"], expected["model"], "best")
-    _check_optimizer(_require_dict(state, "optimizer"), expected["optimizer"])
+    optimizer, like = _require_dict(state, "optimizer"), expected["optimizer"]
+    groups, kept = optimizer.get("param_groups"), _require_dict(optimizer, "state")
+    if not isinstance(groups, list) or len(groups) != len(like["param_groups"]):
+        raise ValueError(f"the optimizer's param_groups must be a list of {len(like['param_groups'])}")
+    for group in groups:
+        if not isinstance(group, dict):
+            raise ValueError("the optimizer's param_groups must be dictionaries")
+        validate(Whole, group.get("step", 0), "the optimizer's step")
+    for number, part in kept.items():
+        expected_part = like["state"].get(number)
+        if expected_part is None or not isinstance(part, dict) or part.keys() != expected_part.keys():
+            raise ValueError(f"the optimizer's state of parameter {number} has wrong names")
+        for name, value in part.items():
+            if not _has_same_form(value, expected_part[name]):
+                raise ValueError(f"the optimizer's {name} of parameter {number} has a wrong shape or type")
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -75,24 +100,6 @@ def _check_tensors(actual: Mapping[str, Any], expected: Mapping[str, Tensor], ki
             raise ValueError(f"{kind}: {name} must be a tensor of shape {tuple(tensor.shape)} and type {tensor.dtype}")
 
 
-def _check_optimizer(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raise ValueError unless the optimizer's state of each parameter has the expected names, shapes and types."""
-    groups, kept = actual.get("param_groups"), _require_dict(actual, "state")
-    if not isinstance(groups, list) or len(groups) != len(expected["param_groups"]):
-        raise ValueError(f"the optimizer's param_groups must be a list of {len(expected['param_groups'])}")
-    for group in groups:
-        if not isinstance(group, dict):
-            raise ValueError("the optimizer's param_groups must be dictionaries")
-        validate(Whole, group.get("step", 0), "the optimizer's step")
-    for number, part in kept.items():
-        like = expected["state"].get(number)
-        if like is None or not isinstance(part, dict) or part.keys() != like.keys():
-            raise ValueError(f"the optimizer's state of parameter {number} has wrong names")
-        for name, value in part.items():
-            if not _has_same_form(value, like[name]):
-                raise ValueError(f"the optimizer's {name} of parameter {number} has a wrong shape or type")
-
-
 def _has_same_form(actual: Any, expected: Any) -> bool:
     if not isinstance(expected, Tensor):
         return type(actual) is type(expected)
@@ -101,22 +108,60 @@ def _has_same_form(actual: Any, expected: Any) -> bool:
     return plain and (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
 
 
-# Settings of checkpoints written by versions that did not record them.
-DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
+def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
+    """Return the recipe of a training that continues from ``run``: a run, shipped weights, or weights on the Hub. The
+    optimizer's state is used if the run has kept it and both optimizers are of one kind; else only the weights.
+
+    Raises UsageError if its training has not ended, or its weights do not fit the recipe.
+    """
+    folder = weights_folder(run)
+    about, own = RunFolder(folder).about(), read_recipe(folder)
+    fits = type(own.optimizer) is type(recipe.optimizer) and bool(own.ema) == bool(recipe.ema)
+    state = Run(folder, own).load_state(FINAL) if fits else None
+    found = state or {"model": load(run).model.state_dict()}
+    try:
+        recipe.build().load_state_dict(found["model"])
+    except (RuntimeError, KeyError, AttributeError, TypeError) as error:
+        raise UsageError(f"{run}: its weights do not fit this recipe's model ({error_line(error)})") from None
+    given = str(run)
+    name = folder.name if folder.resolve().parent == runs_folder().resolve() else str(folder.resolve())
+    if given.startswith(PREFIX) or given in list_shipped():
+        name = given
+    step = about.get("steps", own.steps)
+    return recipe.change(parent=Parent(state_digest(found), step, state is not None, name))
 
 
-def find_changes(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values in the checkpoint of settings that have changed since."""
-    return {name: remove_controls(str(saved[name])) for name in current if str(saved[name]) != str(current[name])}
+def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
+    """Return the parent run's state, or only its weights, and its recipe. Raises UsageError if the digest of the state
+    has changed."""
+    folder = weights_folder(parent.run)
+    own = read_recipe(folder)
+    found = Run(folder, own).load_state(FINAL) if parent.state else {"model": load(parent.run).model.state_dict()}
+    if found is None or (digest := state_digest(found)) != parent.digest:
+        changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
+        raise UsageError(f"{parent.run}: not the weights that this run continues from: {changed}; restore them")
+    found["model"] = rename_parameters(found["model"])
+    return found, own
 
 
-def describe_changes(changes: Mapping[str, str], current: Mapping[str, Any], step: int) -> str:
-    """Describe changed settings in one line; empty if there are none."""
-    what = ", ".join(f"{name} {current[name]} instead of {value}" for name, value in changes.items())
-    return f"continues from step {step} with {what}: the last bits of its weights may differ" if what else ""
+def state_digest(state: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits of the state that another run continues from; bit-identical trainings give the same
+    digits."""
+    digest = hashlib.blake2b(digest_size=8)
+    _update_digest(digest, {name: state[name] for name in STATE_PARTS if name in state})
+    return digest.hexdigest()
 
 
-def describe_lost_rows(rows: Sequence[Mapping[str, Any]], expected_rows: int) -> str:
-    """Return a note if a log has fewer than ``expected_rows`` loss rows; else an empty string."""
-    logged = sum("rate" in row for row in rows)
-    return f"metrics.jsonl has {logged} of {expected_rows} rows: the others are lost" if logged < expected_rows else ""
+def _update_digest(digest: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        digest.update(tensor_bytes(value))
+    elif isinstance(value, Mapping):
+        for name in sorted(value, key=str):
+            digest.update(f"{name}:".encode())
+            _update_digest(digest, value[name])
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _update_digest(digest, one)
+    else:
+        digest.update(f"{value!r};".encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from lengthwise.base import rng
-from lengthwise.base.files import write
 from lengthwise.base.progress import Progress
 from lengthwise.evaluation.families import relative_cost
 from lengthwise.evaluation.scores import SAMPLES, exact_match
@@ -84,8 +83,8 @@ def count_operations(recipe: Recipe, rows: int | None = None, n_steps: int = 4) 
     small, counter = _reduce_batch(recipe, rows), _OperationCounter()
     model = small.build()
     with computation_settings(1):
-        for step in _sample_steps(recipe, n_steps):
-            batch, loops = data.draw_batch(small, step, exams_passed=_expected_exams(recipe, step))
+        for step, exams_passed in _sample_steps(recipe, n_steps):
+            batch, loops = data.draw_batch(small, step, exams_passed=exams_passed)
             # Torch does not count the operations of a CPU's fused attention.
             with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
                 rng.seed_torch(rng.derive_seed(recipe.seed, "dropout", step))
@@ -119,15 +118,13 @@ def _reduce_batch(recipe: Recipe, rows: int) -> Recipe:
     return replace(recipe, watch=Watch(), keep="last", batch=rows, source=Fresh())
 
 
-def _sample_steps(recipe: Recipe, count: int) -> list[int]:
-    """Return steps evenly spaced over a training."""
-    return [int(recipe.steps * (moment + 0.5) / count) for moment in range(count)]
-
-
-def _expected_exams(recipe: Recipe, step: int) -> int:
-    """Return the number of exams (``Mastery``) passed before a step, if they are spread evenly over the training."""
-    lengths = recipe.lengths
-    return lengths.exam_count() * step // recipe.steps if isinstance(lengths, Mastery) else 0
+def _sample_steps(recipe: Recipe, count: int) -> Iterator[tuple[int, int]]:
+    """Yield steps evenly spaced over a training, and the number of exams (``Mastery``) passed before each if they are
+    spread evenly too."""
+    exams = recipe.lengths.exam_count() if isinstance(recipe.lengths, Mastery) else 0
+    for moment in range(count):
+        step = int(recipe.steps * (moment + 0.5) / count)
+        yield step, exams * step // recipe.steps
 
 
 def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
@@ -150,13 +147,6 @@ def stored_costs() -> dict[str, dict[str, Any]]:
     return json.loads(STORED_COSTS.read_text(encoding="utf-8")) if STORED_COSTS.exists() else {}
 
 
-def write_stored_costs(costs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the file that ``stored_costs`` reads: a line per recipe, sorted by name."""
-    rows = sorted(costs.items(), key=lambda item: (item[1]["recipe"], item[0]))
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows)
-    write(STORED_COSTS, f"{{\n{lines}\n}}\n".encode())
-
-
 def look_up_cost(recipe: Recipe) -> Cost:
     """Return a recipe's cost without running a step: the stored cost, or an estimate from model and row sizes."""
     if row := stored_costs().get(recipe.seedless_id):
@@ -171,19 +161,13 @@ def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> C
     expensive. With ``rows``, batches are smaller and results are scaled up, slightly too high. No step is run if its
     estimate is above ``MAX_STEP_SECONDS``."""
     rows, demand = min(rows or recipe.batch, recipe.batch), estimate_training(recipe)
-    measured = demand.seconds / recipe.steps * rows / recipe.batch <= MAX_STEP_SECONDS
-    found = count_operations(recipe, rows, n_steps), step_seconds(recipe, n_steps, rows)
+    operations, seconds = count_operations(recipe, rows, n_steps), demand.seconds / recipe.steps
+    measured = seconds * rows / recipe.batch <= MAX_STEP_SECONDS
+    if measured:
+        trainer = Trainer(_reduce_batch(recipe, rows), torch.device("cpu"))
+        seconds = _time_step(trainer, n_steps, time.process_time) * recipe.batch / rows
     source = "measured" if measured else "estimated"
-    return Cost(count_parameters(recipe), demand.memory, *found, recipe.steps, source)
-
-
-def step_seconds(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> float:
-    """Return ``Cost.seconds``, without counting operations."""
-    rows = min(rows or recipe.batch, recipe.batch)
-    if (foreseen := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
-        return foreseen
-    trainer = Trainer(_reduce_batch(recipe, rows), torch.device("cpu"))
-    return _time_step(trainer, n_steps, time.process_time) * recipe.batch / rows
+    return Cost(count_parameters(recipe), demand.memory, operations, seconds, recipe.steps, source)
 
 
 def gpu_step_seconds(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
@@ -203,11 +187,11 @@ def gpu_step_seconds(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", c
 
 def _time_step(trainer: Trainer, n_steps: int, synchronized_time: Callable[[], float]) -> float:
     """Return the mean time of ``n_steps`` steps across the training, by the clock ``synchronized_time``."""
-    recipe, taken = trainer.recipe, 0.0
+    taken = 0.0
     with computation_settings(1):
         trainer.advance()  # the first step includes one-time allocations
-        for step in _sample_steps(recipe, n_steps):
-            trainer.passed = _expected_exams(recipe, step)
+        for step, exams_passed in _sample_steps(trainer.recipe, n_steps):
+            trainer.passed = exams_passed
             if trainer.runners.compiles or trainer.runners.graphs:  # prepare this step's shape first
                 trainer.step = step
                 trainer.advance()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,33 +95,26 @@ class ReplayedUpdate:
         if not started or not _is_repeatable(descents[0].optimizer):
             return [descent(rate, average) for descent, average in zip(descents, averages, strict=True)]
         self.rate.fill_(rate)
+        groups = [group for descent in descents for group in descent.optimizer.param_groups]
         key = (averages[0] is not None, *(weight.grad is not None for one in descents for weight in one.weights))
         if key not in self.captured:
-            self.captured[key] = self._capture(descents, averages)
+            on_gpu, logs = self.device.type == "cuda", Logs({} for _ in descents)
+
+            def descend() -> None:
+                kept = [{name: group[name] for name in ("capturable", "step") if name in group} for group in groups]
+                for group in groups:
+                    group |= {"capturable": on_gpu} if "capturable" in group else {}
+                for descent, average, log in zip(descents, averages, logs, strict=True):
+                    log.update(descent(self.rate, average))
+                for group, before in zip(groups, kept, strict=True):
+                    group |= before
+
+            self.captured[key] = (capture(descend) if on_gpu else descend), logs
         replay, logs = self.captured[key]
         replay()
-        for group in _parameter_groups(descents):
+        for group in groups:
             group |= {"lr": rate, **({"step": group["step"] + 1} if "step" in group else {})}
         return logs
-
-    def _capture(self, descents: Sequence[Descent], averages: Sequence[EMA | None]) -> tuple[Callable[[], None], Logs]:
-        logs: Logs = [{} for _ in descents]
-        on_gpu, groups = self.device.type == "cuda", _parameter_groups(descents)
-
-        def descend() -> None:
-            kept = [{name: group[name] for name in ("capturable", "step") if name in group} for group in groups]
-            for group in groups:
-                group |= {"capturable": on_gpu} if "capturable" in group else {}
-            for descent, average, log in zip(descents, averages, logs, strict=True):
-                log.update(descent(self.rate, average))
-            for group, before in zip(groups, kept, strict=True):
-                group |= before
-
-        return (capture(descend) if on_gpu else descend), logs
-
-
-def _parameter_groups(descents: Sequence[Descent]) -> list[dict[str, Any]]:
-    return [group for descent in descents for group in descent.optimizer.param_groups]
 
 
 def _is_repeatable(optimizer: torch.optim.Optimizer) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.score_rows import loss_text, share_text
 from lengthwise.base.streams import suppress_warnings
 from lengthwise.evaluation import causality
+from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import cpu
@@ -25,9 +27,8 @@ from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computation_settings, stop_signal
-from lengthwise.training.prefetch import prefetch_batches
 from lengthwise.training.processes import join_processes
-from lengthwise.training.trainer import Trainer, rehearse
+from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse
 
 
 @validate_arguments
@@ -92,15 +93,16 @@ def train(
                 run.remove_state()
                 processes.broadcast(None)
                 return run
-            with record_divergence(run), prefetch_batches([trainer]):
+            with prefetch_batches([trainer]):
                 _train(trainer, run, shown, should_stop, save_every)
                 trainer.write_final_files(run, keep_state=keep_state)
     return run
 
 
 def _train(trainer: Trainer, run: Run, progress: Progress, should_stop: Callable[[], bool], save_every: float) -> None:
-    """Train from the last checkpoint to the end."""
+    """Train from the last checkpoint to the end. If training diverges, record it in the run's folder."""
     recipe = trainer.recipe
+    run.clear_failure()
     for change in trainer.restore_checkpoint(run):
         progress.note(change)
     if trainer.processes.count > 1:
@@ -113,12 +115,16 @@ def _train(trainer: Trainer, run: Run, progress: Progress, should_stop: Callable
         if trainer.parts > parts:
             rows = f"{recipe.batch} rows run in {trainer.parts} parts"
             progress.note(f"{recipe.name}: memory does not hold a batch: from step {trainer.step} on, {rows}")
-        for row in trainer.log(run):
-            course.show(trainer.step, row)
-        stop, over = trainer.processes.combine_flags(should_stop(), trainer.is_over)
-        if stop or time.monotonic() - saved > save_every:
-            trainer.save_checkpoint(run)
-            saved = time.monotonic()
+        try:
+            for row in trainer.log(run):
+                course.show(trainer.step, row)
+            stop, over = trainer.processes.combine_flags(should_stop(), trainer.is_over)
+            if stop or time.monotonic() - saved > save_every:
+                trainer.save_checkpoint(run)
+                saved = time.monotonic()
+        except Diverged as error:
+            run.record_failure(str(error), DIVERGED)
+            raise
         if stop:
             raise Interrupted(f"stopped at step {trainer.step}; the same command continues from there: {run.folder}")
 
@@ -167,6 +173,44 @@ def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False
     line.update(1.0)
 
 
+class Prefetcher:
+    """Returns a recipe's batches; a worker thread draws the next batch in advance. A batch is a function of the recipe,
+    the step and the exams passed, so this changes nothing."""
+
+    def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
+        self.recipe, self.worker = recipe, worker
+        self.next: dict[tuple[int, int], Future[DrawnBatch]] = {}  # the next batch, by step and exams passed
+
+    def __call__(self, step: int, exams_passed: int) -> DrawnBatch:
+        """Return the batch of a step after ``exams_passed`` exams. A batch prefetched before an exam was passed is
+        discarded."""
+        future = self.next.pop((step, exams_passed), None)
+        found = future.result() if future else data.draw_batch(self.recipe, step, exams_passed=exams_passed)
+        self.next = {}
+        if step + 1 < self.recipe.steps:
+            following = self.worker.submit(data.draw_batch, self.recipe, step + 1, exams_passed=exams_passed)
+            self.next = {(step + 1, exams_passed): following}
+        return found
+
+
+@contextmanager
+def prefetch_batches(trainers: Sequence[Trainer], *, on_any_device: bool = False) -> Iterator[None]:
+    """Prefetch batches in a thread during a ``with`` block: on devices where this saves time, or ``on_any_device``."""
+    if trainers[0].device.type == "cpu" and not on_any_device:
+        yield
+        return
+    before = [one.draw for one in trainers]
+    with ThreadPoolExecutor(1, "batches") as worker:
+        try:
+            for one in trainers:
+                one.draw = Prefetcher(one.recipe, worker)
+            yield
+        finally:
+            worker.shutdown(cancel_futures=True)
+            for one, draw in zip(trainers, before, strict=True):
+                one.draw = draw
+
+
 class TrainingProgress:
     """Shows steps, the curriculum's length, loss and exact match on a line of progress."""
 
@@ -184,14 +228,3 @@ class TrainingProgress:
         length = f"length {row['length']}" if "length" in row else ""
         parts = [f"step {step} of {self.line.total:.0f}", length, loss_text(row), self.exact]
         self.line.update(step, "  ".join(filter(None, parts)))
-
-
-@contextmanager
-def record_divergence(run: Run) -> Iterator[None]:
-    """If training diverges within the ``with`` block, record the failure in the run's folder."""
-    run.clear_failure()
-    try:
-        yield
-    except Diverged as error:
-        run.record_failure(str(error), DIVERGED)
-        raise

@@ -26,9 +26,9 @@ from lengthwise.runs.run import is_torchrun_process
 
 
 class Processes:
-    """The processes of a training, as seen by process ``rank`` of ``count``."""
+    """The processes of a training, as seen by process ``rank`` of ``count``; by default a single process."""
 
-    def __init__(self, rank: int, count: int) -> None:
+    def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
 
     @property
@@ -38,8 +38,8 @@ class Processes:
 
     @property
     def splits_batches(self) -> bool:
-        """True if each process runs only some rows of a batch."""
-        return self.count > 1
+        """True if each process runs only some rows of a batch, also during the rehearsal, in the first process."""
+        return self.count > 1 or process_count() > 1
 
     @property
     def rng_address(self) -> tuple[int, ...]:
@@ -48,6 +48,8 @@ class Processes:
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors of all processes, which have equal shapes."""
+        if self.count == 1:
+            return [tensor]
         found = [torch.empty_like(tensor) for _ in range(self.count)]
         with _report_lost_process():
             dist.all_gather(found, tensor.contiguous())
@@ -60,6 +62,8 @@ class Processes:
 
     def broadcast(self, value: Any) -> Any:
         """Return the first process's value."""
+        if self.count == 1:
+            return value
         box = [value]
         with _report_lost_process():
             dist.broadcast_object_list(box, device=torch.device("cpu"))
@@ -72,6 +76,8 @@ class Processes:
     def add_gradients(self, model: nn.Module) -> None:
         """Replace each parameter's gradient by the sum over processes. A parameter without a gradient in any process
         still has none."""
+        if self.count == 1:
+            return
         parameters = list(model.parameters())
         used = self.combine_flags(*(parameter.grad is not None for parameter in parameters))
         shared = [parameter for parameter, is_used in zip(parameters, used, strict=True) if is_used]
@@ -82,34 +88,11 @@ class Processes:
             parameter.grad = part.view_as(parameter)
 
 
-class SingleProcess(Processes):
-    """The only process, or the first of several during a rehearsal."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 1)
-
-    @property
-    def splits_batches(self) -> bool:
-        return process_count() > 1
-
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        return [tensor]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
-
-    def combine_flags(self, *flags: bool) -> list[bool]:
-        return [*flags]
-
-    def add_gradients(self, model: nn.Module) -> None:
-        pass
-
-
 @contextmanager
 def join_processes(device: torch.device) -> Iterator[Processes]:
-    """Yield the processes that torchrun has started; without torchrun, a ``SingleProcess``."""
+    """Yield the processes that torchrun has started; without torchrun, a single process."""
     if process_count() == 1:
-        yield SingleProcess()
+        yield Processes()
         return
     if device.type == "cuda":
         if device.index != int(os.environ["LOCAL_RANK"]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -29,7 +29,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
 from lengthwise.runners.graphs import is_worthwhile
-from lengthwise.runners.stacked import Answer, Query, Recorder, Replayer, compute_answers, supervise_together
+from lengthwise.runners.stacked import Answer, Recorder, Replayer, compute_answers, supervise_together
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
@@ -43,8 +43,7 @@ from lengthwise.training.arithmetic import (
     stop_signal,
 )
 from lengthwise.training.descent import ReplayedUpdate
-from lengthwise.training.loop import TrainingProgress
-from lengthwise.training.prefetch import prefetch_batches
+from lengthwise.training.loop import TrainingProgress, prefetch_batches
 from lengthwise.training.processes import process_count
 from lengthwise.training.trainer import Trainer, rehearse, shrink
 
@@ -206,13 +205,11 @@ class Stack:
                 raise
             few = f"memory does not hold {len(self.members)} seeds at once: stack fewer, or omit --stack"
             raise UsageError(f"{self.members[0].run.recipe.name}: {few}") from None
-        return self._apply_to_each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
+        return self.apply_to_each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
 
-    def save_checkpoints(self) -> None:
-        """Write the checkpoints of all members."""
-        self._apply_to_each(lambda one: one.trainer.save_checkpoint(one.run) or [])
-
-    def _apply_to_each(self, function: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    def apply_to_each(self, function: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return the rows of metrics that a function returns for each seed, and remove the seeds for which it raises
+        Diverged."""
         rows: list[dict[str, Any]] = []
         for one in [*self.members]:
             try:
@@ -234,27 +231,23 @@ def _train(stack: Stack, should_stop: Callable[[], bool], save_every: float) -> 
     recipe, saved = members[0].run.recipe, time.monotonic()
     course = TrainingProgress(shown.add_line(f"{recipe.name}, {len(members)} seeds", recipe.steps, stack.step))
     while stack.step < recipe.steps:
-        for row in _mean_rows(stack.advance()):
-            course.show(stack.step, row)
+        rows = stack.advance()  # of several seeds: their means are shown
+        if losses := [row["loss"] for row in rows if row.get("loss") is not None]:
+            lengths = [row["length"] for row in rows if "length" in row]
+            course.show(stack.step, {"loss": mean(losses), **({"length": min(lengths)} if lengths else {})})
+        if watched := [row["exact"] for row in rows if "exact" in row]:
+            shares = {size: mean(exact[size] for exact in watched) for size in watched[0]}
+            course.show(stack.step, {"exact": shares})
         stop = should_stop()
         # Save at the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
         if stop or stack.step >= recipe.steps or time.monotonic() - saved > save_every:
-            stack.save_checkpoints()
+            stack.apply_to_each(lambda one: one.trainer.save_checkpoint(one.run) or [])
             saved = time.monotonic()
         if stop and stack.members:
             where = f"{len(stack.members)} runs in {stack.members[0].run.folder.parent}"
             raise Interrupted(f"stopped at step {stack.step}; the same command continues from there: {where}")
     for one in stack.members:
         one.trainer.write_final_files(one.run)
-
-
-def _mean_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the means of several seeds' rows at one step: a row of losses, a row of exact match."""
-    if losses := [row["loss"] for row in rows if row.get("loss") is not None]:
-        lengths = [row["length"] for row in rows if "length" in row]
-        yield {"loss": mean(losses), **({"length": min(lengths)} if lengths else {})}
-    if watched := [row["exact"] for row in rows if "exact" in row]:
-        yield {"exact": {size: mean(exact[size] for exact in watched) for size in watched[0]}}
 
 
 class RecordedSteps:
@@ -274,21 +267,17 @@ class RecordedSteps:
             self.graphs, self.replayed = self._build_recordings()
         self.graphs.begin_step()
 
-    def update_weights(self, losses: Sequence[Loss]) -> Iterator[dict[str, Tensor]]:
-        """Update the weights of all models by their gradients, and yield each model's values to log."""
+    def update_weights(self, losses: Sequence[Loss]) -> None:
+        """Update the weights of all models by their gradients, count a step of all trainers, and add their values to
+        log in a single operation."""
         recipe, step = self.trainers[0].recipe, self.trainers[0].step
         averages = [one.average if step >= recipe.ema_start else None for one in self.trainers]
         found = self.replayed([one.descent for one in self.trainers], recipe.rate_at(step), averages, self.graphs.grads)
-        for average, loss, logs in zip(averages, losses, found, strict=True):
+        sums, values = list[Tensor](), list[Tensor]()
+        for one, average, loss, logs in zip(self.trainers, averages, losses, found, strict=True):
             if average:
                 average.n_averaged += 1
-            yield loss.logs | logs
-
-    def count_step(self, logs: Sequence[dict[str, Tensor]]) -> None:
-        """Count a step of all trainers, and add their values to log in a single operation."""
-        sums, values = list[Tensor](), list[Tensor]()
-        for one, own in zip(self.trainers, logs, strict=True):
-            for name, value in own.items():
+            for name, value in (loss.logs | logs).items():
                 if name in one.sums:
                     sums.append(one.sums[name])
                     values.append(value.detach())
@@ -313,12 +302,27 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
         return [next(one.objective_losses(step, runner, *batch)) for one, runner, batch in each]
 
     with trainers[0].protect_generators():
-        recorders = _record_queries(trainers, losses, recording)
+        # Record each objective's calls of its runner; the losses are meaningless.
+        symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
+        recorders = [Recorder(model, symbols, supervises=recording is not None) for model in models]
+        buffers = recording.graphs.own_buffers if recording else [part for model in models for part in model.buffers()]
+        versions = [buffer._version for buffer in buffers]
+        losses(recorders)
+        if versions != [buffer._version for buffer in buffers]:
+            raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
         asked = [one.queries for one in recorders]
+        if len({tuple(query.kind for query in queries) for queries in asked}) > 1:
+            raise UsageError("the objective calls the runners of two seeds differently")
         if recording:
             recording.begin_step()
         with step_precision(trainers[0].matmul):
-            found = [_answer_queries(trainers, together, recording) for together in zip(*asked, strict=True)]
+            found: list[list[Answer]] = []
+            for together in zip(*asked, strict=True):
+                answers = recording.graphs.answer_queries(together) if recording else None
+                if answers is None:
+                    with autocast(trainers[0].device, trainers[0].matmul):
+                        answers = compute_answers(models, together)
+                found.append(answers)
             if recording:
                 supervise_together(recorders, found)
             # An objective may run the model itself and call no runner; then there are no queries.
@@ -327,35 +331,8 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
             due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
             torch.stack([loss.value for _, loss in due]).sum().backward()
         if recording and len(due) == len(trainers):
-            recording.count_step([*recording.update_weights([loss for _, loss in due])])
+            recording.update_weights([loss for _, loss in due])
         else:
             for one, loss in due:
                 one.count_step([one.update_weights(loss)])
     return [one for one, _ in due]
-
-
-def _record_queries(
-    trainers: Sequence[Trainer],
-    compute_losses: Callable[[Sequence[Runner]], list[Loss]],
-    recording: RecordedSteps | None,
-) -> list[Recorder]:
-    """Record each objective's calls of its runner."""
-    symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
-    recorders = [Recorder(one.model, symbols, supervises=recording is not None) for one in trainers]
-    buffers = recording.graphs.own_buffers if recording else [part for one in trainers for part in one.model.buffers()]
-    versions = [buffer._version for buffer in buffers]
-    compute_losses(recorders)  # the losses are meaningless; only the calls are recorded
-    if versions != [buffer._version for buffer in buffers]:
-        raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
-    if len({tuple(query.kind for query in one.queries) for one in recorders}) > 1:
-        raise UsageError("the objective calls the runners of two seeds differently")
-    return recorders
-
-
-def _answer_queries(
-    trainers: Sequence[Trainer], queries: Sequence[Query], recording: RecordedSteps | None
-) -> list[Answer]:
-    if recording and (found := recording.graphs.answer_queries(queries)) is not None:
-        return found
-    with autocast(trainers[0].device, trainers[0].matmul):
-        return compute_answers([one.model for one in trainers], queries)

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base import rng
-from lengthwise.base.errors import Diverged, UsageError, error_text, is_out_of_memory
+from lengthwise.base.errors import Diverged, UsageError, error_text, is_out_of_memory, remove_controls
 from lengthwise.base.fields import encode
 from lengthwise.base.files import error_line
 from lengthwise.base.results import AnySize
@@ -32,10 +32,10 @@ from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import FINAL, Run, check_storable, git_commit, rename_parameters, save_weights
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, step_precision
+from lengthwise.training.checkpoint import read_parent
 from lengthwise.training.choice import RunnerChoice
 from lengthwise.training.descent import EMA, Descent, ReplayedUpdate
-from lengthwise.training.lineage import read_parent
-from lengthwise.training.processes import Processes, SingleProcess
+from lengthwise.training.processes import Processes
 from lengthwise.training.validation import Validator, finite_or_none
 
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
@@ -60,7 +60,7 @@ class Trainer:
         stacked: int = 0,
     ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
-        self.matmul, self.processes, self.stacked = matmul, processes or SingleProcess(), stacked
+        self.matmul, self.processes, self.stacked = matmul, processes or Processes(), stacked
         if not is_small_model(recipe.model):
             what = f"{recipe.name}: training a model of {count_parameters(recipe):,} parameters"
             estimate_model(recipe, TRAINED_NUMBERS).check(what)
@@ -217,7 +217,7 @@ class Trainer:
         run.write_about(self.about())
         if keep_state:
             run.save_state(self.state(), FINAL)
-        save_weights(run.folder, self.recipe, self.validator.weights_to_save(self.model_to_evaluate()))
+        save_weights(run.folder, self.recipe, self.validator.best["weights"] or self.model_to_evaluate().state_dict())
         run.remove_state()
 
     def is_report_due(self) -> bool:
@@ -312,7 +312,12 @@ class Trainer:
         if state:
             known = rehearse(self.recipe, self.device, self.matmul).full_state()  # may raise errors of the recipe
             try:
-                self._load_checkpoint(state, known)
+                best = state.get("best")
+                for tree, key in ((state, "model"), (state, "average"), (best, "weights")):
+                    if isinstance(tree, dict) and isinstance(tree.get(key), dict):
+                        tree[key] = rename_parameters(tree[key])
+                checkpoint.validate_state(state, known)
+                self.load_state(state)
                 before |= checkpoint.DEFAULT_SURROUNDINGS | state.get("surroundings", {})
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 fault = f"not a checkpoint of this recipe ({error_line(error)}); delete it to start over"
@@ -325,11 +330,15 @@ class Trainer:
         self.last = losses[-1] if losses else self.last
         if not state or self.step == self.recipe.steps:  # no step follows
             return []
-        changes = checkpoint.find_changes(before, self.environment())
-        self.resumed += [{"step": self.step, **changes}] if changes else []
-        changed = checkpoint.describe_changes(changes, self.environment(), self.step)
-        lost = checkpoint.describe_lost_rows(rows, self.step // LOG_EVERY - self.recipe.start // LOG_EVERY)
-        return [f"{self.recipe.name}: {note}" for note in (changed, lost) if note]
+        notes, now = [], self.environment()
+        if changes := {key: remove_controls(str(before[key])) for key in now if str(before[key]) != str(now[key])}:
+            self.resumed.append({"step": self.step, **changes})
+            what = ", ".join(f"{key} {now[key]} instead of {value}" for key, value in changes.items())
+            notes.append(f"continues from step {self.step} with {what}: the last bits of its weights may differ")
+        logged, expected = sum("rate" in row for row in rows), self.step // LOG_EVERY - self.recipe.start // LOG_EVERY
+        if logged < expected:
+            notes.append(f"metrics.jsonl has {logged} of {expected} rows: the others are lost")
+        return [f"{self.recipe.name}: {note}" for note in notes]
 
     def _load_parent(self, parent: Parent) -> None:
         """Load the weights of the parent run, or its whole state if the recipe says so."""
@@ -340,15 +349,6 @@ class Trainer:
         same = (own.keep, own.watch) == (self.recipe.keep, self.recipe.watch)
         self.load_state(state | {"best": state["best"] if same else self.validator.best})
         self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
-
-    def _load_checkpoint(self, state: dict[str, Any], expected: dict[str, Any]) -> None:
-        for name in ("model", "average"):
-            if isinstance(state.get(name), dict):
-                state[name] = rename_parameters(state[name])
-        if isinstance(best := state.get("best"), dict) and isinstance(best.get("weights"), dict):
-            best["weights"] = rename_parameters(best["weights"])
-        checkpoint.validate_state(state, expected)
-        self.load_state(state)
 
     def full_state(self) -> dict[str, Any]:
         """Return a checkpoint with an optimizer state for every parameter, even if a step gives it no gradient: an

@@ -6,8 +6,6 @@ import math
 from functools import cached_property
 from typing import Any
 
-from torch import Tensor
-
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import scores
 from lengthwise.evaluation.answers import predict
@@ -33,7 +31,12 @@ class Validator:
             exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, step=step)
         row: dict[str, Any] = {"step": step, "exact": exact}
         if watch.probes:
-            row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
+            row["perplexity"] = {}
+        for probe in watch.probes:
+            batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
+            loops = predict(model, recipe, batch, recipe.stopping).loops
+            value = float(scores.perplexity(model, batch, loops, recipe.layout.end(recipe.task)))
+            row["perplexity"][probe] = finite_or_none(value)
         if watch.validation:
             row["validation_loss"] = finite_or_none(scores.validation_loss(model, recipe, self.validation_problems))
         model.train()
@@ -41,10 +44,6 @@ class Validator:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
             self.best = {"merit": merit, "step": step, "weights": weights}
         return row
-
-    def weights_to_save(self, model: Model) -> dict[str, Tensor]:
-        """Return the weights to save: the best weights or, if none were kept, the model's current weights."""
-        return self.best["weights"] or model.state_dict()
 
     @cached_property
     def validation_problems(self) -> Problems:
@@ -56,12 +55,6 @@ class Validator:
             return sum(row["exact"].values()) / len(row["exact"])
         loss = row["validation_loss"]
         return -math.inf if loss is None else -loss  # NaN is the worst, 0 the best
-
-    def _perplexity(self, model: Model, probe: str) -> float | None:
-        recipe = self.recipe
-        batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
-        loops = predict(model, recipe, batch, recipe.stopping).loops
-        return finite_or_none(float(scores.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
 
 
 def finite_or_none(value: float) -> float | None:

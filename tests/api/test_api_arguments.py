@@ -25,7 +25,7 @@ from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment import data
 from lengthwise.jobs.axes import Axis
 from lengthwise.jobs.pool import JobPool
-from lengthwise.runs.run import Weights, load
+from lengthwise.runs.run import Run, Weights, load
 from lengthwise.training.arithmetic import Clock
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
@@ -124,7 +124,7 @@ def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
     assert clock.read() == {"wall_s": 15.0, "cpu_s": 0.0}
 
 
-def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
+def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today(tmp_path):
     recipe = catalog.recipe("looped-parity").change(["keep=best", "watch.every=10", "model.width=16"])
     one, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     one.validator.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
@@ -132,7 +132,9 @@ def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
     for part in (state["model"], state["average"], state["best"]["weights"]):
         for name in [name for name in part if ".mixer." in name]:
             part[name.replace(".mixer.", ".attention.")] = part.pop(name)
-    other._load_checkpoint(state, one.full_state())
+    run = Run.of(recipe, tmp_path)
+    run.save_state(state)
+    other.restore_checkpoint(run)
     assert set(other.validator.best["weights"]) == set(one.model.state_dict())
 
 

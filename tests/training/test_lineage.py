@@ -17,7 +17,7 @@ from lengthwise.experiment import data
 from lengthwise.runs.folder import runs_folder
 from lengthwise.runs.run import FINAL, Run
 from lengthwise.training import trainer
-from lengthwise.training.lineage import continue_from
+from lengthwise.training.checkpoint import continue_from
 from lengthwise.training.loop import train
 
 MODEL = lw.Transformer(width=8, heads=2, layers=1, dropout=0.1)

@@ -5,6 +5,8 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,9 +17,8 @@ from trainings import MASTERED, PLAIN, RICH, outcome, seeds, stop_at, unbroken
 from lengthwise.base.errors import Interrupted, UsageError
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Mastery
-from lengthwise.training import prefetch
-from lengthwise.training.loop import train
-from lengthwise.training.prefetch import Prefetcher, prefetch_batches
+from lengthwise.training import loop, stacked
+from lengthwise.training.loop import Prefetcher, prefetch_batches, train
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer
 
@@ -35,7 +36,8 @@ def drawn(monkeypatch):
         return draw(recipe, step, exams_passed=exams_passed)
 
     monkeypatch.setattr(data, "draw_batch", noted)
-    monkeypatch.setattr(prefetch, "is_worthwhile", lambda _: True)
+    for module in (loop, stacked):
+        monkeypatch.setattr(module, "prefetch_batches", partial(prefetch_batches, on_any_device=True))
     return found
 
 
@@ -115,7 +117,7 @@ def test_a_stack_is_drawn_by_one_thread(drawn, monkeypatch):
     found = [outcome(run) for run in runs]
     for run in runs:
         run.folder.rename(run.folder.with_name(f"ahead-{run.recipe.seed}"))
-    monkeypatch.setattr(prefetch, "is_worthwhile", lambda _: False)
+    monkeypatch.setattr(stacked, "prefetch_batches", prefetch_batches)
     assert [outcome(run) for run in train_stacked(recipes)] == found
 
 
@@ -153,6 +155,8 @@ def test_no_thread_is_left_when_training_is_broken_off(end, monkeypatch, drawn):
 
 
 def test_a_cpu_draws_nothing_ahead(monkeypatch):
-    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(loop, "ThreadPoolExecutor", lambda *_: pytest.fail("a thread draws batches"))
     train(replace(PLAIN, steps=2))
-    assert prefetch.is_worthwhile(torch.device("cuda"))
+    on_gpu = SimpleNamespace(device=torch.device("cuda"), draw=None)
+    with pytest.raises(pytest.fail.Exception, match="a thread draws"), prefetch_batches([on_gpu]):
+        pass
