@@ -13,8 +13,6 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 from lengthwise.training.trainer import rehearse
 
-NEAR = 1.5  # sizes used to choose weights are at most this multiple of the training length
-
 
 class Broken(AssertionError):
     """A broken law, with the failing case on one line."""
@@ -53,7 +51,7 @@ def it_trains_and_is_measured(recipe: Recipe) -> None:
 def watched_sizes_stay_near_training(recipe: Recipe) -> None:
     """The recipe watches sizes up to 1.5 times its training length only, so that longer sizes test generalization."""
     furthest = max(_watched_sizes(recipe), default=0)
-    if furthest > NEAR * recipe.lengths.top:
+    if furthest > 1.5 * recipe.lengths.top:
         raise Broken(f"it trains to {recipe.lengths.top}, and watch.sizes names {furthest}")
 
 

@@ -15,12 +15,10 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler
 from lengthwise.testing.laws_of_parts import Broken
 
-SMALL_SIZES = 5  # number of smallest sizes on each axis at which every set of problems is checked
 LARGEST_ABOVE = {1: 40, 2: 14}  # by number of axes: a family's largest checked size, above the smallest
 ROWS = 64  # problems of each size, enough that some answer fills its slots
 BETWEEN = 9  # number of sizes of a family between the smallest and the largest
 POOL, MAX_ENUMERATED = 2000, 3000  # problems of a pool; problems of a size that are enumerated
-RESERVED_NAMES = ("uniform", "natural", "every")  # names that no family may have
 
 
 def every_answer_is_right(task: Task) -> None:
@@ -168,7 +166,8 @@ def families_are_named(task: Task) -> None:
     names = [family.name for family in task.families]
     for family in task.families:
         wrong = family.name != family.name.lower() or " " in family.name or "_" in family.name
-        if wrong or names.count(family.name) > 1 or family.name in RESERVED_NAMES:
+        reserved = family.name in ("uniform", "natural", "every")
+        if wrong or names.count(family.name) > 1 or reserved:
             raise Broken(f"a family is called {family.name!r}; a name must be unique, and in lower case with dashes")
         if not family.about.endswith(".") or "\n" in family.about or len(family.about) <= 8:
             raise Broken(f"the family {family.name} has the text {family.about!r}, which is not a sentence on one line")
@@ -199,7 +198,7 @@ def prompts_and_answers(task: Task, problems: Problems) -> list[tuple[str, str]]
     return list(zip(prompts, symbol_texts(task, problems.answer, problems.answer_length), strict=True))
 
 
-def draw_small_sizes(task: Task, top: int = SMALL_SIZES, times: int = 8) -> Int[Tensor, "b axes"]:
+def draw_small_sizes(task: Task, top: int = 5, times: int = 8) -> Int[Tensor, "b axes"]:
     """Return the ``top`` smallest sizes, or all pairs of them, in random order, so that a task cannot rely on an
     order."""
     sizes = torch.tensor(task.first_sizes(top))
