@@ -10,8 +10,7 @@ from common import QUICK, print_result
 from torch import Tensor
 
 from lengthwise.base.types import Batch
-from lengthwise.evaluation.answers import Predictions, gather_slots, predict
-from lengthwise.evaluation.generate import decode, decode_without_cache
+from lengthwise.evaluation.answers import Predictions, decode, decode_without_cache, gather_slots, predict
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.runs.run import Weights, load

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
-from lengthwise.evaluation.answers import answer_mask, gather_slots, predict_by_rules
-from lengthwise.evaluation.generate import decode
+from lengthwise.evaluation.answers import answer_mask, decode, gather_slots, predict_by_rules
 from lengthwise.evaluation.scores import SAMPLES, resolve_rules, split_batches
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.stopping import Stopping

@@ -41,7 +41,6 @@ KEPT_FAILURES = POOL // 8  # failures kept for mutation, the shortest
 SHOWN_FAILURES = 10  # failures in the result
 CHECK_SECONDS = 0.5  # seconds of computing between two checks of the time
 SUMMARY_SECONDS = 1.0  # time limit for answering the failures again, for the result; the first always is
-MAX_FRUITLESS = 20  # rounds without a new problem after which the search ends
 
 CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", "fill")  # dropping is twice as likely
 
@@ -168,7 +167,7 @@ def _generate_candidates(
         if problems is not None and bool((problems.sizes <= max_sizes).all()):
             yield problems, "every"
     rng, fruitless = Random(derive_seed(seed, "attack", "changes")), 0
-    while fruitless < MAX_FRUITLESS:
+    while fruitless < 20:  # rounds without a new problem
         before = len(history.known)
         if mutations := list(_generate_mutations(task, history, rng, max_sizes)):
             yield Problems.join(mutations), "mutation"

@@ -24,7 +24,6 @@ from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choo
 from lengthwise.runners.plain import PERIODS, Movements, Plain, flatten_state, unroll
 from lengthwise.runs.run import Run, Weights
 
-QUANTILES = (0.1, 0.9)
 LOOPS_AFTER_STOP = 20  # loops recorded after the one at which the model's own rule stops
 MOST_LOOPS = 500  # of one recording
 MOST_CELLS = 1_000_000  # answer slots times loops of recordings
@@ -62,7 +61,7 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
     chosen = {}
     for name, rule in rules.items():
         loops = choose_loops(rule, replace(traced, loops=limits[name]), planned, limits[name])
-        low, high = loops.float().quantile(torch.tensor(QUANTILES)).tolist()
+        low, high = loops.float().quantile(torch.tensor((0.1, 0.9))).tolist()
         exact = float(right[loops - 1, torch.arange(samples)].float().mean())
         chosen[name] = {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": exact}
     return {

@@ -21,13 +21,13 @@ from lengthwise.evaluation.answers import (
     Predictions,
     answer_mask,
     answer_text,
+    decode,
     filled_slots,
     gather_slots,
     predict_by_rules,
     trace_loops,
 )
 from lengthwise.evaluation.causality import check_model
-from lengthwise.evaluation.generate import decode
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.experiment.layout import mask_before_end, mask_through_end
 from lengthwise.experiment.recipe import Recipe, check_stopping

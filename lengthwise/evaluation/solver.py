@@ -11,8 +11,7 @@ from lengthwise.base.fields import validate
 from lengthwise.base.formatting import format_html_table
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation.answers import answer_text, with_first_state
-from lengthwise.evaluation.generate import respond
+from lengthwise.evaluation.answers import answer_text, respond, with_first_state
 from lengthwise.evaluation.scores import perplexity
 from lengthwise.experiment.layout import mask_through_end
 from lengthwise.experiment.resources import ResourceEstimate, estimate_evaluation

@@ -25,7 +25,6 @@ from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
 
-STATE_PARTS = ("step", "passed", "model", "average", "optimizer")  # fields of a final state
 # Settings of checkpoints written by versions that did not record them.
 DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
 
@@ -148,7 +147,8 @@ def state_digest(state: Mapping[str, Any]) -> str:
     """Return 16 hexadecimal digits of the state that another run continues from; bit-identical trainings give the same
     digits."""
     digest = hashlib.blake2b(digest_size=8)
-    _update_digest(digest, {name: state[name] for name in STATE_PARTS if name in state})
+    parts = ("step", "passed", "model", "average", "optimizer")
+    _update_digest(digest, {name: state[name] for name in parts if name in state})
     return digest.hexdigest()
 
 

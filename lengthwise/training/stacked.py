@@ -47,8 +47,6 @@ from lengthwise.training.loop import TrainingProgress, prefetch_batches
 from lengthwise.training.processes import process_count
 from lengthwise.training.trainer import Trainer, rehearse, shrink
 
-MEMORY_MARGIN = 3  # a stack that was not requested needs this many times its estimated memory
-
 
 @validate_arguments
 def train_stacked(
@@ -160,7 +158,7 @@ def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmu
     """Return whether the recipes train faster as a stack: they can be stacked, on a single GPU with enough memory."""
     if len(recipes) < 2 or not is_worthwhile(device) or torch.cuda.device_count() > 1:
         return False
-    demand = MEMORY_MARGIN * len(recipes) * estimate_training(recipes[0]).memory
+    demand = 3 * len(recipes) * estimate_training(recipes[0]).memory  # with a margin, as it was not requested
     try:
         check_seeds(recipes)
         return demand < torch.cuda.mem_get_info(device)[0] and not rehearse_stacked(

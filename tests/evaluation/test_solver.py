@@ -10,8 +10,7 @@ from lengthwise.api import catalog
 from lengthwise.base.fields import part_text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation.answers import gather_slots, predict
-from lengthwise.evaluation.generate import decode, decode_without_cache, respond
+from lengthwise.evaluation.answers import decode, decode_without_cache, gather_slots, predict, respond
 from lengthwise.evaluation.scores import perplexity
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import fresh_problems

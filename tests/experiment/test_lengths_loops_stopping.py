@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lengthwise as lw
-from lengthwise.evaluation.generate import decode
+from lengthwise.evaluation.answers import decode
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation

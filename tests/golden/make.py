@@ -46,7 +46,7 @@ def batch_of(recipe: Any, step: int) -> Any:
 
 def predicted_answers(weights: Any, problems: Any) -> Any:
     """Return predicted symbols and loops of problems, by the recipe's own stopping rule."""
-    from lengthwise.evaluation.generate import respond
+    from lengthwise.evaluation.answers import respond
 
     return respond(weights.model, weights.recipe, problems, weights.recipe.stopping)
 

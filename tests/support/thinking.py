@@ -5,9 +5,8 @@ from dataclasses import replace
 import torch
 
 import lengthwise as lw
-from lengthwise.evaluation.answers import predict_by_rules, trace_loops
+from lengthwise.evaluation.answers import predict_by_rules, respond, trace_loops
 from lengthwise.evaluation.attack import typed_prompts
-from lengthwise.evaluation.generate import respond
 from lengthwise.experiment.data import get_sampler
 from lengthwise.rasp.language import Row
 from lengthwise.rasp.program import execute
