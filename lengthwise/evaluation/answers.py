@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,8 +92,7 @@ def _answers_from_one_start(
     limits, end_id = [loop_limits(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not movement:
         logits = choose_runner(model).last(batch.inputs, limits[0], batch.answer_slots)
-        (best,) = _copy_to_host([_most_likely(logits)])
-        symbols, _, confidence = _read_slots(*best, batch.answer_slots, end_id)
+        symbols, _, confidence = _read_slots(_most_likely(logits).cpu(), batch.answer_slots, end_id)
         return [Predictions(symbols, confidence, limits[0])]
     if all(rule.stops or not rule.reads_output for rule in rules):
         return _run_until_done(model, batch, rules, limits, planned, end_id, movement)
@@ -140,9 +139,9 @@ def _run_until_done(
             loop, rows, logits, far = steps.send(stay)
         except StopIteration:
             break
-        ((best, logs),) = _copy_to_host([_most_likely(logits)])
         current = _empty_trace(1, batch, movement)
-        _store_answers(current, 0, rows, _read_slots(best, logs, batch.answer_slots[rows], end_id), far)
+        answers = _read_slots(_most_likely(logits).cpu(), batch.answer_slots[rows], end_id)
+        _store_answers(current, 0, rows, answers, far)
         if latest is not None:
             past = {name: value for name, value in vars(latest).items() if name != "loops" and value is not None}
             joined = {name: torch.cat([value, getattr(current, name)])[-window:] for name, value in past.items()}
@@ -203,41 +202,26 @@ def trace_loops(
     for loop, rows, logits, far in runner.steps(batch.inputs, limit, batch.answer_slots, movement=movement):
         steps.append((loop, rows, None if far is None else far.amax(1, keepdim=True)))
         best.append(_most_likely(logits))
-    for (loop, rows, far), likeliest in zip(steps, _copy_to_host(best), strict=True):
-        _store_answers(traced, loop - 1, rows, _read_slots(*likeliest, batch.answer_slots[rows], end_id), far)
+    # All are copied to the CPU at once, because each copy waits for the device.
+    on_host = torch.cat(best, 1).cpu().split([part.shape[1] for part in best], 1)
+    for (loop, rows, far), likeliest in zip(steps, on_host, strict=True):
+        _store_answers(traced, loop - 1, rows, _read_slots(likeliest, batch.answer_slots[rows], end_id), far)
     return traced
 
 
-Best = tuple[Tensor, Tensor]  # the likeliest symbols "n", as floats, and their log probabilities
-
-
-def _most_likely(logits: Float[Tensor, "n v"]) -> Best:
+def _most_likely(logits: Float[Tensor, "n v"]) -> Float[Tensor, "2 n"]:
+    """Return the likeliest symbols, as floats, and their log probabilities."""
     best = logits.log_softmax(-1).max(-1)
-    return best.indices.float(), best.values.float()
-
-
-def _copy_to_host(best: Sequence[Best]) -> Iterator[Best]:
-    """Copy all tensors to the CPU at once, because each copy waits for the device."""
-    if best[0][0].device.type == "cpu":
-        yield from best
-        return
-    counts = [len(symbols) for symbols, _ in best]
-    symbols, logs = torch.stack([torch.cat(parts) for parts in zip(*best, strict=True)]).cpu()
-    yield from zip(symbols.split(counts), logs.split(counts), strict=True)
+    return torch.stack([best.indices.float(), best.values.float()])
 
 
 def _read_slots(
-    ids: Float[Tensor, " n"],
-    log_p: Float[Tensor, " n"],
-    answer_slots: Bool[Tensor, "r t"],
-    end_id: int | None,
+    best: Float[Tensor, "2 n"], answer_slots: Bool[Tensor, "r t"], end_id: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
     """Return each row's predicted symbols, slot by slot, the length of its answer, and the confidence in the answer."""
     filled = filled_slots(answer_slots)
-    symbols = torch.zeros(filled.shape, dtype=torch.long)
-    symbols[filled] = ids.long()
-    log_probability = torch.zeros(filled.shape)
-    log_probability[filled] = log_p
+    symbols, log_probability = torch.zeros(filled.shape, dtype=torch.long), torch.zeros(filled.shape)
+    symbols[filled], log_probability[filled] = best[0].long(), best[1]
     counted = answer_mask(symbols, answer_slots, end_id)
     length = counted.sum(1)
     return symbols, length, (log_probability * counted).sum(1) / length

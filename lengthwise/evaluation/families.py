@@ -17,7 +17,6 @@ from lengthwise.evaluation.scores import (
     build_score,
     evaluate,
     resolve_rules,
-    results_by_row,
     results_of_groups,
 )
 from lengthwise.experiment.data import NoProblemsLeft, effective_source, evaluation_problems
@@ -67,7 +66,7 @@ def evaluate_families(
             _, inverse = hash_prompts(joined).unique(return_inverse=True)
             first = torch.full((int(inverse.max()) + 1,), len(joined))
             first.scatter_reduce_(0, inverse, torch.arange(len(joined)), "amin")
-            distinct = results_by_row(weights.model, recipe, joined.take(first), rules, on_progress)
+            distinct = results_of_groups(weights.model, recipe, [joined.take(first)], rules, on_progress)
             results = [found.take(inverse) for found in distinct]
         else:
             results = results_of_groups(weights.model, recipe, problems, rules, on_progress)

@@ -118,7 +118,7 @@ def _evaluate_to_precision(
                 if watch:
                     watch([recipe.sizes(size)], (part.start + fraction * (part.stop - part.start)) / samples)
 
-            results = results_by_row(weights.model, recipe, problems.take(part), rules, on_progress)
+            results = results_of_groups(weights.model, recipe, [problems.take(part)], rules, on_progress)
             for parts, result in zip(found, results, strict=True):
                 parts.append(result)
             done = part.stop
@@ -221,7 +221,7 @@ def resolve_rules(
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
     """Return the exact match of a model in training, on problems that are new at each ``step``."""
     problems = evaluation_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
-    (results,) = results_by_row(model, recipe, problems, [recipe.stopping])
+    (results,) = results_of_groups(model, recipe, [problems], [recipe.stopping])
     return int(results.counts[:, 0].sum()) / count
 
 
@@ -245,33 +245,25 @@ def _group_sizes(
 def results_of_groups(
     model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress = None
 ) -> list[RowResults]:
-    """Return for each rule the results of all groups' rows. Batch-wise rules see one group at a time. ``on_progress``
-    is called with the fraction of a group's rows that is done."""
-    joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
-    results = [results_by_row(model, recipe, problems, rules, on_progress) for problems in joined]
-    return [RowResults.join(parts) for parts in zip(*results, strict=True)]
-
-
-def results_by_row(
-    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping], on_progress: OnProgress = None
-) -> list[RowResults]:
-    """Return for each rule the results of one group. Batch-wise rules get batches of ``together`` rows, independent of
-    the other rules."""
+    """Return for each rule the results of all groups' rows. Batch-wise rules see one group at a time, in batches of
+    ``together`` rows that are independent of the other rules. ``on_progress`` is called with the fraction of a group's
+    rows that is done."""
     results: dict[Stopping, list[RowResults]] = {rule: [] for rule in rules}
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
-    for together in ({1, first}, *({size} for size in more)):
-        chosen = [rule for rule in results if rule.together in together]  # these can share batches
-        cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in chosen)
-        positions = min(CACHE_POSITIONS, TOKENS) if cached else positions_at_once(model)
-        for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
-            for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
-                columns = row_counts(recipe, batch, predicted)
-                if recipe.task.final_after:
-                    columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
-                count = batch.answer_slots.sum(1)
-                results[rule].append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
-            if on_progress:
-                on_progress(min(1.0, rows.stop / len(problems)))
+    sharing = [[rule for rule in results if rule.together in sizes] for sizes in ({1, first}, *({n} for n in more))]
+    for problems in groups if first > 1 else [Problems.join(groups)]:
+        for chosen in sharing:  # rules that can share batches
+            cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in chosen)
+            positions = min(CACHE_POSITIONS, TOKENS) if cached else positions_at_once(model)
+            for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
+                for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
+                    columns = row_counts(recipe, batch, predicted)
+                    if recipe.task.final_after:
+                        columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
+                    count = batch.answer_slots.sum(1)
+                    results[rule].append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
+                if on_progress:
+                    on_progress(min(1.0, rows.stop / len(problems)))
     return [RowResults.join(results[rule]) for rule in rules]
 
 

@@ -34,7 +34,6 @@ from lengthwise.training.trainer import Trainer
 
 MAX_STEP_SECONDS = 60.0  # a slower step is estimated, not measured
 STORED_COSTS = Path(__file__).parent / "costs.json"  # written by `make costs`
-GPU_SPEEDUP = 50  # assumed speed-up of a GPU over one CPU thread in large steps
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> C
 
 def gpu_step_seconds(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
     """Return wall seconds of a step with the whole batch on a CUDA GPU; None if it would take too long to measure."""
-    if _estimate_step(recipe) > GPU_SPEEDUP * MAX_STEP_SECONDS:
+    if _estimate_step(recipe) > 50 * MAX_STEP_SECONDS:  # assumed speed-up over one CPU thread in large steps
         return None
     device = torch.device("cuda")
     trainer = Trainer(_reduce_batch(recipe, recipe.batch), device, matmul=matmul, compile=compile, graphs=not compile)

@@ -10,18 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn import functional as F
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.types import Inputs, to_device
-from lengthwise.models import State
-from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
 from lengthwise.runs.run import is_torchrun_process
 
 
@@ -124,57 +119,3 @@ def _report_lost_process() -> Iterator[None]:
         raise UsageError(
             f"another process of this training ended or cannot be reached ({reason}); train again"
         ) from None
-
-
-class ShardedRunner(Runner):
-    """Runs this process's rows with another runner, and returns the logits of all processes; logits of other processes
-    have no gradients. Raises UsageError for fewer rows than processes, and if an objective uses ``model``, whose
-    gradient would be added once per process."""
-
-    def __init__(self, runner: Runner, processes: Processes) -> None:
-        self.runner, self.processes = runner, processes
-
-    @property
-    def model(self) -> NoReturn:  # type: ignore[override]
-        raise UsageError(
-            "the objective uses runner.model, whose gradient torchrun's processes would add up once for each of them: "
-            "use runner.last or runner.each alone, or train in one process"
-        )
-
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        mine = self._own_rows(loops)
-        own = self.runner.last(inputs.take(mine), loops[mine], at[mine], no_grad_loops=no_grad_loops)
-        return self._join_logits(own, torch.arange(len(loops)), at)
-
-    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
-        """See ``Runner.carry``. The state has only this process's rows."""
-        mine = self._own_rows(loops)
-        own, state = self.runner.carry(inputs.take(mine), loops[mine], at[mine], state)
-        return self._join_logits(own, torch.arange(len(loops)), at), state
-
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
-        mine = self._own_rows(loops)
-        steps, own = self.runner.each(inputs.take(mine), loops[mine], at[mine]), torch.empty(0)
-        for k in range(1, int(loops.max()) + 1):
-            _, ran, own = next(steps, (k, mine[:0], own[:0]))
-            order, counts = ran.argsort(), at[mine][ran].sum(1).tolist()
-            parts = own.split(counts)
-            rows = (loops >= k).nonzero()[:, 0]
-            yield k, rows, self._join_logits(torch.cat([own[:0], *(parts[i] for i in order.tolist())]), rows, at[rows])
-
-    def _own_rows(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
-        if len(loops) < self.processes.count:
-            raise UsageError(f"a batch of {len(loops)} rows is too few for {self.processes.count} processes")
-        return torch.arange(self.processes.rank, len(loops), self.processes.count)
-
-    def _join_logits(
-        self, own_logits: Float[Tensor, "m v"], rows: Int[Tensor, " r"], at: Bool[Tensor, "r t"]
-    ) -> Float[Tensor, "n v"]:
-        """Return the logits at the positions ``at`` of these rows of the batch; ``own_logits`` are this process's."""
-        owner = (rows % self.processes.count)[at.nonzero()[:, 0]]
-        counts = owner.bincount(minlength=self.processes.count).tolist()
-        padded = F.pad(own_logits.detach(), (0, 0, 0, max(counts) - len(own_logits)))
-        parts = [part[:count] for part, count in zip(self.processes.gather(padded), counts, strict=True)]
-        parts[self.processes.rank] = own_logits
-        back = owner.argsort(stable=True).argsort()
-        return torch.cat(parts)[to_device(back, own_logits.device)]
