@@ -18,8 +18,7 @@ from lengthwise.base.types import EQUALS
 from lengthwise.experiment.layout import FullOutput, Layout, NextToken, Pairs
 from lengthwise.tasks import Task
 from lengthwise.tasks.arithmetic import Addition, Multiplication
-from lengthwise.tasks.bits import BinarySum, FlippedCopy
-from lengthwise.tasks.bitwise_or import BitwiseOr
+from lengthwise.tasks.bits import BinarySum, BitwiseOr, FlippedCopy
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet

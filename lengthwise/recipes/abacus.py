@@ -24,7 +24,7 @@ from lengthwise.objectives import Final, Progressive
 from lengthwise.recipes.pairs import CARRIES
 from lengthwise.tasks import Task
 from lengthwise.tasks.arithmetic import Addition, Multiplication
-from lengthwise.tasks.bitwise_or import BitwiseOr
+from lengthwise.tasks.bits import BitwiseOr
 from lengthwise.tasks.sorting import Sorting
 
 PROBES = ("1+1", "57+24", "999999+8888", f"{'789' * 50}+{'12' * 20}")

@@ -25,8 +25,7 @@ from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import Final, Halting
 from lengthwise.recipes.pairs import CARRIES
 from lengthwise.tasks.arithmetic import Addition, Multiplication
-from lengthwise.tasks.bits import BinarySum, FlippedCopy
-from lengthwise.tasks.bitwise_or import BitwiseOr
+from lengthwise.tasks.bits import BinarySum, BitwiseOr, FlippedCopy
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 

@@ -41,16 +41,14 @@ class Automaton(SequenceTask):
         next_state, outputs = _cached_tables(self)
         index = torch.zeros(len(self.symbols), dtype=torch.long)  # index of each symbol among those that the task reads
         index[self.vocab.encode(self.reads or self.symbols).long()] = torch.arange(next_state.shape[1])
-        state, states = torch.zeros(len(row), dtype=torch.long), []
+        state, answers = torch.zeros(len(row), dtype=torch.long), []
         for symbol in index[row.long()].T:
             state = next_state[state, symbol]
-            states.append(state)
-        by_position = torch.stack(states, 1)
+            answers.append(outputs[state])
+        answer = torch.stack(answers, 1).to(row.dtype)
         if self.each:
-            answer = zero_after(outputs[by_position].to(row.dtype), length)
-            return Problems(sizes, row, length, answer, length, length)
-        last = outputs[by_position.gather(1, length[:, None] - 1)].to(row.dtype)
-        return Problems(sizes, row, length, last, torch.ones_like(length), length)
+            return Problems(sizes, row, length, zero_after(answer, length), length, length)
+        return Problems(sizes, row, length, answer.gather(1, length[:, None] - 1), torch.ones_like(length), length)
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0] if self.each else torch.ones_like(sizes[:, 0])
@@ -177,20 +175,19 @@ class GroupWords(Automaton):
     def draw_pattern(self, pattern: Callable[..., Tensor], sizes: Tensor, generator: Generator) -> Problems:
         if pattern not in (inverse_pairs, word_and_inverse):
             return super().draw_pattern(pattern, sizes, generator)
-        list_elements = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
-        row = pattern(list_elements, find_inverses(self.group), sizes[:, 0])
+        row = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
+        inverses = (_cached_tables(self)[0] == 0).long().argmax(1)  # the product with it is the neutral element
+        row = pattern(row, inverses, sizes[:, 0])
         return self.from_rows(sizes, zero_after(row.to(torch.int8), sizes[:, 0]))
 
 
-def inverse_pairs(row: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Int[Tensor, " b"]) -> Int[Tensor, "b n"]:
+def inverse_pairs(row: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
     """Each element followed by its inverse."""
     first = row[:, (torch.arange(row.shape[1]) // 2) * 2]
     return torch.where(torch.arange(row.shape[1]) % 2 == 0, first, inverse[first])
 
 
-def word_and_inverse(
-    row: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Int[Tensor, " b"]
-) -> Int[Tensor, "b n"]:
+def word_and_inverse(row: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
     """A word followed by its inverse: the inverses of its elements in reverse order."""
     index = torch.arange(row.shape[1])
     mirror = (length[:, None] - 1 - index).clamp(min=0)
@@ -216,10 +213,3 @@ def multiply(group: str, a: Permutation, b: Permutation) -> Permutation:
     if group[0] == "Z":
         return ((a[0] + b[0]) % int(group[1:]),)
     return tuple(a[i] for i in b)
-
-
-@cache
-def find_inverses(group: str) -> Int[Tensor, " g"]:
-    """Return the index of each element's inverse."""
-    members = list_elements(group)
-    return torch.tensor([[multiply(group, a, b) for b in members].index(members[0]) for a in members])

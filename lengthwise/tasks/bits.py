@@ -1,4 +1,4 @@
-"""Tasks on bits: prefix sums, the flipped copy, the number of ones, the square root."""
+"""Tasks on bits: prefix sums, the flipped copy, the number of ones, the square root, the bitwise or of two vectors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rows import zero_after
+from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import SequenceTask
+from lengthwise.tasks.digits import join_numbers, split_numbers
 from lengthwise.tasks.family import Family
+from lengthwise.tasks.operands import OF_EACH, Digits, Pair, PairTask
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,10 @@ class SquareRoot(SequenceTask):
 
     @property
     def families(self) -> Sequence[Family]:
-        return (
-            *super().families,
-            Family("squares", "Squares of whole numbers.", partial(self._draw_near_square, 0)),
-            Family(
-                "below",
-                "One less than squares, so that the root is just below a whole number.",
-                partial(self._draw_near_square, 1),
-            ),
-        )
+        below = "One less than squares, so that the root is just below a whole number."
+        near_squares = (("squares", "Squares of whole numbers.", 0), ("below", below, 1))
+        own = (Family(name, about, partial(self._draw_near_square, less)) for name, about, less in near_squares)
+        return (*super().families, *own)
 
     def _draw_near_square(self, difference: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         uniform = self.sample(sizes, generator)
@@ -148,35 +145,28 @@ class BinarySum(SequenceTask):
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         ones = (torch.rand(len(sizes), 1, generator=generator) * (sizes[:, :1] + 1)).long()
-        return self._draw_rows_with_ones(sizes, ones, generator)
+        return self._draw_rows_with_ones(ones, sizes, generator)
 
-    def _draw_rows_with_ones(
-        self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator
-    ) -> Problems:
-        """Draw rows with the given numbers of ones, at random positions."""
+    def _draw_rows_with_ones(self, ones: Int[Tensor, "b 1"] | int, sizes: Tensor, generator: Generator) -> Problems:
+        """Draw rows with the given numbers of ones, or as many as fit, at random positions."""
         length, width = sizes[:, :1], int(sizes.max())
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
-        return self.from_rows(sizes, (draw.argsort(1).argsort(1) < ones).long())
+        return self.from_rows(sizes, (draw.argsort(1).argsort(1) < length.clamp(max=ones)).long())
 
     @property
     def families(self) -> Sequence[Family]:
         counts = (
-            Family(
-                f"{ones}-ones", f"Exactly {ones} ones, anywhere.", partial(self._draw_exact_count, ones), smallest=ones
-            )
-            for ones in COUNTS
+            Family(f"{n}-ones", f"Exactly {n} ones, anywhere.", partial(self._draw_rows_with_ones, n), smallest=n)
+            for n in COUNTS
         )
         return (*super().families, Family.of(self._near_power_of_two, self._near_power_of_two), *counts)
-
-    def _draw_exact_count(self, ones: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self._draw_rows_with_ones(sizes, sizes[:, :1].clamp(max=ones), generator)
 
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """The number of ones is near a power of two, by one at most: 7, 8, 9."""
         length = sizes[:, 0]
         power = 2 ** (torch.rand(len(sizes), generator=generator) * _count_bits(length)).long()
         ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
-        return self._draw_rows_with_ones(sizes, torch.minimum(ones, length)[:, None], generator)
+        return self._draw_rows_with_ones(ones[:, None], sizes, generator)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length, count = sizes[:, 0], bits.sum(1)
@@ -201,3 +191,92 @@ class BinarySum(SequenceTask):
 def _count_bits(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """Return the number of bits of each number in binary; 1 for zero."""
     return number.double().frexp().exponent.clamp(min=1).long()  # exact up to 2⁵³
+
+
+OR = 2  # the id of the sign between the vectors
+
+
+def one_at_the_start(pair: Pair) -> Digits:
+    """A single 1, in the first position of the shorter vector."""
+    return _place_single_one(pair, torch.zeros_like(pair.shorter_length))
+
+
+def one_at_the_end(pair: Pair) -> Digits:
+    """A single 1, in the last position of the shorter vector."""
+    return _place_single_one(pair, pair.shorter_length - 1)
+
+
+def one_in_the_longer(pair: Pair) -> Digits:
+    """A single 1, in the longer vector, at a uniform position, perhaps beyond the shorter vector's end."""
+    one = (pair.digit_index == pair.draw_position(pair.longer_length)).long()
+    return pair.stack_by_length(one, torch.zeros_like(one))
+
+
+def no_one(pair: Pair) -> Digits:
+    """Only zeros."""
+    return torch.zeros(len(pair.lengths), 2, pair.width, dtype=torch.long)
+
+
+def _place_single_one(pair: Pair, position: Int[Tensor, "b 1"]) -> Digits:
+    """Return pairs of vectors with a single 1, at ``position`` of the shorter vector."""
+    one = (pair.digit_index == position).long()
+    return pair.stack_by_length(torch.zeros_like(one), one)
+
+
+@dataclass(frozen=True)
+class BitwiseOr(PairTask):
+    """Two vectors → their bitwise or, as long as the longer. The longer one is all zeros; the shorter one (either, if
+    both are equally long) holds a single 1, at a uniform position. T = the longer's length."""
+
+    symbols = ("0", "1", "|")
+    signs = ("|",)
+    axes = ("first", "second")
+    base, leading_zeros = 2, True
+    # Vectors with a single 1, which ``sample`` draws, and any two vectors, which people may type.
+    patterns = (
+        *OF_EACH, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, Pair.all_highest, Pair.twice,
+        Pair.complement, Pair.zeros,
+    )  # fmt: skip
+    question = (
+        "Give the bitwise or of these two vectors of bits. They are aligned at their first bits, and the shorter one "
+        "is filled up with zeros at its end."
+    )
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        first, second = sizes.unbind(1)
+        coin = torch.rand(len(sizes), generator=generator) < 0.5
+        in_first = torch.where(first == second, coin, first < second)  # whether the first vector holds the 1
+        one = (torch.rand(len(sizes), generator=generator) * sizes.amin(1)).long()
+        position = torch.where(in_first, one, first + 1 + one)
+        bits = torch.zeros(len(sizes), int(sizes.sum(1).max()) + 1, dtype=SYMBOL)
+        return self._build_problems(sizes, bits.scatter_(1, position[:, None], 1))
+
+    def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
+        first, second = operands.unbind(1)
+        return self._build_problems(sizes, join_numbers(first, second, sizes, "least", 0))
+
+    def parse(self, text: str) -> Problems:
+        """Read any two vectors."""
+        first, second = split_numbers(self, text, OR, "vectors")
+        bits = torch.cat([first, torch.zeros(1, dtype=torch.long), second])
+        return self._build_problems(torch.tensor([[len(first), len(second)]]), bits[None])
+
+    def _build_problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+        """Return problems with the ``bits`` of both vectors and a zero at the sign's position."""
+        first, second, longest = *sizes.unbind(1), sizes.amax(1)
+        width = int(longest.max())
+        answer = zero_after(bits[:, :width], first) | zero_after(shift_right(bits, -1 - first, width), second)
+        prompt = bits.scatter(1, first[:, None], OR)
+        return Problems(sizes, prompt, sizes.sum(1) + 1, answer, longest, longest)
+
+    def reference(self, prompt: str) -> str:
+        first, second = prompt.split("|")
+        width = max(len(first), len(second))
+        pairs = zip(first.ljust(width, "0"), second.ljust(width, "0"), strict=True)
+        return "".join("1" if "1" in pair else "0" for pair in pairs)
+
+    def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"position of the one": problems.answer.argmax(1) + 1}
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return sizes.amax(1)

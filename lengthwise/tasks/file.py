@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.files import to_path, write
@@ -134,14 +134,15 @@ class File(Task):
     def part(self, purpose: Purpose) -> Task:
         return _build_part(self, purpose)
 
-    def _find_rows(self) -> Int[Tensor, " n"]:
-        """Return the indices of the rows that may be drawn."""
-        return torch.arange(len(self.collection.size))
+    @property
+    def _in_part(self) -> Bool[Tensor, " n"]:
+        """A mask of the rows that may be drawn."""
+        return torch.ones_like(self.collection.size, dtype=torch.bool)
 
     @cached_property
     def _rows_by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
-        """The indices of rows, ordered by size; the sizes; and the number of rows of each size."""
-        rows = self._find_rows()
+        """The indices of rows that may be drawn, ordered by size; the sizes; and the number of rows of each size."""
+        rows = self._in_part.nonzero()[:, 0]
         size = self.collection.size[rows]
         return rows[size.sort(stable=True).indices], *size.unique(return_counts=True)
 
@@ -160,8 +161,7 @@ class File(Task):
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         rows = self._rows_by_size[0]
-        size = self.collection.size[rows]
-        rows = rows[(size >= low) & (size <= high)]
+        rows = rows[(self.collection.size[rows] >= low) & (self.collection.size[rows] <= high)]
         if not len(rows):
             raise UsageError(f"{self.name} has no problems of sizes {low} to {high}")
         return self.collection.problems(rows[_draw_in_turns(count, len(rows), generator)])
@@ -176,18 +176,18 @@ class File(Task):
         if self.grid:
             typed = join_lines(typed, f"{self.name}: a prompt")
         row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
-        if row is not None and bool((self._find_rows() == row).any()):
+        if row is not None and self._in_part[row]:
             return self.collection.problems(torch.tensor([row]))
         prompt, known = parse_symbols(self, typed), self.collection
-        told = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
+        unknown = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
         is_number_of_symbols = torch.equal(known.size**2 if self.grid else known.size, known.length[:, 0])
         if not is_number_of_symbols or not torch.equal(known.size, known.rounds):
-            raise UsageError(f"{told}, and so are its size and rounds, which the file lists")
+            raise UsageError(f"{unknown}, and so are its size and rounds, which the file lists")
         length = torch.tensor([len(prompt)])
         size = torch.tensor([math.isqrt(len(prompt))]) if self.grid else length
         count = length if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
         answer = torch.zeros(1, int(count), dtype=torch.long)
-        raise NoReference(told, Problems(size[:, None], prompt[None], length, answer, count, size))
+        raise NoReference(unknown, Problems(size[:, None], prompt[None], length, answer, count, size))
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         text = to_text((" " if self.words else "").join(self.symbols[i] for i in prompt.tolist()))
@@ -225,20 +225,20 @@ class _FilePart(File):
     def part(self, purpose: Purpose) -> Task:
         return self
 
-    def _find_rows(self) -> Int[Tensor, " n"]:
-        return (self.collection.part == PARTS.index(self.purpose)).nonzero()[:, 0]
+    @property
+    def _in_part(self) -> Bool[Tensor, " n"]:
+        return self.collection.part == PARTS.index(self.purpose)
 
 
 @cache
 def _build_part(task: File, purpose: Purpose) -> _FilePart:
     """Return the part of a file for a purpose, cached per process. Raises UsageError if the part is empty."""
     part = _FilePart(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
-    if not len(part._find_rows()):
+    if not part._in_part.any():
         raise UsageError(f"{task.name}: no problem falls into the {purpose} part: add problems, or change shares")
     return part
 
 
 def _draw_in_turns(count: int, limit: int, generator: Generator) -> Int[Tensor, " count"]:
     """Draw ``count`` numbers below ``limit``; all are drawn once before any is drawn again."""
-    turns = -(-count // limit)
-    return torch.cat([torch.randperm(limit, generator=generator) for _ in range(turns)])[:count]
+    return torch.cat([torch.randperm(limit, generator=generator) for _ in range(0, count, limit)])[:count]

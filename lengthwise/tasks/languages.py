@@ -118,9 +118,8 @@ class CountedBlocks(Task):
     def from_rows(self, sizes: Sizes, row: Rows) -> Problems:
         """Return problems with their answers, given rows of letters."""
         length = self.letters * sizes[:, 0]
-        real = torch.arange(row.shape[1]) < length[:, None]
-        row = row.masked_fill(~real, 0).to(torch.int8)
-        right = ((row == self._members(sizes)) | ~real).all(1)
+        row, member = (zero_after(rows.to(torch.int8), length) for rows in (row, self._members(sizes)))
+        right = (row == member).all(1)
         answer = (right.to(torch.int8) + self.letters)[:, None]
         return Problems(sizes, row, length, answer, torch.ones_like(length), sizes[:, 0])
 
@@ -184,49 +183,41 @@ class Dyck(SequenceTask):
 
     @property
     def families(self) -> Sequence[Family]:
+        walk = self._draw_walk
         return (
-            Family("deep", "Nine brackets of ten open.", partial(self._draw_walk, 0.9)),
-            Family("shallow", "Three brackets of ten open, so few are open at a time.", partial(self._draw_walk, 0.3)),
-            Family("flat", "Each bracket is closed at once.", self._draw_flat),
-            Family("one-mountain", "Brackets open up to the middle, and close after it.", self._draw_mountain),
-            Family("sawtooth", "Several open, then as many close, again and again.", self._draw_sawtooth),
-            Family(
-                "deep-then-flat",
-                "Brackets open up to the middle; then each is closed at once.",
-                self._draw_deep_then_flat,
-            ),
-            Family("one-kind", "Brackets of one kind.", partial(self._draw_walk, 0.5, one_kind=True)),
-            Family(
-                "deep-of-one-kind", "Nine of ten open, all of one kind.", partial(self._draw_walk, 0.9, one_kind=True)
-            ),
+            Family("deep", "Nine brackets of ten open.", partial(walk, 0.9)),
+            Family("shallow", "Three brackets of ten open, so few are open at a time.", partial(walk, 0.3)),
+            *(Family.of(draw, draw) for draw in (self._flat, self._one_mountain, self._sawtooth, self._deep_then_flat)),
+            Family("one-kind", "Brackets of one kind.", partial(walk, 0.5, one_kind=True)),
+            Family("deep-of-one-kind", "Nine of ten open, all of one kind.", partial(walk, 0.9, one_kind=True)),
         )
 
-    def _draw_walk(
-        self, opens: float, sizes: Int[Tensor, "b axes"], generator: Generator, *, one_kind: bool = False
-    ) -> Problems:
+    def _draw_walk(self, opens: float, sizes: Sizes, generator: Generator, *, one_kind: bool = False) -> Problems:
         chance = torch.rand(len(sizes), int(sizes.max()), generator=generator)
         return self._draw_brackets(chance < opens, sizes, generator, one_kind=one_kind)
 
-    def _draw_deep_then_flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        position = torch.arange(int(sizes.max()))
-        return self._draw_brackets((position < sizes // 2) | (position % 2 == 0), sizes, generator)
+    def _flat(self, sizes: Sizes, generator: Generator) -> Problems:
+        """Each bracket is closed at once."""
+        return self._draw_brackets(torch.arange(int(sizes.max())) % 2 == 0, sizes, generator)
 
-    def _draw_flat(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        opens = torch.arange(int(sizes.max())) % 2 == 0
-        return self._draw_brackets(opens.expand(len(sizes), -1), sizes, generator)
-
-    def _draw_mountain(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _one_mountain(self, sizes: Sizes, generator: Generator) -> Problems:
+        """Brackets open up to the middle, and close after it."""
         return self._draw_brackets(torch.arange(int(sizes.max())) < (sizes + 1) // 2, sizes, generator)
 
-    def _draw_sawtooth(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def _sawtooth(self, sizes: Sizes, generator: Generator) -> Problems:
+        """Several open, then as many close, again and again."""
         tooth = torch.randint(2, 6, (len(sizes), 1), generator=generator)
         return self._draw_brackets(torch.arange(int(sizes.max())) % (2 * tooth) < tooth, sizes, generator)
 
-    def _draw_brackets(
-        self, opens: Tensor, sizes: Int[Tensor, "b axes"], generator: Generator, *, one_kind: bool = False
-    ) -> Problems:
+    def _deep_then_flat(self, sizes: Sizes, generator: Generator) -> Problems:
+        """Brackets open up to the middle; then each is closed at once."""
+        position = torch.arange(int(sizes.max()))
+        return self._draw_brackets((position < sizes // 2) | (position % 2 == 0), sizes, generator)
+
+    def _draw_brackets(self, opens: Tensor, sizes: Sizes, generator: Generator, *, one_kind: bool = False) -> Problems:
         """Draw brackets of uniform kinds that open where ``opens`` is True, or where no bracket is open."""
-        rows, width = opens.shape
+        rows, width = len(sizes), opens.shape[-1]
+        opens = opens.expand(rows, -1)
         kind = torch.randint(self.kinds, (rows, 1 if one_kind else width), generator=generator).expand(-1, width)
         stack, depth, row = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1, dtype=torch.long), []
         for place in range(width):

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -60,14 +60,10 @@ class Collection:
 
     def problems(self, rows: Int[Tensor, " b"]) -> Problems:
         """Return the problems in these rows, in the given order."""
-        prompt, answer = (self._read_texts(self.start[rows, i], self.length[rows, i]) for i in (0, 1))
-        length = self.length[rows]
+        start, length = self.start[rows], self.length[rows]
+        longest = length.amax(0).tolist() if len(rows) else [0, 0]
+        prompt, answer = (zero_after(extract_windows(self.ids, start[:, i], longest[i]), length[:, i]) for i in (0, 1))
         return Problems(self.size[rows, None], prompt, length[:, 0], answer, length[:, 1], self.rounds[rows])
-
-    def _read_texts(self, start: Int[Tensor, " b"], length: Int[Tensor, " b"]) -> Int[Tensor, "b w"]:
-        if not len(length):
-            return self.ids.new_zeros(0, 0)
-        return zero_after(extract_windows(self.ids, start, int(length.amax())), length)
 
 
 def to_symbols(text: str, words: bool = False) -> str:
@@ -117,8 +113,7 @@ def list_errors(path: Path, form: Form = "characters") -> list[str]:
 
 @lru_cache(maxsize=8)
 def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], form: Form) -> Collection:
-    """Read a file's problems. ``state`` holds the names, times and sizes of its files, so that the cache reads changed
-    files again."""
+    """Read a file's problems, again if ``state``, the names, times and sizes of its files, has changed."""
     entries, digest = _read_entries(path, None, form)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
@@ -132,13 +127,12 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
         symbols, length = tuple(map(chr, known.tolist())), torch.tensor([len(text) for text in texts]).view(-1, 2)
     between = Vocab(symbols).separator
     small = torch.from_numpy(ids.reshape(-1)).to(smallest_integer_type(len(known)))
-    start = (length.flatten().cumsum(0) - length.flatten()).view(-1, 2)
     return Collection(
         symbols=symbols,
         digest=digest,
         repeated=len(entries) - len(distinct),
         ids=torch.nn.functional.pad(small, (0, int(length.max()))),
-        start=start,
+        start=(length.flatten().cumsum(0) - length.flatten()).view(-1, 2),
         length=length,
         size=torch.tensor([entry.size for entry in distinct]),
         rounds=torch.tensor([entry.rounds for entry in distinct]),
@@ -159,11 +153,13 @@ def _choose_part_index(entry: Entry, shares: tuple[int, int, int]) -> int:
 
 
 def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:
-    """Return a file's problems in their order, and its digest. Faults raise UsageError, or are appended to
-    ``errors``."""
+    """Return a file's problems and its digest. Faults raise UsageError, or are appended to ``errors``."""
     known: dict[str, tuple[Entry, int]] = {}
     entries: list[Entry] = []
-    content = b"" if is_folder(path) else _read_content(path)
+    try:
+        content = b"" if is_folder(path) else read_bytes(path)
+    except OSError as error:
+        raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
     digest = hashlib.sha256(content)
     for number, row in _read_rows(path, content):
         if is_folder(path):
@@ -188,17 +184,19 @@ def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[lis
     return entries, digest.hexdigest()[:16]
 
 
-def _read_content(path: Path) -> bytes:
-    try:
-        return read_bytes(path)
-    except OSError as error:
-        raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
-
-
 def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
     """Yield the line number, from 1, and the row of each line; for a line that is not JSON, the error is its row."""
     if is_folder(path):
-        yield from enumerate(_read_data_set(path), 1)
+        # A Hugging Face data set that ``save_to_disk`` wrote, with ``split`` if it has several.
+        needs = f"{path}: reading a folder as a Hugging Face data set needs datasets"
+        datasets = import_library("datasets", "datasets", needs)
+        try:
+            loaded = datasets.load_from_disk(str(path))
+        except Exception as error:  # the library raises various errors for other folders
+            raise UsageError(f"{path}: not a data set that save_to_disk wrote ({error_line(error)})") from None
+        parts = loaded.items() if isinstance(loaded, Mapping) else [(None, loaded)]
+        rows = ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
+        yield from enumerate(rows, 1)
         return
     try:
         text = content.decode("utf-8-sig")
@@ -219,19 +217,6 @@ def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
                 yield number, UsageError(f"not JSON ({error_line(error)})")
-
-
-def _read_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
-    """Return the rows of a Hugging Face data set that ``save_to_disk`` wrote, with ``split`` if it has several."""
-    datasets = import_library(
-        "datasets", "datasets", f"{path}: reading a folder as a Hugging Face data set needs datasets"
-    )
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # the library raises various errors for other folders
-        raise UsageError(f"{path}: not a data set that save_to_disk wrote ({error_line(error)})") from None
-    parts = loaded.items() if isinstance(loaded, Mapping) else [(None, loaded)]
-    return ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
 
 
 def _read_entry(row: Any, form: Form) -> Entry:

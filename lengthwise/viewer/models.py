@@ -28,8 +28,7 @@ from lengthwise.rasp.programs import find_program
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.arithmetic import Addition, Multiplication
-from lengthwise.tasks.bits import BinarySum, FlippedCopy
-from lengthwise.tasks.bitwise_or import BitwiseOr
+from lengthwise.tasks.bits import BinarySum, BitwiseOr, FlippedCopy
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet

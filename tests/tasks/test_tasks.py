@@ -10,8 +10,7 @@ from task_forms import ADDITIONS, DECIMAL, FORMS, MULTIPLICATIONS, TASKS, every_
 
 import lengthwise as lw
 from lengthwise.tasks.arithmetic import Multiplication
-from lengthwise.tasks.bits import BinarySum
-from lengthwise.tasks.bitwise_or import BitwiseOr
+from lengthwise.tasks.bits import BinarySum, BitwiseOr
 from lengthwise.tasks.sorting import LABELS, Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet
 from lengthwise.testing.laws import list_laws
