@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Int, UInt8
@@ -33,161 +33,143 @@ from lengthwise.tasks.grammar import (
 
 CHEAP = 512  # rows that take little longer to draw than a single row
 
-# Families: each writes one random expression of ``size`` characters, 3 or more.
 
-Writer = Callable[[int, Random], str]
+class Writer(NamedTuple):
+    """Writes random expressions of ``size`` characters, 3 or more. Each family is a method."""
 
+    size: int
+    rng: Random
 
-def only_plus(size: int, rng: Random) -> str:
-    """Only plus signs: 3+8+4."""
-    return _write_chain(size, rng, "+")
+    def draw_digit(self) -> str:
+        return self.rng.choice("0123456789")
 
+    def draw_sign(self) -> str:
+        return self.rng.choice("+-")
 
-def only_minus(size: int, rng: Random) -> str:
-    """Only minus signs: 3-8-4."""
-    return _write_chain(size, rng, "-")
+    def draw_number(self, digits: int) -> str:
+        return self.rng.choice("123456789") + "".join(self.draw_digit() for _ in range(digits - 1))
 
+    def write_chain(self, operators: str, digit: Callable[[], str] | None = None) -> str:
+        """Write numbers of one digit, one of two if ``size`` is even, with these operators in turn (empty: random)."""
+        digit, count = digit or self.draw_digit, (self.size + 1) // 2
+        numbers = [digit() for _ in range(count)]
+        if self.size % 2 == 0:
+            at = self.rng.randrange(count)
+            numbers[at] = (numbers[at] if numbers[at] != "0" else "1") + digit()
+        between = [operators[at % len(operators)] if operators else self.rng.choice("+-*") for at in range(count - 1)]
+        return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
 
-def only_times(size: int, rng: Random) -> str:
-    """Only times signs, and mostly ones: 1*3*1."""
-    return _write_chain(size, rng, "*", lambda: rng.choice("1111111111123459"))
+    def fill_up(self, core: Callable[[int], str], unit: int) -> str:
+        """Write the largest core that leaves 0 or at least 2 characters, and fill these characters with terms."""
+        for count in range(self.size // unit, -1, -1):
+            text = core(count)
+            room = self.size - len(text)
+            if room == 0 or room > 1:
+                text += f"{self.draw_sign()}{self.draw_number(2)}" if room % 2 else ""
+                terms = (self.size - len(text)) // 2
+                return text + "".join(f"{self.draw_sign()}{self.draw_digit()}" for _ in range(terms))
+        return self.write_chain("+-")
 
+    def only_plus(self) -> str:
+        """Only plus signs: 3+8+4."""
+        return self.write_chain("+")
 
-def times_zero(size: int, rng: Random) -> str:
-    """A product with a zero in it, or a one in the same position: 3*0*4, 3*1*4."""
-    digit = rng.choice("01")
-    numbers = _write_chain(size, rng, "*", lambda: rng.choice("11112")).split("*")
-    numbers[rng.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
-    return "*".join(numbers)
+    def only_minus(self) -> str:
+        """Only minus signs: 3-8-4."""
+        return self.write_chain("-")
 
+    def only_times(self) -> str:
+        """Only times signs, and mostly ones: 1*3*1."""
+        return self.write_chain("*", lambda: self.rng.choice("1111111111123459"))
 
-def plus_and_minus(size: int, rng: Random) -> str:
-    """Plus and minus signs in turn: 3+8-4."""
-    return _write_chain(size, rng, "+-")
+    def times_zero(self) -> str:
+        """A product with a zero in it, or a one in the same position: 3*0*4, 3*1*4."""
+        digit = self.rng.choice("01")
+        numbers = self.write_chain("*", lambda: self.rng.choice("11112")).split("*")
+        numbers[self.rng.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
+        return "*".join(numbers)
 
+    def plus_and_minus(self) -> str:
+        """Plus and minus signs in turn: 3+8-4."""
+        return self.write_chain("+-")
 
-def sum_of_products(size: int, rng: Random) -> str:
-    """Plus and times signs in turn: 3+8*4."""
-    return _write_chain(size, rng, rng.choice(("+*", "*+", "-*")))
+    def sum_of_products(self) -> str:
+        """Plus and times signs in turn: 3+8*4."""
+        return self.write_chain(self.rng.choice(("+*", "*+", "-*")))
 
+    def ones(self) -> str:
+        """Only ones, with any operators: 1-1*1."""
+        return self.write_chain("", lambda: "1")
 
-def ones(size: int, rng: Random) -> str:
-    """Only ones, with any operators: 1-1*1."""
-    return _write_chain(size, rng, "", lambda: "1")
+    def nearly_zeros(self) -> str:
+        """Zeros, with any operators; for even sizes, one number of two digits: 0*0+0."""
+        return self.write_chain("", lambda: "0")
 
+    def one_digit_throughout(self) -> str:
+        """One digit throughout, with plus and minus signs: 7+7-7."""
+        digit = self.rng.choice("123456789")
+        return self.write_chain("+-", lambda: digit)
 
-def nearly_zeros(size: int, rng: Random) -> str:
-    """Zeros, with any operators; for even sizes, one number of two digits: 0*0+0."""
-    return _write_chain(size, rng, "", lambda: "0")
+    def cancelling(self) -> str:
+        """A number minus itself: 372-372, -37+37."""
+        number = self.draw_number((self.size - 1) // 2)
+        return f"{number}-{number}" if self.size % 2 else f"-{number}+{number}"
 
+    def nearly_cancelling(self) -> str:
+        """A number minus another that differs in its last digit: 372-374, -37+39."""
+        number = self.draw_number((self.size - 1) // 2)
+        other = number[:-1] + self.rng.choice("123456789".replace(number[-1], ""))
+        return f"{number}-{other}" if self.size % 2 else f"-{number}+{other}"
 
-def one_digit_throughout(size: int, rng: Random) -> str:
-    """One digit throughout, with plus and minus signs: 7+7-7."""
-    digit = rng.choice("123456789")
-    return _write_chain(size, rng, "+-", lambda: digit)
+    def signs(self) -> str:
+        """Products of 1 and -1: 1*-1*1*-1."""
+        # k factors of one digit and k - 1 operators; the other characters are minus signs, at most one per factor.
+        count = self.rng.randint(-(-(self.size + 1) // 3), (self.size + 1) // 2)
+        minus = self.rng.sample(range(count), self.size + 1 - 2 * count)
+        return "*".join("-1" if number in minus else "1" for number in range(count))
 
+    def nested_left(self) -> str:
+        """Parentheses of the largest possible depth, or one less, from the left: ((3+8)-4)+1."""
 
-def cancelling(size: int, rng: Random) -> str:
-    """A number minus itself: 372-372, -37+37."""
-    number = _draw_number(rng, (size - 1) // 2)
-    return f"{number}-{number}" if size % 2 else f"-{number}+{number}"
+        def core(depth: int) -> str:
+            ends = "".join(f"){self.draw_sign()}{self.draw_digit()}" for _ in range(depth))
+            return "(" * depth + f"{self.draw_digit()}{self.draw_sign()}{self.draw_digit()}" + ends
 
+        return self.fill_up(core, 4)
 
-def nearly_cancelling(size: int, rng: Random) -> str:
-    """A number minus another that differs in its last digit: 372-374, -37+39."""
-    number = _draw_number(rng, (size - 1) // 2)
-    other = number[:-1] + rng.choice("123456789".replace(number[-1], ""))
-    return f"{number}-{other}" if size % 2 else f"-{number}+{other}"
+    def nested_right(self) -> str:
+        """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
 
+        def core(depth: int) -> str:
+            starts = "".join(f"{self.draw_digit()}{self.draw_sign()}(" for _ in range(depth))
+            return starts + f"{self.draw_digit()}{self.draw_sign()}{self.draw_digit()}" + ")" * depth
 
-def signs(size: int, rng: Random) -> str:
-    """Products of 1 and -1: 1*-1*1*-1."""
-    # k factors of one digit and k - 1 operators; the other characters are minus signs, at most one per factor.
-    count = rng.randint(-(-(size + 1) // 3), (size + 1) // 2)
-    minus = rng.sample(range(count), size + 1 - 2 * count)
-    return "*".join("-1" if number in minus else "1" for number in range(count))
+        return self.fill_up(core, 4)
 
+    def side_by_side(self) -> str:
+        """Parentheses side by side: (3+8)-(4-1)."""
 
-def nested_left(size: int, rng: Random) -> str:
-    """Parentheses of the largest possible depth, or one less, from the left: ((3+8)-4)+1."""
+        def core(count: int) -> str:
+            groups = (f"({self.draw_digit()}{self.draw_sign()}{self.draw_digit()})" for _ in range(count + 1))
+            return self.draw_sign().join(groups)
 
-    def core(depth: int) -> str:
-        ends = "".join(f"){_draw_sign(rng)}{_draw_digit(rng)}" for _ in range(depth))
-        return "(" * depth + f"{_draw_digit(rng)}{_draw_sign(rng)}{_draw_digit(rng)}" + ends
+        return self.fill_up(core, 6)
 
-    return _fill_core(size, rng, core, 4)
+    def long_numbers(self) -> str:
+        """Numbers of up to four digits, with plus and minus signs in turn: 4372-981."""
+        parts = [5] * ((self.size + 1) // 5) + [(self.size + 1) % 5] * ((self.size + 1) % 5 > 0)
+        if parts[-1] == 1:
+            parts[-2:] = [3, 3]
+        if len(parts) == 1:
+            parts = [parts[0] - 2, 2]
+        numbers = [self.draw_number(part - 1) for part in parts]
+        return numbers[0] + "".join("-+"[at % 2] + number for at, number in enumerate(numbers[1:]))
 
-
-def nested_right(size: int, rng: Random) -> str:
-    """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
-
-    def core(depth: int) -> str:
-        starts = "".join(f"{_draw_digit(rng)}{_draw_sign(rng)}(" for _ in range(depth))
-        return starts + f"{_draw_digit(rng)}{_draw_sign(rng)}{_draw_digit(rng)}" + ")" * depth
-
-    return _fill_core(size, rng, core, 4)
-
-
-def side_by_side(size: int, rng: Random) -> str:
-    """Parentheses side by side: (3+8)-(4-1)."""
-
-    def core(count: int) -> str:
-        groups = (f"({_draw_digit(rng)}{_draw_sign(rng)}{_draw_digit(rng)})" for _ in range(count + 1))
-        return rng.choice("+-").join(groups)
-
-    return _fill_core(size, rng, core, 6)
-
-
-def long_numbers(size: int, rng: Random) -> str:
-    """Numbers of up to four digits, with plus and minus signs in turn: 4372-981."""
-    parts = [5] * ((size + 1) // 5) + [(size + 1) % 5] * ((size + 1) % 5 > 0)
-    if parts[-1] == 1:
-        parts[-2:] = [3, 3]
-    if len(parts) == 1:
-        parts = [parts[0] - 2, 2]
-    numbers = [_draw_number(rng, part - 1) for part in parts]
-    return numbers[0] + "".join("-+"[at % 2] + number for at, number in enumerate(numbers[1:]))
-
-
-WRITERS: tuple[Writer, ...] = (
-    only_plus, only_minus, only_times, times_zero, plus_and_minus, sum_of_products, ones, nearly_zeros,
-    one_digit_throughout, cancelling, nearly_cancelling, signs, nested_left, nested_right, side_by_side, long_numbers,
-)  # fmt: skip
-
-
-def _write_chain(size: int, rng: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
-    """Write numbers of one digit, one of two if ``size`` is even, with these operators in turn (empty: random)."""
-    digit = digit or (lambda: _draw_digit(rng))
-    count = (size + 1) // 2
-    numbers = [digit() for _ in range(count)]
-    if size % 2 == 0:
-        at = rng.randrange(count)
-        numbers[at] = (numbers[at] if numbers[at] != "0" else "1") + digit()
-    between = [operators[at % len(operators)] if operators else rng.choice("+-*") for at in range(count - 1)]
-    return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
-
-
-def _fill_core(size: int, rng: Random, core: Callable[[int], str], unit: int) -> str:
-    """Write the largest core that leaves 0 or at least 2 characters, and fill these characters with terms."""
-    for count in range(size // unit, -1, -1):
-        text = core(count)
-        room = size - len(text)
-        if room == 0 or room > 1:
-            odd = f"{rng.choice('+-')}{_draw_number(rng, 2)}" if room % 2 else ""
-            return text + odd + "".join(f"{rng.choice('+-')}{_draw_digit(rng)}" for _ in range((room - len(odd)) // 2))
-    return _write_chain(size, rng, "+-")
-
-
-def _draw_number(rng: Random, digits: int) -> str:
-    return rng.choice("123456789") + "".join(_draw_digit(rng) for _ in range(digits - 1))
-
-
-def _draw_digit(rng: Random) -> str:
-    return rng.choice("0123456789")
-
-
-def _draw_sign(rng: Random) -> str:
-    return rng.choice("+-")
+    patterns = (
+        only_plus, only_minus, only_times, times_zero, plus_and_minus, sum_of_products, ones, nearly_zeros,
+        one_digit_throughout, cancelling, nearly_cancelling, signs, nested_left, nested_right, side_by_side,
+        long_numbers,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -265,14 +247,14 @@ class Expression(Task):
         operators = ((symbol[:, 1:] <= TIMES - PLUS) & (symbol[:, :-1] > OPEN - PLUS)).sum(1)
         return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, operators)
 
-    patterns = WRITERS
+    patterns = Writer.patterns
 
-    def draw_pattern(self, pattern: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Draw expressions of a family. Where no draw has a short enough value, use the grammar's distribution."""
         rng = Random(int(torch.randint(2**62, (1,), generator=generator)))
         texts = []
         for size in sizes[:, 0].tolist():
-            tries = (pattern(size, rng) for _ in range(64))
+            tries = (pattern(Writer(size, rng)) for _ in range(64))
             texts.append(next((text for text in tries if self._is_short(evaluate(text))), None))
         missing = torch.tensor([text is None for text in texts])
         parts = [self._from_texts([text for text in texts if text])] if not missing.all() else []

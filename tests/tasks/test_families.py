@@ -14,9 +14,8 @@ from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.runs.run import Weights, load
-from lengthwise.tasks import expression
 from lengthwise.tasks.bits import COUNTS, BinarySum
-from lengthwise.tasks.expression import Expression
+from lengthwise.tasks.expression import Expression, Writer
 from lengthwise.tasks.family import Family, choose_families, draw_mixture
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.sorting import Sorting
@@ -198,12 +197,12 @@ def test_expressions_of_families_are_structured():
 
 
 @pytest.mark.parametrize("size", range(7, 40))
-@pytest.mark.parametrize("write", [expression.nested_left, expression.nested_right])
+@pytest.mark.parametrize("write", [Writer.nested_left, Writer.nested_right])
 def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write, size):
     """One less where a single character would be left, as no term is so short."""
     depth = (size - 3) // 4 - ((size - 3) % 4 == 1)
     for seed in range(20):
-        text = write(size, Random(seed))
+        text = write(Writer(size, Random(seed)))
         assert len(text) == size and text.count("(") == text.count(")") == depth, text
 
 
@@ -243,10 +242,10 @@ def test_a_family_is_named_after_its_function():
 @pytest.mark.parametrize("size", [3, 4, 5, 6, 9, 12])
 def test_expressions_that_nearly_cancel_do_not_and_signs_are_signs(size):
     for seed in range(100):
-        text = expression.nearly_cancelling(size, Random(seed))
+        text = Writer(size, Random(seed)).nearly_cancelling()
         one, other = text.split("-") if size % 2 else text[1:].split("+")
         assert len(text) == size and one[:-1] == other[:-1] and one != other
-        text = expression.signs(size, Random(seed))
+        text = Writer(size, Random(seed)).signs()
         assert len(text) == size and {factor.strip("-") for factor in text.split("*")} == {"1"}
 
 
