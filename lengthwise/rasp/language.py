@@ -99,8 +99,7 @@ def record() -> Iterator[list[Call]]:
 
 
 def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Arguments, Result]:
-    """Decorate a function that returns its result and the facts of its ``Call``. The decorated function returns the
-    result alone, and ``record`` records the call."""
+    """Decorate a function that returns a result and the facts of its ``Call``: return the result, record the call."""
 
     @functools.wraps(function)
     def recorded(*given: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -127,9 +126,8 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Recorded[Row]:
     """
     combinations = list(product(*(row.alphabet for row in rows)))
     if len(combinations) > MAX_COMBINATIONS:
-        raise Forbidden(
-            f"a map has {len(combinations)} combinations of symbols; at most {MAX_COMBINATIONS} are allowed"
-        )
+        most = f"at most {MAX_COMBINATIONS} are allowed"
+        raise Forbidden(f"a map has {len(combinations)} combinations of symbols; {most}")
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
     position = {symbol: i for i, symbol in enumerate(alphabet)}
@@ -222,16 +220,16 @@ def aggregate(
     if isinstance(values, Row):
         values = _extend_alphabet(values, default)
         facts["symbols"] = values.alphabet
-    data = values.ids if isinstance(values, Row) else values.at
+        result, data, fallback = functools.partial(Row, values.alphabet), values.ids, values.alphabet.index(default)
+    else:
+        result, data, fallback = Places, values.at, -1
     if selector.chosen is None or data is None:
-        return Row(values.alphabet, None) if isinstance(values, Row) else Places(None), facts
+        return result(None), facts
     none = -1 if how == "max" else torch.iinfo(torch.long).max
     spread = torch.where(selector.chosen, data[:, None, :], none)
     # Ids are ordered like the alphabet, so comparing ids compares symbols.
     best = spread.amax(2) if how == "max" else spread.amin(2)
-    fallback = values.alphabet.index(default) if isinstance(values, Row) else -1
-    best = torch.where(selector.chosen.any(2), best, fallback)
-    return Row(values.alphabet, best) if isinstance(values, Row) else Places(best), facts
+    return result(torch.where(selector.chosen.any(2), best, fallback)), facts
 
 
 @_operation

@@ -93,11 +93,12 @@ def check_program(program: Program) -> None:
     tables and defaults. Every step must execute the same operations, and the alphabets of its state must stop growing
     after ``GROWING`` steps. On rows with symbols, of two lengths, the program must execute the same operations again.
     """
+    alphabet = input_alphabet(program.task)
     try:
-        names, tapes = _record_run(program, Row(input_alphabet(program.task), None), STEPS)
+        names, tapes = _record_run(program, Row(alphabet, None), STEPS)
         for length in (2, 9):
-            ids = torch.arange(length)[None] % len(input_alphabet(program.task))
-            if _record_run(program, Row(input_alphabet(program.task), ids), GROWING) != (names, tapes[: GROWING + 2]):
+            row = Row(alphabet, torch.arange(length)[None] % len(alphabet))
+            if _record_run(program, row, GROWING) != (names, tapes[: GROWING + 2]):
                 raise Forbidden("its operations differ between rows: they may depend on neither data nor length")
     except Forbidden as error:
         raise Forbidden(f"{type(program).__name__}: {error}") from None
@@ -107,8 +108,7 @@ def check_program(program: Program) -> None:
 
 
 def _record_run(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Operation]]]:
-    """Run a program for ``steps`` steps. Return the names in its state, and the operations of ``prepare``, of
-    ``finish`` and of each step."""
+    """Run a program; return the names in its state, and the operations of ``prepare``, ``finish`` and each step."""
     with record() as prepared:
         state = _validate_state(program.prepare(row))
     tapes: list[list[Operation]] = []
@@ -160,12 +160,8 @@ def format_state(part: Row | Places) -> str:
         assert part.at is not None
         return " ".join(map(str, part.at[0].tolist()))
     assert part.ids is not None
-    characters = [_to_character(symbol) for symbol in part.alphabet]
+    characters = ["·" if s in (None, False) else "^" if s is True else str(s) for s in part.alphabet]
     return "".join([characters[i] for i in part.ids[0].tolist()])
-
-
-def _to_character(symbol: Any) -> str:
-    return "·" if symbol in (None, False) else "^" if symbol is True else str(symbol)
 
 
 def format_answer(execution: Execution, task: Task) -> str:
@@ -189,9 +185,7 @@ def export_program(program: Program) -> dict[str, Any]:
         state = program.prepare(row)
     prepared, steps = _export_part(calls, {"row": row}, state), []
     while len(steps) < 2 or steps[-1] != steps[-2]:
-        assert len(steps) <= GROWING + 1, (
-            "the state's alphabets do not stop growing: `check_program` rejects such a program"
-        )
+        assert len(steps) <= GROWING + 1, "the alphabets keep growing: `check_program` rejects such a program"
         with record() as calls:
             following = program.step(state, row)
         steps.append(_export_part(calls, {"row": row, **state}, following))

@@ -28,7 +28,7 @@ class ParityProgram(Program):
     there."""
 
     def prepare(self, row: Row) -> State:
-        return {"bits": _keep_symbols(row, "01"), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
+        return {"bits": _keep_bits(row), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
 
     def step(self, state: State, row: Row) -> State:
         bits = shift(state["bits"], None)
@@ -119,7 +119,7 @@ class BinarySumProgram(Program):
     def prepare(self, row: Row) -> State:
         slot = seen(each(lambda s: s == EQUALS, row))
         return {
-            "bits": _keep_symbols(row, "01"),
+            "bits": _keep_bits(row),
             "counter": each(lambda slot: "0" if slot else None, slot),
             "written": each(lambda s: s == EQUALS, row),
         }
@@ -147,9 +147,8 @@ class MultiplicationProgram(Program):
 
     def __init__(self, task: Multiplication) -> None:
         if task != Multiplication():
-            raise UsageError(
-                "the multiplication program supports only the task as published: binary, with leading zeros"
-            )
+            supported = "the task as published: binary, with leading zeros"
+            raise UsageError(f"the multiplication program supports only {supported}")
         super().__init__(task)
 
     def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -159,7 +158,7 @@ class MultiplicationProgram(Program):
 
     def prepare(self, row: Row) -> State:
         times = each(lambda s: s == "*", row)
-        bits = _keep_symbols(row, "01")
+        bits = _keep_bits(row)
         low, high = shift(bits, None), shift(shift(bits, None), None)
         return {
             "second": each(lambda bit, after: bit == "1" and after, bits, seen(times)),
@@ -229,9 +228,9 @@ class UniqueSetProgram(Program):
         return each(lambda held: held or END, state["set"])
 
 
-def _keep_symbols(row: Row, symbols: str) -> Row:
+def _keep_bits(row: Row) -> Row:
     """Return the row with all other symbols replaced by None."""
-    return each(lambda s: s if s in symbols else None, row)
+    return each(lambda s: s if s in ("0", "1") else None, row)
 
 
 def _is_digit(symbol: str | None) -> TypeGuard[str]:
