@@ -170,16 +170,11 @@ class MultiplicationProgram(Program):
         }
 
     def step(self, state: State, row: Row) -> State:
-        passing = shift(state["second"], False)
-        columns = each(
-            lambda mark, low, high, bit, lower, carry: mark * (low * bit + high * lower + carry),
-            state["mark"],
-            state["low"],
-            state["high"],
-            passing,
-            state["second"],
-            shift(state["carry"], False),
-        )
+        def add(mark: bool, low: bool, high: bool, bit: bool, lower: bool, carry: bool) -> int:
+            return mark * (low * bit + high * lower + carry)
+
+        passing, carry = shift(state["second"], False), shift(state["carry"], False)
+        columns = each(add, state["mark"], state["low"], state["high"], passing, state["second"], carry)
         return {
             "second": shift(passing, False),
             "low": state["low"],

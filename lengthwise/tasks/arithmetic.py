@@ -166,16 +166,11 @@ class Multiplication(ArithmeticTask):
                 digits = torch.where(chosen, self.base - 1, draw_digits(0, self.base - 1))
             if not self.leading_zeros:
                 digits = replace_leading_zeros(digits, length, draw_digits(1, self.base))
-            operands.append(zero_after(digits, length))
-        return self._build_problems(sizes, *operands)
+            operands.append(F.pad(zero_after(digits, length), (0, int(sizes.max()) - shape[1])))
+        return self.from_operands(sizes, torch.stack(operands, 1))
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
-        return self._build_problems(sizes, *(operands[:, i, : int(sizes[:, i].max())] for i in (0, 1)))
-
-    def _build_problems(
-        self, sizes: Int[Tensor, "b axes"], first: Int[Tensor, "b n"], second: Int[Tensor, "b m"]
-    ) -> Problems:
-        """Return problems, given the operands' digits, least significant first and padded with zeros."""
+        first, second = (operands[:, i, : int(sizes[:, i].max())] for i in (0, 1))
         # Long multiplication: add up the columns, then carry.
         shorter, longer = sorted((first.double(), second.double()), key=lambda digits: digits.shape[1])
         totals = longer.new_zeros(len(longer), shorter.shape[1] + longer.shape[1])

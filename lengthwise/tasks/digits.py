@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from lengthwise.base.ranges import Range
@@ -61,6 +61,18 @@ def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor,
     """Split numbers into words of as many digits as a double holds exactly, least significant word first."""
     parts = digits.double().split(_count_exact_columns(base, base - 1), -1)
     return [(part @ _powers_of_base(base, part.shape[-1])).long() for part in parts]
+
+
+def argsort_numbers(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """Return the indices of up to 64 numbers per row in ascending order, equal ones in the given order, padding (not
+    ``real``) last. Numbers may be longer than a machine word, so they are sorted by one word after the other."""
+    *lower, highest = to_machine_words(digits, base=10)
+    order = torch.arange(digits.shape[1]).expand(digits.shape[:2])
+    for word in (*lower, highest.masked_fill(~real, EXACT)):
+        # Sort word and index combined into one number, in two thirds of the time of torch's stable sort.
+        keys = word.gather(1, order) * 64 + torch.arange(order.shape[1])
+        order = order.gather(1, keys.sort(1).values & 63)
+    return order
 
 
 def _count_exact_columns(base: int, largest_total: int) -> int:

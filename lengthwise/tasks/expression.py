@@ -16,20 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.tasks import Task, parse_symbols
-from lengthwise.tasks.grammar import (
-    CLOSE,
-    LONGEST,
-    MINUS,
-    OPEN,
-    OPERATORS,
-    PLUS,
-    SYMBOLS,
-    TIMES,
-    draw_expressions,
-    evaluate,
-    get_tables,
-)
+from lengthwise.tasks import Task, grammar, parse_symbols
+from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, TIMES, evaluate
 
 CHEAP = 512  # rows that take little longer to draw than a single row
 
@@ -181,9 +169,9 @@ class Expression(Task):
 
     most: Annotated[int, Range(1, 15)] = 5  # characters of a value
 
-    symbols = SYMBOLS
+    symbols = grammar.SYMBOLS
     signs = (*OPERATORS, "(", ")")
-    smallest, largest = 3, LONGEST
+    smallest, largest = 3, grammar.LONGEST
     answers_numbers = True
     question = "Answer the math question."  # the instruction that ReTran uses
 
@@ -198,7 +186,7 @@ class Expression(Task):
         values, left = torch.zeros_like(lengths), torch.arange(len(lengths))
         while len(left):
             tries = 1 + CHEAP // len(left)  # draws of each row; the first short value is taken
-            drawn, results = draw_expressions(lengths[left].repeat(tries), generator)
+            drawn, results = grammar.draw_expressions(lengths[left].repeat(tries), generator)
             short = self._is_short(results).view(tries, -1)
             done = short.any(0).nonzero().flatten()
             first = short[:, done].long().argmax(0) * len(left) + done
@@ -210,12 +198,12 @@ class Expression(Task):
         """Sample from the grammar's distribution, conditioned on a length in the range and a value that is short
         enough."""
         self.check_problem_pool(count, low, high)
-        mass = torch.where(torch.arange(high + 1) < low, 0, get_tables(high).mass[: high + 1])
+        mass = torch.where(torch.arange(high + 1) < low, 0, grammar.get_tables(high).mass[: high + 1])
         parts = []
         while count:
             # Somewhat more than are needed, so that a second round is rare; the first short values are kept.
             lengths = torch.multinomial(mass, count + count // 16 + CHEAP, replacement=True, generator=generator)
-            rows, values = draw_expressions(lengths, generator)
+            rows, values = grammar.draw_expressions(lengths, generator)
             short = self._is_short(values).nonzero().flatten()[:count]
             parts.append([part.index_select(0, short) for part in (lengths, rows, values)])
             count -= len(short)

@@ -18,16 +18,7 @@ from torch import Generator, Tensor
 from lengthwise.base.files import to_path, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
-from lengthwise.tasks import NoReference, Task, parse_symbols, separate_lines
-from lengthwise.tasks.problem_file import (
-    PARTS,
-    Collection,
-    choose_form,
-    join_lines,
-    read_collection,
-    to_symbols,
-    to_text,
-)
+from lengthwise.tasks import NoReference, Task, parse_symbols, problem_file, separate_lines
 
 
 @dataclass(frozen=True)
@@ -65,9 +56,10 @@ class File(Task):
                 "use the new one: task=File(path=…)"
             )
         object.__setattr__(self, "digest", digest)
-        object.__setattr__(self, "final_after", to_symbols(self.final_after))
+        object.__setattr__(self, "final_after", problem_file.to_symbols(self.final_after))
         if self.final_after and self.final_after not in self.writes:
-            raise UsageError(f"task: {path}: final_after={to_text(self.final_after)}: no answer has this symbol")
+            final_after = problem_file.to_text(self.final_after)
+            raise UsageError(f"task: {path}: final_after={final_after}: no answer has this symbol")
 
     @staticmethod
     def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:
@@ -78,9 +70,10 @@ class File(Task):
         return File(str(path))
 
     @cached_property
-    def collection(self) -> Collection:
+    def collection(self) -> problem_file.Collection:
         """All problems of the file."""
-        return read_collection(Path(self.path), self.shares, choose_form(words=self.words, grid=self.grid))
+        form = problem_file.choose_form(words=self.words, grid=self.grid)
+        return problem_file.read_collection(Path(self.path), self.shares, form)
 
     def shape(self, size: Sequence[int]) -> tuple[int, int] | None:
         return (size[0], size[0]) if self.grid else None
@@ -172,9 +165,9 @@ class File(Task):
         return self.collection.problems(rows) if len(rows) <= limit else None
 
     def parse(self, text: str) -> Problems:
-        typed = to_symbols(text, self.words)
+        typed = problem_file.to_symbols(text, self.words)
         if self.grid:
-            typed = join_lines(typed, f"{self.name}: a prompt")
+            typed = problem_file.join_lines(typed, f"{self.name}: a prompt")
         row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
         if row is not None and self._in_part[row]:
             return self.collection.problems(torch.tensor([row]))
@@ -190,7 +183,7 @@ class File(Task):
         raise NoReference(unknown, Problems(size[:, None], prompt[None], length, answer, count, size))
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        text = to_text((" " if self.words else "").join(self.symbols[i] for i in prompt.tolist()))
+        text = problem_file.to_text((" " if self.words else "").join(self.symbols[i] for i in prompt.tolist()))
         return separate_lines(text, math.isqrt(len(text))) if self.grid else text
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
@@ -227,7 +220,7 @@ class _FilePart(File):
 
     @property
     def _in_part(self) -> Bool[Tensor, " n"]:
-        return self.collection.part == PARTS.index(self.purpose)
+        return self.collection.part == problem_file.PARTS.index(self.purpose)
 
 
 @cache

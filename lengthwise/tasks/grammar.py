@@ -142,18 +142,9 @@ def _build_tables(top: int) -> _Tables:
     count = torch.tensor([len(steps[state][0]) if state in steps else 0 for state in range(mass.numel())])
     block, state, weight = (torch.cat(parts) for parts in zip(*(steps[s] for s in sorted(steps)), strict=True))
     keep, other = _build_alias_tables(weight.tolist(), count.tolist())
-    return _Tables(
-        mass[whole],
-        whole * mass.shape[1],
-        (count.cumsum(0) - count).int(),
-        count.double(),
-        keep,
-        other,
-        block.int(),
-        state.int(),
-        blocks,
-        (inner * mass.shape[1] + blocks.inside).int(),
-    )
+    first, inside = (count.cumsum(0) - count).int(), (inner * mass.shape[1] + blocks.inside).int()
+    entries = keep, other, block.int(), state.int()
+    return _Tables(mass[whole], whole * mass.shape[1], first, count.double(), *entries, blocks, inside)
 
 
 def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:

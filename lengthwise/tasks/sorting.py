@@ -14,12 +14,11 @@ from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import (
-    EXACT,
     Order,
+    argsort_numbers,
     count_digits,
     reorder,
     replace_leading_zeros,
-    to_machine_words,
     to_reading_order,
 )
 from lengthwise.tasks.family import enumerate_rows
@@ -167,7 +166,6 @@ class NumberList:
 
 LABELS = string.ascii_uppercase + string.ascii_lowercase
 FIRST, COLON, COMMA = 10, 10 + len(LABELS), 11 + len(LABELS)  # ids of the first label and of the two signs
-MANY = 64  # a power of two above the number of labels; EXACT · MANY fits in 64 bits
 
 
 @dataclass(frozen=True)
@@ -226,7 +224,7 @@ class Sorting(Task):
         real = length_mask(sizes[:, 0], labels.shape[1])
         length = length * real
         digits = zero_after(digits, length)
-        ranked = _sort_numbers(digits, real)
+        ranked = argsort_numbers(digits, real)
         answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL)
         answer[:, ::2] = FIRST + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
@@ -285,19 +283,3 @@ def _draw_labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "ro
         raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
     start = torch.randint(len(LABELS), (rows, 1), generator=generator)
     return (start + torch.arange(count)) % len(LABELS)
-
-
-def _sort_numbers(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Return the numbers' indices in ascending order, padding last. Numbers may be longer than a machine word, so they
-    are sorted by one word after the other, least significant first."""
-    *lower, highest = to_machine_words(digits, base=10)
-    first, *others = *lower, highest.masked_fill(~real, EXACT)
-    order = _stable_argsort(first)
-    for key in others:
-        order = order.gather(1, _stable_argsort(key.gather(1, order)))
-    return order
-
-
-def _stable_argsort(keys: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Sort key and index combined into one number, in two thirds of the time of torch's stable sort."""
-    return (keys * MANY + torch.arange(keys.shape[1])).sort(1).values & MANY - 1
