@@ -8,7 +8,7 @@ from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import to_path
-from lengthwise.base.quantities import format_ranges
+from lengthwise.base.formatting import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 from lengthwise.tasks.file import File

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.base.formatting import format_html_table, format_listing
-from lengthwise.base.quantities import duration_text
+from lengthwise.base.formatting import duration_text, format_html_table, format_listing
 from lengthwise.base.results import Score
 from lengthwise.base.score_rows import latest_rows, share_text, size_text
 from lengthwise.report.scored import Scores

@@ -27,7 +27,7 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, error_text, quote_value, remove_controls
-from lengthwise.base.quantities import DAY, bytes_text
+from lengthwise.base.formatting import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
 TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned, on any machine

@@ -1,4 +1,4 @@
-"""Progress display for long work.
+"""A terminal that is safe for foreign text, and a progress display for long work.
 
 A terminal shows a moving line, a notebook a plain HTML bar, and a pipe or log file a line of text every ten seconds.
 All output goes to standard error; a terminal's line is erased at the end.
@@ -11,22 +11,44 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
+from rich.segment import Segment
+from rich.status import Status
 from rich.text import Text
 
-from lengthwise.base.quantities import duration_text
-from lengthwise.base.terminal import Terminal
+from lengthwise.base.formatting import duration_text
 
 EVERY = 10.0  # seconds between lines in a log
 BAR = 12  # characters of a bar
 SOON = 1.0  # seconds between updates in a notebook
 ESTIMABLE = 0.005  # fraction of the work after which the remaining time is estimated; the first pieces are often small
+
+
+class Terminal(Console):
+    """A rich console that prints strings literally: markup and emoji codes have no effect, and control characters,
+    which could move the cursor, are removed. Styled text is passed as ``Text``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: Any = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if not control and not text.isprintable():
+                segment = Segment("".join(one for one in text if one.isprintable() or one == "\n"), style)
+            yield segment
+
+    def status(self, status: RenderableType, **options: Any) -> Status:
+        return super().status(Text(status) if isinstance(status, str) else status, **options)
+
+    def on_broken_pipe(self) -> None:
+        raise
 
 
 class ProgressLine:

@@ -16,10 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.files import json_text
-from lengthwise.base.progress import Progress
-from lengthwise.base.quantities import duration_text
+from lengthwise.base.formatting import duration_text
+from lengthwise.base.progress import Progress, Terminal
 from lengthwise.base.streams import result_stream
-from lengthwise.base.terminal import Terminal
 from lengthwise.cli.shared import OutputOptions
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from lengthwise.base.formatting import bytes_text, duration_text
 from lengthwise.base.progress import Progress
-from lengthwise.base.quantities import bytes_text, duration_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from lengthwise.base.errors import Diverged
+from lengthwise.base.formatting import duration_text
 from lengthwise.base.progress import Progress
-from lengthwise.base.quantities import duration_text
 from lengthwise.base.ranges import NotNegative, Seed, Size, Threads
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import ALONE, within_training_sizes

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.quantities import duration_text
+from lengthwise.base.formatting import duration_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import derive_seed, stream
 from lengthwise.base.score_rows import size_text

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lengthwise.base.quantities import YEAR, bytes_text, duration_text
+from lengthwise.base.formatting import YEAR, bytes_text, duration_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError

@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from lengthwise.base.errors import remove_controls
+from lengthwise.base.formatting import duration_text
 from lengthwise.base.progress import EVERY
-from lengthwise.base.quantities import duration_text
 from lengthwise.base.score_rows import group_by, loss_text, share_text
 from lengthwise.base.types import UsageError
 from lengthwise.jobs.launchers import Job, Launcher, Local

@@ -151,8 +151,6 @@ def abacus_addition_full() -> Recipe:
         model=replace(SMALL, positions=(ABACUS,)),
         objective=Final(),
         steps=7000,
-        batch=64,
-        optimizer=AdamW(rate=1e-3),
         schedule=Schedule("cosine", warmup=0.02, cooldown=0.5),
         ema=0.998,
         watch=Watch(every=500, sizes=(20, 25), count=200, probes=PROBES),

@@ -104,7 +104,6 @@ def looped_prefix_sum() -> Recipe:
         objective=Final(),
         steps=1500,
         batch=32,
-        optimizer=AdamW(rate=1e-3),
         schedule=Schedule("cosine", cooldown=0.4),
         ema=0.99,
         stopping=Settled(most=1000),
@@ -143,7 +142,6 @@ def looped_maze() -> Recipe:
         batch=64,
         optimizer=AdamW(rate=2e-3),
         families=0.33,
-        stopping=Settled(most=1000),
         watch=Watch(),
         chosen_on=ChosenOn((4, 5)),
     )

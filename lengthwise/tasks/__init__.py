@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import Config, to_kebab_case
-from lengthwise.base.quantities import format_ranges
+from lengthwise.base.formatting import format_ranges
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, Vocab, smallest_integer_type
 from lengthwise.tasks.family import Family, Pattern, RowSampler, enumerate_rows, suitable_patterns

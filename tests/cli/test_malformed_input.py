@@ -21,8 +21,8 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.fields import field_types, validate_arguments
+from lengthwise.base.progress import Terminal
 from lengthwise.base.ranges import Count, Range
-from lengthwise.base.terminal import Terminal
 from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import ChosenOn
 from lengthwise.runs.folder import RunFolder

@@ -14,8 +14,8 @@ from rich.console import Console
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import progress
+from lengthwise.base.formatting import duration_text
 from lengthwise.base.progress import Progress, ProgressLine, format_bar
-from lengthwise.base.quantities import duration_text
 from lengthwise.cli import entry
 from lengthwise.evaluation import scores
 from lengthwise.evaluation.families import evaluate_families, relative_cost, scores_with_progress, sizes_with_progress
