@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, cast
 
 from lengthwise.base.errors import UnknownPart, UsageError, quote_value
-from lengthwise.base.literals import parse_literal, write_literal
+from lengthwise.base.literals import WORD, parse_literal
 from lengthwise.base.origin import is_shipped
 
 T = TypeVar("T")
@@ -173,7 +173,7 @@ def part_text(part: Any) -> str:
     if isinstance(part, tuple):
         return f"({', '.join(map(part_text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
-        return write_literal(part) if isinstance(part, str) else str(part)
+        return repr(part) if isinstance(part, str) and not re.fullmatch(WORD, part) else str(part)
     named = [f.name for f in _non_default_fields(part) if f.metadata.get("shown", True)]
     inside = ", ".join(f"{name}={part_text(getattr(part, name))}" for name in named)
     return type(part).__name__ + (f"({inside})" if inside else "")

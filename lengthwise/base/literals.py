@@ -45,11 +45,6 @@ def _quote_word(match: re.Match[str]) -> str:
     return repr(word) if "-" in word or word[0].isdigit() or (iskeyword(word) and word not in PLAIN) else word
 
 
-def write_literal(text: str) -> str:
-    """Return a text in a form that ``parse_literal`` reads back: a word unchanged, anything else in quotes."""
-    return text if re.fullmatch(WORD, text) else repr(text)
-
-
 def _to_value(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=value) if value is None or isinstance(value, (bool, int, float, str)):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-KNOWN = {"lengthwise", "torch", "builtins"}  # packages whose classes need no checks here: their own tests cover them
-STANDARD = {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
-
 
 def is_shipped(cls: type) -> bool:
     """Return whether this package defines the class."""
@@ -16,15 +13,15 @@ def is_shipped(cls: type) -> bool:
 
 def is_foreign(cls: type) -> bool:
     """Return whether the class is defined outside this package, torch and Python's builtins."""
-    return _root_package(cls) not in KNOWN
+    return _root_package(cls) not in ("lengthwise", "torch", "builtins")  # their own tests cover these
 
 
 def is_user_code(cls: type) -> bool:
     """Return whether a user's own code defines the class: it is foreign, and belongs neither to Python's standard
     library nor to an installed package."""
-    path = source_file(cls)
+    path, standard = source_file(cls), {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
     installed = path is not None and "site-packages" in path.parts
-    return is_foreign(cls) and _root_package(cls) not in STANDARD and not installed
+    return is_foreign(cls) and _root_package(cls) not in standard and not installed
 
 
 def source_file(cls: type) -> Path | None:

@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
@@ -118,18 +118,29 @@ class Progress:
     @contextmanager
     def _show(self) -> Iterator[None]:
         # A notebook's process is a Jupyter kernel, which has imported IPython.
-        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        in_notebook = hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel")
         if self.quiet:
             yield
-        elif hasattr(shell, "kernel"):
-            with _repeat(self._replace_page, SOON):
-                yield
-        elif self.console.is_terminal:  # redrawn four times a second, so that the clock advances between reports
+            return
+        if self.console.is_terminal and not in_notebook:
+            # Redrawn four times a second, so that the clock advances between reports.
             with Live(console=self.console, get_renderable=self._draw, transient=True, refresh_per_second=4):
                 yield
-        else:
-            with _repeat(self._log, EVERY):
-                yield
+            return
+        show, seconds = (self._replace_page, SOON) if in_notebook else (self._log, EVERY)
+        over = threading.Event()
+
+        def run() -> None:
+            while not over.wait(seconds):
+                show()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _draw(self) -> RenderableType:
         """Return a line with name, bar and time for each piece of work, and the note below it."""
@@ -154,24 +165,6 @@ class Progress:
             self.page = display(rows, display_id=True)
         else:
             self.page.update(rows)
-
-
-@contextmanager
-def _repeat(show: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call ``show`` in a thread, every ``seconds`` seconds, during a ``with`` block."""
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.wait(seconds):
-            show()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def format_bar(line: ProgressLine) -> str:

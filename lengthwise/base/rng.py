@@ -34,6 +34,9 @@ def seed_torch(number: int) -> None:
     (torch.manual_seed if _has_accelerator() else torch.default_generator.manual_seed)(number)
 
 
+_has_accelerator = cache(torch.accelerator.is_available)
+
+
 @contextmanager
 def borrow_torch_generators() -> Iterator[None]:
     """Reserve torch's global generators for this thread during a ``with`` block, and restore them at its end.
@@ -64,8 +67,3 @@ def preserve_generators() -> Iterator[None]:
             yield
         finally:
             random.setstate(before)
-
-
-@cache
-def _has_accelerator() -> bool:
-    return torch.accelerator.is_available()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -96,8 +96,9 @@ class _RowLayout(Layout):
 
     def write(self, problems: Problems, task: Task) -> Batch:
         self.check(task)
-        ids = _token_ids(self.vocabs(task)[0], tuple(task.signs), self.pauses, self.framed)
-        end, small = ids.around[-1], ids.dtype
+        vocab = self.vocabs(task)[0]
+        small, around, edges = _token_ids(vocab, tuple(task.signs), self.pauses)
+        end = around[-1]
         first = problems.prompt_length + (self.framed + self.pauses)  # position that predicts the first answer symbol
         over = first + problems.answer_length + 1  # one after the position that predicts the end
         length = first + task.answer_slots(problems.sizes) + 1
@@ -108,19 +109,19 @@ class _RowLayout(Layout):
         # Stored as XOR with the end symbol, the answer is 0 outside its own positions, and rows combine by XOR.
         answer = shift_right(zero_after(problems.answer.to(small) ^ end, problems.answer_length), first, width)
         # First every row without prompt and answer: zeros, the tokens between them, then end symbols.
-        tokens = extract_windows(_pad_ids(ids.around, width, small), width + self.pauses - first, width)
+        tokens = extract_windows(_pad_ids(around, width, small), width + self.pauses - first, width)
         # Problems selected from a larger batch may have more padding than this batch is wide.
         prompt = zero_after(problems.prompt.to(small), problems.prompt_length)[:, : width - self.framed]
         tokens[:, self.framed : self.framed + prompt.shape[1]].bitwise_or_(prompt)
         if self.decodes:
             tokens[:, 1:].bitwise_xor_(answer[:, :-1])
         if self.framed:
-            tokens[:, 0] = ids.start
-            tokens = tokens.where(padding_mask, ids.pad)
+            tokens[:, 0] = vocab.id(START)
+            tokens = tokens.where(padding_mask, vocab.id(PAD))
         index = torch.arange(width)
         last = int(first.max())  # there are no signs from here on
         # Each clamp is 1 for ids from an edge on. Comparing takes ten times as long, indexing a table thirty times.
-        signs = reduce(operator.xor, ((tokens[:, :last] - (edge - 1)).clamp_(0, 1) for edge in ids.edges))
+        signs = reduce(operator.xor, ((tokens[:, :last] - (edge - 1)).clamp_(0, 1) for edge in edges))
         signs = signs & prompted[:, :last]
         position = torch.empty(tokens.shape, dtype=torch.long)
         position[:, :last] = digit_positions(signs, before[:, :last] if task.mirrored else None)
@@ -149,24 +150,17 @@ def digit_positions(
     return position
 
 
-class _Ids(NamedTuple):
-    """The ids of a task's symbols that a layout needs."""
-
-    dtype: torch.dtype  # the smallest type for all ids
-    around: tuple[int, ...]  # the tokens between prompt and answer, then the end
-    edges: tuple[int, ...]  # bounds of the ranges of ids that are signs: first id, last id + 1, first id, …
-    start: int
-    pad: int
-
-
 @lru_cache(maxsize=64)
-def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) -> _Ids:
+def _token_ids(
+    vocab: Vocab, signs: tuple[str, ...], pauses: int
+) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
+    """Return the smallest type for all ids; the ids between prompt and answer, then the end; and the bounds of the
+    ranges of ids that are signs: first id, last id + 1, first id, …"""
     between = [EQUALS, *[PAUSE] * pauses, END]
     # The end and padding symbols count as signs too; their digit positions are not used.
     known = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]
     edges = (i for i, (was, now) in enumerate(pairwise([False, *known])) if was != now)
-    start, pad = (vocab.id(symbol) if framed else -1 for symbol in (START, PAD))
-    return _Ids(smallest_integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges), start, pad)
+    return smallest_integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges)
 
 
 @lru_cache(maxsize=64)

@@ -58,11 +58,6 @@ def available_memory() -> float:
     return min(most, float(text)) if text.isdigit() else most
 
 
-def estimate_sizes(count: int) -> ResourceEstimate:
-    """Estimate the cost of evaluating ``count`` sizes: a row of scores each."""
-    return ResourceEstimate(2000.0 * count, 0)
-
-
 def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
     """Estimate the cost of ``count`` problems and their text."""
     return ResourceEstimate(count * (500.0 + 100.0 * sum(size)), 0)

@@ -22,7 +22,6 @@ from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomi
 from lengthwise.nn.window import Blank, CoupledHeads, LocalHeads
 from lengthwise.objectives import Final, Progressive
 from lengthwise.recipes.pairs import CARRIES
-from lengthwise.tasks import Task
 from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import BitwiseOr
 from lengthwise.tasks.sorting import Sorting
@@ -224,11 +223,16 @@ def tasks() -> dict[str, Recipe]:
     few = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS,)), steps=12_000)
     rotary = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS, RoPE())))
     multiplication = Multiplication(base=10, order="least", product="least", leading_zeros=False)
-    recipes = (
-        _build_for_task(few, "multiplication", multiplication, Uniform(2)),
-        _build_for_task(rotary, "sorting", Sorting(), Uniform(3)),
-        _build_for_task(replace(base, steps=2000), "bitwise-or", BitwiseOr(), Uniform(10)),
+    settings = (
+        (few, "multiplication", multiplication, 2),
+        (rotary, "sorting", Sorting(), 3),
+        (replace(base, steps=2000), "bitwise-or", BitwiseOr(), 10),
     )
+    recipes = []
+    for form, name, task, top in settings:
+        watch = Watch(every=250, sizes=(top, int(top * 1.3)), count=200)
+        named = replace(form, name=f"abacus-{name}", task=task, lengths=Uniform(top), watch=watch)
+        recipes.append(replace(named, chosen_on=ChosenOn(watch.sizes)))
     return recipes_by_name(recipes)
 
 
@@ -251,11 +255,4 @@ def local_sorting() -> Recipe:
         family_names=(*similar, "shared-back", "descending"),
         watch=Watch(every=1000, sizes=(4, 5), count=200),
         chosen_on=ChosenOn((4, 5, 6), ("uniform", "families")),
-    )
-
-
-def _build_for_task(base: Recipe, name: str, task: Task, lengths: Uniform) -> Recipe:
-    watch = Watch(every=250, sizes=(lengths.top, int(lengths.top * 1.3)), count=200)
-    return replace(
-        base, name=f"abacus-{name}", task=task, lengths=lengths, watch=watch, chosen_on=ChosenOn(watch.sizes)
     )

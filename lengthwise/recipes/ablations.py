@@ -22,9 +22,6 @@ from lengthwise.recipes.looped import SETTINGS, build_variation
 from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.bits import FlippedCopy
 
-PUBLISHED = ("parity", "binary-sum")  # tasks that the published form learns in minutes
-PARITY_ONLY = ("no-ema", "alibi", "learned")  # addition takes longer
-
 
 def ablations() -> dict[str, Recipe]:
     """Our looped system, or our form of Abacus, with one part changed. See results/ablations."""
@@ -37,22 +34,44 @@ def ablations() -> dict[str, Recipe]:
         steps=1200,
         watch=Watch(),
     )
-    of_addition = [recipe for recipe in _variants("addition", addition) if not recipe.name.endswith(PARITY_ONLY)]
+    recipes = _variants("parity", parity)
+    # On parity only: addition takes longer.
+    parity_only = ("no-ema", "alibi", "learned")
+    recipes += [recipe for recipe in _variants("addition", addition) if not recipe.name.endswith(parity_only)]
+
+    # A task that needs two loops in sequence, while the method has a single loop.
+    flipped = replace(WINDOWED, task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
+    deep = replace(flipped, name="ablation-flipped-copy-ours", model=_change_model(flipped, layers=2))
+    half_local = _change_model(deep, positions=(LocalHeads(2),))
+    recipes += [deep, replace(deep, name="ablation-flipped-copy-half-local", model=half_local)]
+
+    # Our form of Abacus on up to 10 digits, and without each of its five changes in turn.
+    ours = replace(abacus_addition(), name="ablation-abacus-ours", lengths=LogUniform(10), steps=3000, watch=Watch())
+    coupling, neighbours, ahead, blank = _change_model(ours).positions
+    assert isinstance(coupling, Coupling)
+    plain = Abacus(size=coupling.size, offset=coupling.offset, std=coupling.std, start=coupling.start)
+    without: dict[str, tuple[Position, ...]] = {
+        "random-start": (replace(coupling, start="random"), neighbours, ahead, blank),
+        "one-offset": (plain, neighbours, ahead, blank),  # one offset per batch, for digits only
+        "no-window": (coupling, ahead, blank),
+        "no-ahead": (coupling, neighbours, blank),
+        "no-blank": (coupling, neighbours, ahead),
+    }
+    recipes.append(ours)
+    for what, positions in without.items():
+        recipes.append(replace(ours, name=f"ablation-abacus-{what}", model=_change_model(ours, positions=positions)))
+
+    # The published recipes that learn in minutes, with one loop fewer, and with one more, than T(n).
+    for task in ("parity", "binary-sum"):
+        form = build_variation(task, "fop-loop-adaptive")
+        for what, more in (("less", -1), ("more", 1)):
+            name = f"ablation-published-{task}-rounds-{what}"
+            recipes.append(replace(form, name=name, loops=PerRound(more=more)))
     # The published recipes on half the range, without filling rows up to their batch's longest.
-    halves = {task: build_variation(task, "fop-loop-adaptive", "half") for task in SETTINGS["half"]}
-    own_rows = [
-        replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in halves.items()
-    ]
-    return recipes_by_name(
-        [
-            *_variants("parity", parity),
-            *of_addition,
-            *_flipped_copy_recipes(),
-            *_abacus_recipes(),
-            *_published_recipes(),
-            *own_rows,
-        ]
-    )
+    for task in SETTINGS["half"]:
+        form = build_variation(task, "fop-loop-adaptive", "half")
+        recipes.append(replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()))
+    return recipes_by_name(recipes)
 
 
 def _variants(task: str, base: Recipe) -> list[Recipe]:
@@ -79,45 +98,6 @@ def _variants(task: str, base: Recipe) -> list[Recipe]:
         **{name: {"model": _change_model(base, positions=positions)} for name, positions in others.items()},
     }
     return [replace(base, name=f"ablation-{task}-{what}", **change) for what, change in changes.items()]
-
-
-def _flipped_copy_recipes() -> list[Recipe]:
-    """Return recipes for a task that needs two loops in sequence, while the method has a single loop."""
-    ours = replace(WINDOWED, task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
-    deep = replace(ours, name="ablation-flipped-copy-ours", model=_change_model(ours, layers=2))
-    half_local = _change_model(deep, positions=(LocalHeads(2),))
-    return [deep, replace(deep, name="ablation-flipped-copy-half-local", model=half_local)]
-
-
-def _abacus_recipes() -> list[Recipe]:
-    """Return our form of Abacus on up to 10 digits, and without each of its five changes in turn."""
-    ours = replace(abacus_addition(), name="ablation-abacus-ours", lengths=LogUniform(10), steps=3000, watch=Watch())
-    coupling, neighbours, ahead, blank = _change_model(ours).positions
-    assert isinstance(coupling, Coupling)
-    plain = Abacus(size=coupling.size, offset=coupling.offset, std=coupling.std, start=coupling.start)
-    changes: dict[str, tuple[Position, ...]] = {
-        "random-start": (replace(coupling, start="random"), neighbours, ahead, blank),
-        "one-offset": (plain, neighbours, ahead, blank),  # one offset per batch, for digits only
-        "no-window": (coupling, ahead, blank),
-        "no-ahead": (coupling, neighbours, blank),
-        "no-blank": (coupling, neighbours, ahead),
-    }
-    others = [
-        replace(ours, name=f"ablation-abacus-{what}", model=_change_model(ours, positions=positions))
-        for what, positions in changes.items()
-    ]
-    return [ours, *others]
-
-
-def _published_recipes() -> list[Recipe]:
-    """Return the published recipes with one loop fewer, and with one more, than T(n)."""
-    forms = {task: build_variation(task, "fop-loop-adaptive") for task in PUBLISHED}
-    rounds = {"less": -1, "more": 1}
-    return [
-        replace(form, name=f"ablation-published-{task}-rounds-{what}", loops=PerRound(more=more))
-        for task, form in forms.items()
-        for what, more in rounds.items()
-    ]
 
 
 def _change_model(recipe: Recipe, **changes: Any) -> Transformer:
