@@ -1,8 +1,8 @@
 """``python -m lengthwise``, and the command ``lengthwise``."""
 
-from lengthwise.base import signals
+from lengthwise.base import process
 
-with signals.exit_on_stop_signals():
+with process.exit_on_stop_signals():
     from lengthwise.cli.entry import main
 
 if __name__ == "__main__":

@@ -96,14 +96,14 @@ def untyped(_types):
 
 def command(*words, stdin="", env=None):
     """A command of the command line, run in this process: one of its own takes three seconds to start."""
-    from lengthwise.base import signals
+    from lengthwise.base import process
     from lengthwise.cli import entry
 
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setattr(sys, "stdin", io.StringIO(stdin))
         patch.setattr(sys, "path", [*sys.path])  # commands look for modules where they are given
-        patch.setattr(signals, "install_handlers", lambda: None)  # signals are pytest's
+        patch.setattr(process, "install_handlers", lambda: None)  # signals are pytest's
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         with pytest.raises(SystemExit) as left:

@@ -14,8 +14,8 @@ from lengthwise.ask.client import Client, Failure, Key, Refusal, shorten
 from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import Item, judge
 from lengthwise.base.fields import Config
+from lengthwise.base.process import on_stop_signals
 from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
-from lengthwise.base.signals import on_stop_signals
 from lengthwise.base.types import UsageError
 
 TRIES = 6  # requests per prompt and call, at most

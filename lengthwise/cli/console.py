@@ -17,8 +17,8 @@ from rich.text import Text
 
 from lengthwise.base.files import json_text
 from lengthwise.base.formatting import duration_text
+from lengthwise.base.process import result_stream
 from lengthwise.base.progress import Progress, Terminal
-from lengthwise.base.streams import result_stream
 from lengthwise.cli.shared import OutputOptions
 
 if TYPE_CHECKING:

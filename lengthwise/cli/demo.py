@@ -13,9 +13,9 @@ from rich.text import Text
 
 from lengthwise.api import catalog
 from lengthwise.base.files import json_text, path_inside
+from lengthwise.base.process import result_stream
 from lengthwise.base.progress import Terminal
 from lengthwise.base.ranges import Count, Seed, Size
-from lengthwise.base.streams import result_stream
 from lengthwise.base.types import UsageError
 from lengthwise.cli.options import jobs_or_default
 from lengthwise.cli.shared import OutputOptions, ProgressOptions

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NoReturn
 
 import lengthwise
-from lengthwise.base import signals, streams
+from lengthwise.base import process
 from lengthwise.base.errors import Interrupted, NotImported, UnknownPart, UsageError, is_out_of_memory, remove_controls
 from lengthwise.cli.parser import build_parser, verb_parsers
 
@@ -76,12 +76,12 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_rec
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a verb and exit: 0 success, 1 some prompts were bad or have no reply, 2 usage error, 130 interrupted, 141 the
     reader of the output has gone."""
-    streams.replace_unencodable()
+    process.replace_unencodable()
     if "_ARGCOMPLETE" in os.environ:
         from lengthwise.cli.completion import complete
 
         complete(build_parser())
-    with signals.exit_on_stop_signals():
+    with process.exit_on_stop_signals():
         args = parse(arguments)
     sys.exit(_run(args))
 
@@ -90,10 +90,10 @@ def _run(args: argparse.Namespace) -> int:
     try:
         if sys.stdout is None:  # e.g. after `>&-`: the output would be lost
             raise UsageError("standard output is closed: the result cannot be printed")
-        with signals.exit_on_stop_signals():
+        with process.exit_on_stop_signals():
             work = _load_verb(args)
-        signals.install_handlers()
-        with streams.reserve_output() if getattr(args, "json", False) else contextlib.nullcontext():
+        process.install_handlers()
+        with process.reserve_output() if getattr(args, "json", False) else contextlib.nullcontext():
             status = work()
         sys.stdout.flush()  # flushed here, where an error can still be reported
         return status
@@ -106,7 +106,7 @@ def _run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _print_error(f"interrupted{_resume_hint(args)}", 130)
     except BrokenPipeError:
-        streams.discard_output()
+        process.discard_output()
         return 141
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace) -> int:
         return _print_error(f"out of memory: reduce {', '.join(settings)}{_resume_hint(args)}", 2)
     except OSError as error:
         if error.filename is None:
-            streams.discard_output()
+            process.discard_output()
         return _print_error(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}", 2)
 
 

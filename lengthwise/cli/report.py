@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lengthwise.base import streams
+from lengthwise.base import process
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import check_writable, is_folder, path_inside
 from lengthwise.base.progress import Progress
@@ -171,7 +171,7 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
     if args.table:
         result["latex"] = latex = PooledComparison(runs).to_latex()
         if not args.json:  # written directly, since rich would wrap its lines
-            streams.result_stream().write(latex + "".join(f"% {file}\n" for file in files))
+            process.result_stream().write(latex + "".join(f"% {file}\n" for file in files))
             return 0
     return print_files(args, files, *shown, **result)
 

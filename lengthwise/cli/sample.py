@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lengthwise.api import Task, catalog
-from lengthwise.base import streams
+from lengthwise.base import process
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
@@ -66,7 +66,7 @@ def run(args: Options) -> int:
 
 def _write_problems(args: Options, task: Task, chunks: Iterable[Problems], count: int) -> str:
     """Write chunks of problems as they are drawn; return the digest of their JSON Lines."""
-    digest, done, out = hashlib.sha256(), 0, streams.result_stream()
+    digest, done, out = hashlib.sha256(), 0, process.result_stream()
     # On a terminal the problems themselves show the progress.
     with Progress(quiet=out.isatty(), console=err) as progress:
         line = progress.add_line(f"{task.name}: problems", count)

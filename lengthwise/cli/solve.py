@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lengthwise.api import Task
 from lengthwise.base.files import json_text
-from lengthwise.base.streams import result_stream
+from lengthwise.base.process import result_stream
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import report_waiting
 from lengthwise.cli.options import parse_single_rule

@@ -77,7 +77,7 @@ def _import_module(name: str, prefix: str) -> None:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add_module(importlib.import_module(name))
-    except BaseException as error:  # Ctrl-C does not get here: see `signals.exit_on_stop_signals`
+    except BaseException as error:  # Ctrl-C does not get here: see `process.exit_on_stop_signals`
         from lengthwise.experiment.own_code import is_library_file
 
         frames = traceback.extract_tb(error.__traceback__)

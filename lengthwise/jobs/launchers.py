@@ -15,7 +15,7 @@ from typing import IO
 import torch
 
 from lengthwise.base.fields import Config
-from lengthwise.base.signals import child_environment
+from lengthwise.base.process import child_environment
 
 COMMAND = (sys.executable, "-P", "-m", "lengthwise")  # -P: a file in the working folder cannot shadow a library
 

@@ -35,8 +35,8 @@ from lengthwise.base.files import (
     write,
     write_json,
 )
+from lengthwise.base.process import suppress_warnings
 from lengthwise.base.results import RunOutline
-from lengthwise.base.streams import suppress_warnings
 from lengthwise.experiment.own_code import changed_classes, hash_user_code
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.experiment.resources import available_memory, estimate_model

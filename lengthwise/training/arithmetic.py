@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.signals import STOPS, on_stop_signals
+from lengthwise.base.process import STOPS, on_stop_signals
 
 Matmul = Literal["fp32", "tf32", "bf16"]
 

@@ -12,10 +12,10 @@ from typing import Any
 from lengthwise.base.errors import Diverged, Interrupted, UsageError, error_text, remove_controls
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import to_path
+from lengthwise.base.process import suppress_warnings
 from lengthwise.base.progress import Progress, ProgressLine
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.score_rows import loss_text, share_text
-from lengthwise.base.streams import suppress_warnings
 from lengthwise.evaluation import causality
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe

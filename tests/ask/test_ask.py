@@ -26,7 +26,7 @@ from lengthwise.ask import asking, client
 from lengthwise.ask.client import Key, read_reply
 from lengthwise.ask.folder import InquiryRun
 from lengthwise.ask.inquiry import ALONE, Inquiry, draw_items, is_leniently_right, judge
-from lengthwise.base import signals
+from lengthwise.base import process
 from lengthwise.base.fields import part_classes
 from lengthwise.base.types import UsageError, wilson
 from lengthwise.cli import ask as ask_verb
@@ -999,7 +999,7 @@ def test_a_list_tells_of_what_was_asked(endpoint, asked, told):
     assert set(found) == {folder.name, spoiled.name} and "asked.json" not in found[spoiled.name]
 
 
-@pytest.mark.parametrize("number", signals.STOPS)
+@pytest.mark.parametrize("number", process.STOPS)
 def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(number, capsys):
     async def work():
         os.kill(os.getpid(), number)

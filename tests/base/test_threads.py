@@ -14,7 +14,7 @@ from torch import nn
 from trainings import MASTERED, MODEL, PLAIN, outcome
 
 import lengthwise as lw
-from lengthwise.base.streams import suppress_warnings
+from lengthwise.base.process import suppress_warnings
 from lengthwise.runners import cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.training import trainer

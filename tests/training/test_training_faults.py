@@ -18,7 +18,7 @@ from torture import races
 from torture import signals as signal_cases
 
 import lengthwise as lw
-from lengthwise.base import signals
+from lengthwise.base import process
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.experiment.optim import AdamW
 from lengthwise.jobs.pool import JobPool
@@ -94,12 +94,12 @@ def test_whoever_waits_finds_the_run_done(monkeypatch):
 # Signals
 
 
-@pytest.mark.parametrize("number", signals.STOPS, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", process.STOPS, ids=lambda number: number.name)
 def test_whatever_asks_a_process_to_stop_is_as_ctrl_c(number):
-    before = {known: signal.getsignal(known) for known in signals.STOPS}
+    before = {known: signal.getsignal(known) for known in process.STOPS}
     try:
         heed_all()
-        signals.install_handlers()
+        process.install_handlers()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     finally:

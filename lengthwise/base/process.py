@@ -1,14 +1,61 @@
-"""Orderly process ends: SIGTERM and SIGHUP act as Ctrl-C, and a child process ends with its parent."""
+"""The process: standard streams that tolerate limited encodings, full disks and closed pipes, and orderly ends.
+
+SIGTERM and SIGHUP act as Ctrl-C, and a child process ends with its parent.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
+
+_RESULTS: list[Any] = []  # standard outputs reserved for results, innermost last
+
+
+@contextlib.contextmanager
+def reserve_output() -> Iterator[None]:
+    """Reserve standard output for ``result_stream()`` in a ``with`` block; other prints go to standard error."""
+    _RESULTS.append(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _RESULTS.pop()
+
+
+def result_stream() -> Any:  # some object with the methods of `TextIO`
+    """Return the stream for results."""
+    return _RESULTS[-1] if _RESULTS else sys.stdout
+
+
+_FILTERS = threading.RLock()
+
+
+@contextlib.contextmanager
+def suppress_warnings() -> Iterator[None]:
+    """Suppress Python's warnings during a ``with`` block. Filters of warnings are global to the process, so one thread
+    at a time changes and restores them."""
+    with _FILTERS, warnings.catch_warnings(action="ignore"):
+        yield
+
+
+def replace_unencodable() -> None:
+    """Replace characters that a standard stream cannot encode: an ASCII terminal shows ``?`` for ``→``."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def discard_output() -> None:
+    """Discard unwritten output, whose reader has closed or whose disk is full, so that Python does not flush it."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
 
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -21,13 +68,13 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, _VARIABLE: "1"}
 
 
-def exit_on_stop_signals() -> AbstractContextManager[None]:
+def exit_on_stop_signals() -> contextlib.AbstractContextManager[None]:
     """End the process at once, with exit status 130, if a stop signal comes during a ``with`` block before the actual
     work, e.g. while torch is imported. A library could swallow an exception instead."""
     return on_stop_signals(_exit)
 
 
-@contextmanager
+@contextlib.contextmanager
 def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
     """Call ``action`` for stop signals during a ``with`` block, if this thread may catch signals."""
     before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
