@@ -92,8 +92,14 @@ def install_handlers() -> None:
     for number in STOPS:
         if _may_catch(number):
             signal.signal(number, signal.default_int_handler)
+
+    def end_with_parent() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
     if os.environ.pop(_VARIABLE, None):
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _may_catch(signal_number: int) -> bool:
@@ -105,9 +111,3 @@ def _may_catch(signal_number: int) -> bool:
 def _exit(number: int, frame: object) -> NoReturn:
     os.write(2, b"lengthwise: interrupted before any work\n")
     os._exit(130)
-
-
-def _end_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)

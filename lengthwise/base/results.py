@@ -69,9 +69,9 @@ class Score:
     def scaled(self) -> float | None:
         """Accuracy per symbol, scaled so that guessing is 0 and all correct is 1; negative if worse than guessing. None
         without ``chance``, or if guessing is always right."""
-        return (
-            None if self.chance is None or self.chance == 1 else (self.token_accuracy - self.chance) / (1 - self.chance)
-        )
+        if self.chance is None or self.chance == 1:
+            return None
+        return (self.token_accuracy - self.chance) / (1 - self.chance)
 
     def row(self) -> dict[str, Any]:
         """Return plain values for JSON and CSV."""
@@ -195,7 +195,6 @@ MATRIX_TIMES = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in multipl
 
 
 # Thresholds that describe how the answers and states of looped weights change in the loops after T(n).
-
 STILL = 5e-4  # mean relative movement below which a state counts as standing still
 SLOW = 0.05  # below which it counts as slow: between standing still and moving
 HOLDS = 0.99  # exact match from which an answer counts as right

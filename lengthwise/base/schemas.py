@@ -65,22 +65,18 @@ class ScoreRow(TypedDict):
     together: NotRequired[Count]  # batch size of a rule that chooses one loop per batch
 
 
-class ChosenLoops(TypedDict):
-    """Statistics of the loops that one stopping rule chose."""
-
+class _ChosenLoops(TypedDict):  # of one stopping rule
     mean: NotNegative
     low: NotNegative
     high: NotNegative
     exact: Fraction
 
 
-class ChosenLoopsByRule(TypedDict):
-    """Statistics of the loops that each stopping rule chose."""
-
-    oracle: ChosenLoops
-    batch: ChosenLoops
-    example: ChosenLoops
-    own: NotRequired[ChosenLoops]
+class _ChosenLoopsByRule(TypedDict):
+    oracle: _ChosenLoops
+    batch: _ChosenLoops
+    example: _ChosenLoops
+    own: NotRequired[_ChosenLoops]
 
 
 class DepthRow(TypedDict):
@@ -94,20 +90,16 @@ class DepthRow(TypedDict):
     planned: Size
     exact: tuple[Fraction, ...]  # exact match after each loop
     confidence: tuple[Real, ...]
-    chosen: ChosenLoopsByRule
+    chosen: _ChosenLoopsByRule
 
 
-class AnswerEnds(TypedDict):
-    """Numbers of wrong answers that end too early, too late or at the right position."""
-
+class _AnswerEnds(TypedDict):  # numbers of wrong answers that end too early, too late or at the right position
     early: Whole
     late: Whole
     right: Whole
 
 
-class FeatureGroup(TypedDict):
-    """Problems with a similar value of a difficulty feature."""
-
+class _FeatureGroup(TypedDict):  # problems with a similar value of a difficulty feature
     low: Real
     high: Real
     count: Count
@@ -124,9 +116,9 @@ class AnatomyRow(TypedDict):
     count: Count
     seed: NotRequired[Seed]
     exact: Fraction
-    ends: AnswerEnds
+    ends: _AnswerEnds
     first_wrong: dict[OneLine, Whole]
-    by: dict[OneLine, tuple[FeatureGroup, ...]]
+    by: dict[OneLine, tuple[_FeatureGroup, ...]]
 
 
 class ReplyRow(TypedDict):
@@ -158,9 +150,7 @@ class PublishedEntry(TypedDict):
     wall_s: NotRequired[NotNegative]
 
 
-class QuotedResult(TypedDict):
-    """A published result that a figure shows."""
-
+class _QuotedResult(TypedDict):  # a published result that a figure shows
     who: OneLine
     exact: Fraction
 
@@ -171,7 +161,7 @@ class FiguresFile(TypedDict):
     title: NotRequired[str | None]
     strong: NotRequired[str | None]
     panels: NotRequired[tuple[OneLine, ...]]
-    claims: NotRequired[tuple[QuotedResult, ...]]
+    claims: NotRequired[tuple[_QuotedResult, ...]]
 
 
 class ParameterRow(TypedDict):
@@ -191,17 +181,13 @@ Length = Annotated[str, Pattern(r"\d{1,7}", "a length")]
 Distribution = dict[Length, Whole]  # distribution.json: number of problems of each length
 
 
-class CheckRecord(TypedDict):
-    """A check of a verification."""
-
+class _CheckRecord(TypedDict):
     name: OneLine
     verdict: Literal["passed", "exposed", "open"]
     told: OneLine
 
 
-class VerifiedWeights(TypedDict):
-    """The weights that were verified."""
-
+class _VerifiedWeights(TypedDict):
     name: OneLine
     task: OneLine
     trained_to: SizeText
@@ -210,8 +196,8 @@ class VerifiedWeights(TypedDict):
 class VerificationRecord(TypedDict):
     """The record of a verification."""
 
-    about: VerifiedWeights
-    checks: tuple[CheckRecord, ...]
+    about: _VerifiedWeights
+    checks: tuple[_CheckRecord, ...]
     longest: OneLine | None
     longest_uniform: OneLine | None
     left_out: tuple[OneLine, ...]
