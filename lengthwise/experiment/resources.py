@@ -25,7 +25,7 @@ from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, loop_limits
 
-SPEED = 1e10  # multiplications and additions per second, of one thread
+SPEED = 4e10  # floating-point operations per second of one thread: a median; a quarter to five times as many occur
 TRAINED_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
 LARGE = 64  # estimates for larger sizes are extrapolated
 
