@@ -239,7 +239,7 @@ class Run(RunFolder):
         return json.loads(self.recipe.json())
 
     @cached_property
-    def build_outline(self) -> RunOutline:
+    def outline(self) -> RunOutline:
         """The facts of the recipe that a report shows."""
         return build_outline(self.recipe)
 

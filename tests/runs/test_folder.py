@@ -13,7 +13,7 @@ from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.files import read_rows
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli.entry import main
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.report.publish import publish
 from lengthwise.runs import folder as folders
 from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped
@@ -165,3 +165,8 @@ def test_scores_of_a_version_that_did_not_measure_the_whole_row_are_read(run):
     path.write_text(json.dumps({name: value for name, value in row.items() if name != "whole_row"}) + "\n")
     (score,) = Run.open(run.folder).scores
     assert score.whole_row is None and score.exact == 1.0 and "whole_row" not in score.row()
+
+
+def test_a_run_without_a_folder_has_an_outline():
+    recipe = catalog.recipe("looped-parity")
+    assert Run.locate(recipe).outline == build_outline(recipe)
