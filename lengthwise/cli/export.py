@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from lengthwise.api import catalog
-from lengthwise.api.export import INPUT_NAMES, DType, export
+from lengthwise.api.export import INPUT_NAMES, export
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Size
 from lengthwise.base.types import UsageError
@@ -26,7 +27,8 @@ class Options(OutputOptions, ProgressOptions):
     changes: Words = ()  # name=value: with --lm-eval: the task's fields, e.g. base=2
     onnx: str | None = None  # FILE: write this ONNX file
     program: str | None = None  # FILE: write this file of torch.export (.pt2)
-    dtype: DType | None = None  # number type of the graph; float64 keeps rounding below 1e-5 (default: the weights')
+    # number type of the graph; float64 keeps rounding below 1e-5 (default: the weights')
+    dtype: Literal["float32", "float64"] | None = None
     lm_eval: str | None = None  # TASK: write this task, e.g. addition, for lm-evaluation-harness
     lengths: str | None = None  # SIZES: with --lm-eval: sizes, e.g. 4,8,16
     count: Size = 500  # N: with --lm-eval: problems of each size (default: 500)

@@ -115,6 +115,8 @@ def test_recurrences_over_positions_equal_the_model(name):
 def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
     done = forked("export", "looped-pairs")
     assert done.returncode == 2 and "a file to write" in done.stderr and done.stderr.count("\n") == 1
+    done = forked("export", "looped-pairs", "--program", tmp_path / "x.pt2", "--dtype", "int8")
+    assert done.returncode == 2 and "--dtype: invalid choice: 'int8'" in done.stderr and done.stderr.count("\n") == 1
     recurrent = lw.find("looped-parity").change(model=lw.LSTM(), layout=lw.NextToken())
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):
         trace_model(lw.Weights("mine", recurrent, recurrent.build()))
