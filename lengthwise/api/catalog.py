@@ -30,8 +30,7 @@ from lengthwise.models.external import add_builders
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
-from lengthwise.registry import sources
-from lengthwise.registry.loading import import_folder
+from lengthwise.registry import import_folder, sources
 from lengthwise.tasks import Task
 
 _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, Objective, Stopping, Optimizer)

@@ -27,8 +27,7 @@ from lengthwise.experiment.stopping import Oracle, Stopping
 from lengthwise.models import Model, ModelSpec
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.objectives import Objective
-from lengthwise.registry import sources
-from lengthwise.registry.loading import import_folder
+from lengthwise.registry import import_folder, sources
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import choose_families
 

@@ -1,1 +1,15 @@
-"""Registry of parts, recipes and studies, found without importing them."""
+"""Registry of parts, recipes and studies, found without importing them; and the import of modules by name. All other
+imports in the package are import statements."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+
+def import_folder(folder: str) -> list[ModuleType]:
+    """Import each module directly in a folder of the package, such as ``"tasks"``, in alphabetical order."""
+    room = importlib.import_module(f"lengthwise.{folder}")
+    found = sorted(module.name for module in pkgutil.iter_modules(room.__path__))
+    return [importlib.import_module(f"{room.__name__}.{module}") for module in found]

@@ -18,7 +18,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.recipes.pairs import looped_pairs
-from lengthwise.registry.loading import import_folder
+from lengthwise.registry import import_folder
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.testing.laws import list_laws

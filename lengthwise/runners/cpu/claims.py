@@ -17,7 +17,7 @@ from torch.nn.modules import module as hooks
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model, State
 from lengthwise.nn.position import Encoding
-from lengthwise.registry.loading import import_folder
+from lengthwise.registry import import_folder
 from lengthwise.runners import Logits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import Plain
 
