@@ -176,22 +176,21 @@ def ancestors(declaration: ClassDeclaration, *excluded: ClassDeclaration) -> lis
 
 def declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
     """Return the fields that a class declares itself, without inherited ones."""
-    comments = _read_comments(path, node.lineno, node.end_lineno or node.lineno)
-    return [_read_field(part, comments) for part in node.body if isinstance(part, ast.AnnAssign)]
-
-
-def _read_field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -> Field:
-    default = node.value
-    if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
-        default = next((word.value for word in default.keywords if word.arg in ("default", "default_factory")), None)
-    about = comments.get(node.end_lineno or node.lineno, ("", False))[0]
-    if not about:
-        above: list[str] = []  # comment lines directly above the field
-        while (found := comments.get(node.lineno - 1 - len(above))) and found[1]:
-            above.insert(0, found[0])
-        about = " ".join(above)
-    given = ast.unparse(default) if default else None
-    return Field(ast.unparse(node.target), ast.unparse(node.annotation), given, about)
+    comments, found = _read_comments(path, node.lineno, node.end_lineno or node.lineno), []
+    for part in (part for part in node.body if isinstance(part, ast.AnnAssign)):
+        default = part.value
+        if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
+            named = {word.arg: word.value for word in default.keywords}
+            default = named.get("default", named.get("default_factory"))
+        about = comments.get(part.end_lineno or part.lineno, ("", False))[0]
+        if not about:
+            above: list[str] = []  # comment lines directly above the field
+            while (comment := comments.get(part.lineno - 1 - len(above))) and comment[1]:
+                above.insert(0, comment[0])
+            about = " ".join(above)
+        given = ast.unparse(default) if default else None
+        found.append(Field(ast.unparse(part.target), ast.unparse(part.annotation), given, about))
+    return found
 
 
 @cache

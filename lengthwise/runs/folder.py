@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lengthwise import __version__
 from lengthwise.base import fields
@@ -64,8 +64,8 @@ from lengthwise.base.schemas import ROWS, AboutFile
 
 DIVERGED = "diverged"  # the verdict on training whose loss became NaN or infinite
 OPERATIONS = ".operations.json"
-LOCK_SECONDS = 10  # time for a process that created a lock file to write its id into it
 SHIPPED = Path(__file__).parents[1] / "weights"
+_State = tuple[int, int, int]  # a file's size, inode and time of change: they differ once it is written to or replaced
 
 
 def runs_folder() -> Path:
@@ -116,12 +116,9 @@ class Folder:
         self._written: dict[str, int] = {}  # file sizes after the last append, in bytes
         # Called with the name and the rows after each append.
         self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
-        self._read: dict[
-            str, tuple[_State, list[dict[str, Any]]]
-        ] = {}  # cached rows, and the file's state when they were read
-        self._known: dict[
-            str, tuple[_State | None, set[str]]
-        ] = {}  # rows that ``append_new`` has seen, with the file's state
+        # By name, with the file's state: rows that were read, and rows that ``append_new`` has seen.
+        self._read: dict[str, tuple[_State, list[dict[str, Any]]]] = {}
+        self._known: dict[str, tuple[_State | None, set[str]]] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
@@ -153,10 +150,10 @@ class Folder:
         if now is None or now != then:
             known = {_row_key(row) for row in self.rows(name)}
         if new := {key: row for row in rows if (key := _row_key(row)) not in known}:
-            size = self.append(name, *new.values()) + (now.size if now else 0)
+            size = self.append(name, *new.values()) + (now[0] if now else 0)
             known.update(new)
             now = _file_state(path)
-            if now and now.size != size:  # another process appended meanwhile
+            if now and now[0] != size:  # another process appended meanwhile
                 now = None
         self._known[name] = now, known
 
@@ -212,18 +209,17 @@ class Folder:
         from filelock import SoftFileLock, Timeout
 
         path = self.folder / ".lock"
-        with (
-            translate_disk_errors(self.folder),
-            warnings.catch_warnings(action="ignore"),
-        ):  # filelock warns where the system has no locks
+        # filelock warns where the system has no locks
+        with translate_disk_errors(self.folder), warnings.catch_warnings(action="ignore"):
             try:
                 lock.acquire(timeout=0)
                 return
             except Timeout:
                 # On a disk without locks the file itself is the lock, and names its owner. An empty file was left by a
-                # system with locks, which never removes it: no process holds it.
+                # system with locks, which never removes it: no process holds it, unless one that has created it within
+                # ten seconds is about to write its id into it.
                 is_soft = isinstance(lock, SoftFileLock)
-                if is_soft and path.stat().st_size == 0 and time.time() - path.stat().st_mtime > LOCK_SECONDS:
+                if is_soft and path.stat().st_size == 0 and time.time() - path.stat().st_mtime > 10:
                     remove(path)
             try:
                 lock.acquire(timeout=-1 if wait else 0)
@@ -232,21 +228,14 @@ class Folder:
                 who = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
                 how = "; --wait waits for it" if folder_kind == "run" else ""
                 left = f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
-                who = remove_controls(who)
-                raise UsageError(f"{self.folder}: {who} works on this {folder_kind}{how}{left}") from None
+                raise UsageError(
+                    f"{self.folder}: {remove_controls(who)} works on this {folder_kind}{how}{left}"
+                ) from None
 
     def clear_cache(self) -> None:
         """Clear cached rows, so that they are read again on demand: the rows of many runs do not fit in memory."""
         self._read.clear()
         self._known.clear()
-
-
-class _State(NamedTuple):
-    """A file's inode, size and time of change, which differ once it is written to or replaced."""
-
-    node: int
-    size: int
-    changed: int
 
 
 def _file_state(path: Path) -> _State | None:
@@ -255,7 +244,7 @@ def _file_state(path: Path) -> _State | None:
         state = path.stat()
     except FileNotFoundError:
         return None
-    return _State(state.st_ino, state.st_size, state.st_mtime_ns)
+    return state.st_size, state.st_ino, state.st_mtime_ns
 
 
 def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[str]], location: str) -> None:
@@ -338,8 +327,7 @@ class RunFolder(Folder):
 
     def remove_rows_after(self, name: str, step: int) -> None:
         """Remove rows of steps after ``step``, which a resumed run logs again."""
-        rows = self.rows(name)
-        kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
+        kept = [json.dumps(row) + "\n" for row in self.rows(name) if row["step"] <= step]
         self._written.pop(name, None)
         write(self.folder / f"{name}.jsonl", "".join(kept).encode())
 
@@ -351,17 +339,14 @@ class InquiryFolder(Folder):
 
     def config(self) -> dict[str, Any]:
         """Return the inquiry as plain values. Raises UsageError if it cannot be read."""
-        return {name: value for name, value in self._inquiry_fields().items() if name != "outline"}
+        found = read_json_object(self.folder / "asked.json")
+        return {name: value for name, value in found.items() if name != "outline"}
 
     @cached_property
     def outline(self) -> InquiryOutline:
         """The facts of the inquiry that a report shows. Raises UsageError if an earlier version wrote the folder."""
-        return fields.decode(
-            InquiryOutline, self._inquiry_fields().get("outline"), f"{self.folder / 'asked.json'}: outline"
-        )
-
-    def _inquiry_fields(self) -> dict[str, Any]:
-        return read_json_object(self.folder / "asked.json")
+        path = self.folder / "asked.json"
+        return fields.decode(InquiryOutline, read_json_object(path).get("outline"), f"{path}: outline")
 
     def damaged_replies(self) -> Sequence[UsageError]:
         """Return an error for each damaged row of ``replies``. ``rows`` leaves these out, so that the other replies,

@@ -12,9 +12,9 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
@@ -55,19 +55,37 @@ def download_weights(text: str) -> Path:
     UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
     address, hub = parse_address(text), import_library("huggingface_hub", "hub")
     with _silence_progress(), _translate_errors(address):
-        listed = _list_digests(hub, address)
-        options = {"revision": address.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
+        listed: dict[str, str] = {}  # digests of the files; empty if the Hub cannot be reached
+        with suppress(ConnectionError, *_http_errors()[1:]):
+            api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+            info = api.model_info(address.repository, revision=address.revision, files_metadata=True)
+            files = {one.rfilename: one for one in info.siblings or [] if one.rfilename in FILES}
+            for name in NEEDED:
+                if name not in files:
+                    raise UsageError(f"{address}: there is no {name}, so these are not weights of Lengthwise")
+            for name, one in files.items():
+                if (one.size or 0) > MOST:
+                    size = f"its {name} has {one.size / 1e9:,.0f} GB"
+                    raise UsageError(f"{address}: {size}; the limit is {MOST / 1e9:.0f} GB")
+                listed[name] = one.lfs.sha256 if one.lfs else one.blob_id
+        options = {
+            "revision": address.revision,
+            "allow_patterns": FILES,
+            "max_workers": 1,
+            "endpoint": os.environ.get("HF_ENDPOINT"),
+        }
         folder = Path(hub.snapshot_download(address.repository, **options, local_files_only=not listed))
-    # The cache names files after their digests.
-    found = {
-        path: listed.get(path.name) or path.resolve().name for path in map(folder.joinpath, FILES) if path.exists()
-    }
-    if wrong := [path for path, digest in found.items() if not _has_digest(path, digest)]:
-        for path in wrong:
+    wrong = []
+    for path in filter(Path.exists, map(folder.joinpath, FILES)):
+        content = read_bytes(path, MOST)
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        # The Hub lists SHA-256 or, for small files, git's own digest; the cache names files after their digests.
+        if (listed.get(path.name) or path.resolve().name) not in (git, hashlib.sha256(content).hexdigest()):
+            wrong.append(path.name)
             remove(path.resolve())
             remove(path)
-        names = ", ".join(path.name for path in wrong)
-        raise UsageError(f"{address}: damaged download: {names}; try again")
+    if wrong:
+        raise UsageError(f"{address}: damaged download: {', '.join(wrong)}; try again")
     return folder
 
 
@@ -78,7 +96,7 @@ def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -
     if address.revision:
         raise UsageError(f"{address}: an upload becomes the newest revision; omit @{address.revision}")
     hub = import_library("huggingface_hub", "hub")
-    api = hub.HfApi(endpoint=_endpoint())
+    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     with tempfile.TemporaryDirectory() as place_, _silence_progress(), _translate_errors(address):
         for name in FILES:
             if (folder / name).exists():
@@ -90,35 +108,6 @@ def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -
             repo_id=address.repository, folder_path=place_, commit_message="Upload weights", delete_patterns=list(FILES)
         )
     return done.commit_url
-
-
-def _endpoint() -> str | None:
-    return os.environ.get("HF_ENDPOINT")
-
-
-def _list_digests(hub: Any, address: HubAddress) -> dict[str, str]:
-    """Return the digests of the files that the Hub lists; empty if the Hub cannot be reached. Raises UsageError if
-    weights are missing or a file is too large."""
-    api = hub.HfApi(endpoint=_endpoint())
-    try:
-        info = api.model_info(address.repository, revision=address.revision, files_metadata=True)
-    except (ConnectionError, *_unreachable_errors()):
-        return {}
-    files = {one.rfilename: one for one in info.siblings or [] if one.rfilename in FILES}
-    for name in NEEDED:
-        if name not in files:
-            raise UsageError(f"{address}: there is no {name}, so these are not weights of Lengthwise")
-    for name, one in files.items():
-        if (one.size or 0) > MOST:
-            raise UsageError(f"{address}: its {name} has {one.size / 1e9:,.0f} GB; the limit is {MOST / 1e9:.0f} GB")
-    return {name: one.lfs.sha256 if one.lfs else one.blob_id for name, one in files.items()}
-
-
-def _has_digest(path: Path, digest: str) -> bool:
-    """Return whether a file has this digest: SHA-256 or, for small files, git's own."""
-    content = read_bytes(path, MOST)
-    git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-    return digest in (git, hashlib.sha256(content).hexdigest())
 
 
 @contextmanager
@@ -151,21 +140,16 @@ def _translate_errors(address: HubAddress) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         raise UsageError(f"{address}: {STATUSES.get(status, f'the Hub answered with status {status}')}") from None
-    except (errors.LocalEntryNotFoundError, ConnectionError, *_unreachable_errors()):
+    except (errors.LocalEntryNotFoundError, ConnectionError, *_http_errors()[1:]):
         raise UsageError(f"{address}: the Hub cannot be reached, and the cache has no whole copy") from None
     except UsageError:
         raise
-    except (OSError, ValueError, _import_http_client().TransportError) as error:
+    except (OSError, ValueError, _http_errors()[0]) as error:
         raise UsageError(f"{address}: the Hub broke off ({type(error).__name__}); try again") from None
 
 
-def _import_http_client() -> Any:
-    """Return the HTTP library that this version of huggingface_hub uses."""
-    return getattr(import_library("huggingface_hub.utils._http", "hub"), "httpx2", None) or import_library(
-        "httpx", "hub"
-    )
-
-
-def _unreachable_errors() -> tuple[type[Exception], ...]:
-    """Return the HTTP library's errors for an unreachable server."""
-    return _import_http_client().ConnectError, _import_http_client().TimeoutException
+def _http_errors() -> tuple[type[Exception], ...]:
+    """Return the transport error of the HTTP library that huggingface_hub uses, and those for an unreachable server."""
+    library = getattr(import_library("huggingface_hub.utils._http", "hub"), "httpx2", None)
+    library = library or import_library("httpx", "hub")
+    return library.TransportError, library.ConnectError, library.TimeoutException

@@ -25,13 +25,11 @@ from lengthwise.base.files import (
     check_no_link,
     check_regular,
     error_line,
-    is_folder,
     path_inside,
     read_bytes,
     read_json_object,
     read_text,
     remove,
-    to_path,
     write,
     write_json,
 )
@@ -41,7 +39,7 @@ from lengthwise.experiment.own_code import changed_classes, hash_user_code
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, get_device
-from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, list_shipped, run_path, runs_folder
+from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, find_run, list_shipped, run_path, runs_folder
 from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
 FINAL = "final.pt"  # the final training state, from which another run can start
@@ -117,9 +115,8 @@ def weights_folder(weights: str | Path) -> Path:
         raise UsageError(f"name weights by a folder or a name, not by {quote_value(weights)}")
     if str(weights).startswith(PREFIX):
         return download_weights(str(weights))
-    for folder in (to_path(weights), runs_folder() / weights):
-        if is_folder(folder):
-            return folder
+    if folder := find_run(weights):
+        return folder
     if str(weights) in list_shipped():
         return SHIPPED / str(weights)
     near = suggest(str(weights), list_shipped())
@@ -129,11 +126,8 @@ def weights_folder(weights: str | Path) -> Path:
 def weights_name(weights: str | Path, folder: Path) -> str:
     """Return the name of weights: the repository's if they come from the Hub, where folders are named after commits;
     otherwise the folder's."""
-    return (
-        parse_address(str(weights)).repository
-        if str(weights).startswith(PREFIX)
-        else remove_controls(folder.resolve().name)
-    )
+    is_address = str(weights).startswith(PREFIX)
+    return parse_address(str(weights)).repository if is_address else remove_controls(folder.resolve().name)
 
 
 def choose_device(name: str | torch.device) -> torch.device:
@@ -148,9 +142,8 @@ def choose_device(name: str | torch.device) -> torch.device:
         torch.zeros(1, device=device).item()  # some devices, e.g. meta, compute nothing
     except (RuntimeError, AssertionError, TypeError, ValueError):
         available = ["auto", "cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
-        raise UsageError(
-            f"device: {quote_value(name)} is not available; available are: {', '.join(available)}"
-        ) from None
+        unknown = f"device: {quote_value(name)} is not available"
+        raise UsageError(f"{unknown}; available are: {', '.join(available)}") from None
     return device
 
 
@@ -196,9 +189,8 @@ def save_weights(folder: Path, recipe: Recipe, weights: dict[str, Tensor]) -> No
     """Write config.json and model.safetensors."""
     write(folder / "config.json", (recipe.json() + "\n").encode())
     # Copy each: the format refuses tensors that share memory, such as a tied embedding and read-out.
-    copies = {
-        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
-    }
+    contiguous = torch.contiguous_format
+    copies = {name: value.detach().cpu().clone(memory_format=contiguous) for name, value in weights.items()}
     write(folder / "model.safetensors", dump_tensors(copies))
 
 
@@ -266,9 +258,8 @@ class Run(RunFolder):
         """Return the user's own classes in the ``model`` and recipe that changed since this run was trained."""
         if not (self.folder / CODE).exists():  # no own classes, or a run of an earlier version
             return []
-        return changed_classes(
-            read_json_object(self.folder / CODE), hash_user_code(self.recipe, self.model if model is None else model)
-        )
+        now = hash_user_code(self.recipe, self.model if model is None else model)
+        return changed_classes(read_json_object(self.folder / CODE), now)
 
     def measured_counts(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
         """Return the number of problems of this seed in the scores, by size, kind of problems and stopping rule;

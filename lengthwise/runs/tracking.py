@@ -7,7 +7,6 @@ rows sent. A tracker that fails is reported once and then not used again.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from io import StringIO
@@ -24,19 +23,7 @@ PROJECT = "lengthwise"
 KINDS = ("metrics", "scores")  # kinds of rows, in chronological order
 
 
-class Sink(ABC):
-    """A destination of values."""
-
-    @abstractmethod
-    def log(self, axis: str, position: int, values: dict[str, float]) -> None:
-        """Send named values at a training step or, on the axis ``size``, at a problem size."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the connection."""
-
-
-class TensorBoard(Sink):
+class TensorBoard:
     """Event files in the run's folder: ``tensorboard --logdir runs``."""
 
     def __init__(self, run: RunFolder) -> None:
@@ -52,7 +39,7 @@ class TensorBoard(Sink):
         self.writer.close()
 
 
-class Wandb(Sink):
+class Wandb:
     """A run of Weights & Biases. Without a key it is offline, unless WANDB_MODE is set."""
 
     def __init__(self, run: RunFolder) -> None:
@@ -72,7 +59,7 @@ class Wandb(Sink):
         self.run.finish()
 
 
-class Trackio(Sink):
+class Trackio:
     """A local database of trackio, shown by ``trackio show``."""
 
     def __init__(self, run: RunFolder) -> None:
@@ -87,7 +74,9 @@ class Trackio(Sink):
         self.library.finish()  # with `run.finish`, trackio would end the run again at exit
 
 
-SINKS: dict[str, Callable[[RunFolder], Sink]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
+# ``log`` sends named values at a training step or, on the axis ``size``, at a problem size.
+Sink = TensorBoard | Trackio | Wandb
+SINKS: dict[str, type[Sink]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
 
 
 class Tracker:
@@ -111,23 +100,20 @@ class Tracker:
                 if self.ledger.exists():
                     self.sent |= validate(dict[str, Whole], read_json_object(self.ledger), str(self.ledger))
             for row in rows:
-                self._send(kind, row)
-
-    def _send(self, kind: str, row: Row) -> None:
-        self.seen[kind] += 1
-        if self.seen[kind] <= self.sent.get(kind, 0):
-            return
-        self.sink = self.sink or SINKS[self.name](self.run)
-        self.sent[kind] = self.seen[kind]
-        write_json(self.ledger, self.sent)  # before sending: a process killed here skips a row, never sends one twice
-        axis, position = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
-        if values := _name_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row)):
-            try:
-                self.sink.log(axis, position, values)
-            except Exception:  # not sent: `lengthwise track` sends it later
-                self.sent[kind] -= 1
-                write_json(self.ledger, self.sent)
-                raise
+                self.seen[kind] += 1
+                if self.seen[kind] <= self.sent.get(kind, 0):
+                    continue
+                self.sink = self.sink or SINKS[self.name](self.run)
+                self.sent[kind] = self.seen[kind]
+                write_json(self.ledger, self.sent)  # first: a process killed here skips a row, never sends one twice
+                axis, position = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
+                if values := _name_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row)):
+                    try:
+                        self.sink.log(axis, position, values)
+                    except Exception:  # not sent: `lengthwise track` sends it later
+                        self.sent[kind] -= 1
+                        write_json(self.ledger, self.sent)
+                        raise
 
     def close(self) -> None:
         """Send missing rows, and end the connection."""

@@ -15,7 +15,7 @@ from lengthwise.training.loop import Trainer, train
 WATCHED = replace(SMALL, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4))
 
 
-class Kept(tracking.Sink):
+class Kept:
     """A tracker that remembers; it may fail after some points."""
 
     points, closed, most = [], 0, 1000
