@@ -31,9 +31,8 @@ from lengthwise.cli.options import (
 )
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
 from lengthwise.experiment.recipe import ChosenOn, Recipe, change_recipe, check_sizes, largest_size_for_choosing
-from lengthwise.jobs.axes import Axis, Point, grid_points, parse_axes
 from lengthwise.jobs.pool import JobPool, show_progress
-from lengthwise.jobs.search import Search, load_optuna
+from lengthwise.jobs.search import Axis, Point, Search, grid_points, load_optuna, parse_axes
 from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
 from lengthwise.runs.folder import Folder, runs_folder

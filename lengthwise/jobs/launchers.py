@@ -10,7 +10,6 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
 
 import torch
 
@@ -87,18 +86,19 @@ class _Local(Executor):
         return self.jobs - running_count
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        return [self._start([*COMMAND, *words]) for words in commands]
-
-    def _start(self, command: list[str]) -> Job:
-        """Start a command. On a machine with several GPUs, a command that names none gets the least used GPU."""
-        self.placed = [(job, gpu) for job, gpu in self.placed if not job.is_done()]
-        gpu = least_used_gpu([gpu for _, gpu in self.placed])
-        option = command.index("--device") + 1 if "--device" in command else 0
-        if gpu is None or not option or command[option] not in ("auto", "cuda"):
-            return Process.start(command)
-        job = Process.start([*command[:option], f"cuda:{gpu}", *command[option + 1 :]])
-        self.placed.append((job, gpu))
-        return job
+        jobs: list[Job] = []
+        for command in ([*COMMAND, *words] for words in commands):
+            # On a machine with several GPUs, a command that names none gets the least used GPU.
+            self.placed = [(job, gpu) for job, gpu in self.placed if not job.is_done()]
+            gpu = least_used_gpu([gpu for _, gpu in self.placed])
+            option = command.index("--device") + 1 if "--device" in command else 0
+            if gpu is not None and option and command[option] in ("auto", "cuda"):
+                command[option] = f"cuda:{gpu}"
+                jobs.append(Process(command))
+                self.placed.append((jobs[-1], gpu))
+            else:
+                jobs.append(Process(command))
+        return jobs
 
     def shutdown(self, jobs: Sequence[Job]) -> None:
         children = [job for job in jobs if isinstance(job, Process)]
@@ -109,27 +109,21 @@ class _Local(Executor):
             child.close()
 
 
-@dataclass(frozen=True)
 class Process(Job):
-    """A process on this machine, which ends together with the process that started it."""
+    """A command that runs on this machine, and ends together with the process that started it."""
 
-    process: subprocess.Popen[bytes]
-    log: IO[bytes]  # its standard error
-
-    @staticmethod
-    def start(command: list[str]) -> Process:
-        log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
+    def __init__(self, command: list[str]) -> None:
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (its standard error, closed when it has ended)
         # In a new session, Ctrl-C reaches the child only through shutdown, and only once. If this process is killed,
         # the child sees the end of its standard input.
-        process = subprocess.Popen(
+        self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=log,
+            stderr=self.log,
             env={**child_environment(), "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-        return Process(process, log)
 
     def is_done(self) -> bool:
         return self.process.poll() is not None

@@ -23,7 +23,6 @@ from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.runs.run import Run
 
 MOST = 24  # maximum number of runs shown individually
-SHARE = 0.05  # maximum fraction of time spent on the display, since long metrics files are slow to read
 Together = Sequence[Run]  # runs that one command trains
 
 
@@ -114,21 +113,19 @@ def show_progress(
 ) -> None:
     """Poll the pool until all runs are done and show their progress, with the result of ``extra_display`` below it. If
     the output is not a terminal, the status is printed every ``EVERY`` seconds."""
-
-    def draw() -> RenderableType:
-        return Group(summarize_runs(pool, runs), extra_display()) if extra_display else summarize_runs(pool, runs)
-
     least = 0.0 if console.is_terminal else EVERY  # seconds between updates
     due = time.monotonic() + least
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
         while pool.poll():
             began = time.monotonic()
             if live and began >= due:
+                summary = summarize_runs(pool, runs)
                 if console.is_terminal:
-                    live.update(draw(), refresh=True)
+                    live.update(Group(summary, extra_display()) if extra_display else summary, refresh=True)
                 else:
-                    console.print(summarize_runs(pool, runs))
-                due = began + max(least, (time.monotonic() - began) / SHARE)
+                    console.print(summary)
+                # Draw for at most a twentieth of the time, since long metrics files are slow to read.
+                due = began + max(least, (time.monotonic() - began) / 0.05)
             time.sleep(0.25)
 
 
@@ -150,23 +147,15 @@ def status_table(runs: Sequence[Run]) -> Table:
     several = len({run.recipe.name for run in runs}) < len(runs)
     for run in runs:
         name = f"{run.recipe.name} {run.recipe.seed}" if several else run.recipe.name
-        steps, note = _read_progress(run)
-        table.add_row(name, ProgressBar(total=run.recipe.steps, completed=steps, width=12), str(steps), note)
+        rows, total, steps, note = run.rows("metrics"), run.recipe.steps, 0, "waiting"
+        if taken := [row for row in rows if "rate" in row]:  # rows of steps; the others hold validation scores
+            last, watched = taken[-1], [row["exact"] for row in rows if row.get("exact")]
+            steps, seconds = last["step"], last.get("wall_s", 0.0)
+            exact = "  ".join(f"{size}: {share_text(share)}" for size, share in watched[-1].items()) if watched else ""
+            length = f"length {last['length']}" if "length" in last else ""
+            left = f"{duration_text((total - steps) * seconds / steps)} left"
+            note = "  ".join(filter(None, [exact, length, loss_text(last), left]))
+            if run.done:
+                note = f"{exact}  trained in {duration_text(seconds)}, {len(run.rows('scores'))} scores"
+        table.add_row(name, ProgressBar(total=total, completed=steps, width=12), str(steps), note)
     return table
-
-
-def _read_progress(run: Run) -> tuple[int, str]:
-    """Return the number of steps done, and a note with exact match, loss and time."""
-    rows = run.rows("metrics")
-    taken = [row for row in rows if "rate" in row]  # rows of steps; the others hold validation scores
-    watched = [row["exact"] for row in rows if row.get("exact")]
-    if not taken:
-        return 0, "waiting"
-    last, total = taken[-1], run.recipe.steps
-    steps, seconds = last["step"], last.get("wall_s", 0.0)
-    exact = "  ".join(f"{size}: {share_text(share)}" for size, share in watched[-1].items()) if watched else ""
-    if run.done:
-        return steps, f"{exact}  trained in {duration_text(seconds)}, {len(run.rows('scores'))} scores"
-    length = f"length {last['length']}" if "length" in last else ""
-    left = f"{duration_text((total - steps) * seconds / steps)} left"
-    return steps, "  ".join(filter(None, [exact, length, loss_text(last), left]))

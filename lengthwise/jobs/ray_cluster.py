@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lengthwise.base.errors import UsageError
@@ -20,9 +20,7 @@ from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, Process
 
-MOST = 1000  # maximum number of tasks submitted at a time
 LOOK = 1.0  # seconds between polls of the tasks
-PATIENCE = 60.0  # seconds that cancelled trainings have to write their checkpoints
 
 
 @dataclass(frozen=True)
@@ -73,25 +71,33 @@ class _Ray(Executor):
         needs = {"num_cpus": engine.cpus, "num_gpus": engine.gpus}
         again = {"max_retries": engine.retries, "retry_exceptions": [TrainingKilled]}
         self.train = self.ray.remote(**needs, **again)(run_training)
-        self.tasks = _RayTasks(self.ray)
+        self.unfinished: set[Any] = set()  # the submitted tasks, polled together at intervals
+        self.polled = 0.0
         # A thread of Ray prints node events to standard output, which is reserved for the command's result.
         self.silent = ExitStack()
         self.silent.enter_context(redirect_stdout(io.StringIO()))
 
     def free_slots(self, running_count: int) -> int:
-        return MOST - running_count
+        return 1000 - running_count  # tasks submitted at a time
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         references = [self.train.remote([*words, "--wait"], os.getcwd()) for words in commands]
-        self.tasks.open.update(references)
-        return [_RayTask(reference, self.tasks) for reference in references]
+        self.unfinished.update(references)
+        return [_RayTask(reference, self) for reference in references]
+
+    def has_ended(self, reference: Any) -> bool:
+        """Return False while a task waits or runs."""
+        if self.unfinished and time.monotonic() - self.polled >= LOOK:
+            _, left = self.ray.wait([*self.unfinished], num_returns=len(self.unfinished), timeout=0)
+            self.unfinished, self.polled = {*left}, time.monotonic()
+        return reference not in self.unfinished
 
     def shutdown(self, jobs: Sequence[Job]) -> None:
         references = [job.reference for job in jobs if isinstance(job, _RayTask)]
         for reference in references:
             self.ray.cancel(reference)
-        if references:
-            self.ray.wait(references, num_returns=len(references), timeout=PATIENCE)
+        if references:  # let the trainings write their checkpoints
+            self.ray.wait(references, num_returns=len(references), timeout=60.0)
         self.ray.shutdown()
         self.silent.close()
 
@@ -104,7 +110,7 @@ def run_training(words: list[str], folder: str) -> str:
     """Run a command in a process that ends together with the task. Return why it failed, empty if it succeeded. Raises
     TrainingKilled if it was killed."""
     os.chdir(folder)
-    process = Process.start([*COMMAND, *words])
+    process = Process([*COMMAND, *words])
     try:
         while not process.is_done():
             time.sleep(0.2)  # Ray cancels with KeyboardInterrupt, which arrives between Python instructions
@@ -119,31 +125,15 @@ def run_training(words: list[str], folder: str) -> str:
 
 
 @dataclass
-class _RayTasks:
-    """The submitted tasks, polled together at intervals."""
-
-    ray: Any
-    open: set[Any] = field(default_factory=set)
-    looked: float = 0.0
-
-    def contains(self, reference: Any) -> bool:
-        """Return True while a task waits or runs."""
-        if self.open and time.monotonic() - self.looked >= LOOK:
-            _, left = self.ray.wait([*self.open], num_returns=len(self.open), timeout=0)
-            self.open, self.looked = {*left}, time.monotonic()
-        return reference in self.open
-
-
-@dataclass
 class _RayTask(Job):
     reference: Any  # Ray's reference to the task's result
-    tasks: _RayTasks
+    executor: _Ray
 
     def is_done(self) -> bool:
-        return not self.tasks.contains(self.reference)
+        return self.executor.has_ended(self.reference)
 
     def failure(self) -> str:
         try:
-            return self.tasks.ray.get(self.reference)
+            return self.executor.ray.get(self.reference)
         except Exception as error:  # from Ray, or raised by the task
             return f"Ray: {str(error).strip().splitlines()[-1]}"

@@ -10,9 +10,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from lengthwise.base.errors import UsageError
@@ -22,10 +21,7 @@ from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_reason
 from lengthwise.runs.folder import runs_folder
 
-MOST = 1000  # maximum number of jobs in an array
 LOOK = 5.0  # seconds between polls of the queue
-WARNING = 90  # seconds from the time-limit signal to the end of a job
-AGAIN = 1000  # maximum number of time-outs per job
 MAX_RESUBMITS = 3  # maximum number of times a job may be lost, e.g. out of memory
 
 
@@ -68,35 +64,48 @@ class _Slurm(Executor):
         submitit = _import_submitit()
         self.engine = engine
         folder = check_links_inside(path_inside(runs_folder().absolute(), ".slurm"))
-        self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=AGAIN)
-        given: dict[str, Any] = {"partition": engine.partition or None, "mem": engine.memory or None}
+        self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=1000)
+        given: dict[str, Any] = {"partition": engine.partition, "mem": engine.memory, "gpus_per_node": engine.gpus}
         self.executor.update_parameters(
             **{name: value for name, value in given.items() if value},
-            **({"gpus_per_node": engine.gpus} if engine.gpus else {}),
             job_name="lengthwise",
             time=engine.minutes,
             cpus_per_task=engine.cpus,
             array_parallelism=engine.at_a_time,
-            signal_delay_s=WARNING,
+            signal_delay_s=90,  # from the time-limit signal to the end of a job
             additional_parameters={"requeue": True},
         )
-        self.queue = _Queue()
+        # The jobs in Slurm's queue, polled at intervals. Needs no accounting, which many clusters lack.
+        self.queued: set[str] = set()
+        self.polled = -LOOK
 
     def free_slots(self, running_count: int) -> int:
-        # Start the next array once the current one has fewer jobs left.
-        return MOST if running_count < self.engine.at_a_time else 0
+        # Start the next array, of up to 1000 jobs, once the current one has fewer jobs left.
+        return 1000 if running_count < self.engine.at_a_time else 0
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         trainings = [TrainingJob([*COMMAND, *words, "--wait"]) for words in commands]
-        jobs = zip(self._submit(trainings), trainings, strict=True)
-        return [_Job(job, self.queue, partial(self._submit, [training])) for job, training in jobs]
+        return [_Job(*pair, self) for pair in zip(self.submit_array(trainings), trainings, strict=True)]
 
-    def _submit(self, trainings: Sequence[TrainingJob]) -> list[Any]:
+    def submit_array(self, trainings: Sequence[TrainingJob]) -> list[Any]:
+        """Submit trainings as one array; return submitit's jobs."""
         try:
             with self.executor.batch():
                 return [self.executor.submit(training) for training in trainings]
         except Exception as error:  # e.g. Slurm rejects the settings
             raise UsageError(f"Slurm rejects the jobs: {error}") from None
+
+    def is_queued(self, job: str) -> bool:
+        """Return True while a job waits or runs."""
+        if time.monotonic() - self.polled >= LOOK:
+            listed = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
+            states = "PENDING,RUNNING,REQUEUED,COMPLETING,CONFIGURING,SUSPENDED,PREEMPTED,REQUEUE_HOLD,RESIZING,STOPPED"
+            found = subprocess.run([*listed, states], capture_output=True, text=True)
+            self.polled = time.monotonic()
+            if found.returncode:  # the controller does not answer: assume that no job has ended
+                return True
+            self.queued = {*found.stdout.split()}
+        return job in self.queued
 
     def shutdown(self, jobs: Sequence[Job]) -> None:
         numbers = [job.job.job_id for job in jobs if isinstance(job, _Job)]
@@ -128,36 +137,17 @@ class TrainingJob:
 
 
 @dataclass
-class _Queue:
-    """The jobs in Slurm's queue, polled at intervals. Needs no accounting, which many clusters lack."""
-
-    alive: set[str] = field(default_factory=set)
-    looked: float = -LOOK
-
-    def contains(self, job: str) -> bool:
-        if time.monotonic() - self.looked >= LOOK:
-            listed = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
-            states = "PENDING,RUNNING,REQUEUED,COMPLETING,CONFIGURING,SUSPENDED,PREEMPTED,REQUEUE_HOLD,RESIZING,STOPPED"
-            found = subprocess.run([*listed, states], capture_output=True, text=True)
-            self.looked = time.monotonic()
-            if found.returncode:  # the controller does not answer: assume that no job has ended
-                return True
-            self.alive = {*found.stdout.split()}
-        return job in self.alive
-
-
-@dataclass
 class _Job(Job):
     """A job, resubmitted if it is lost without having been cancelled."""
 
     job: Any  # submitit's job
-    queue: _Queue
-    submit: Callable[[], list[Any]]  # submits the same training again
+    training: TrainingJob
+    executor: _Slurm
     missed: float | None = None  # when it was first missing from the queue
     lost: int = 0  # number of times it was lost
 
     def is_done(self) -> bool:
-        if self.queue.contains(self.job.job_id):  # checked first, to avoid looking for a file per queued job
+        if self.executor.is_queued(self.job.job_id):  # checked first, to avoid looking for a file per queued job
             self.missed = None
             return False
         if self.job.paths.result_pickle.exists():
@@ -170,8 +160,8 @@ class _Job(Job):
         if self.lost == MAX_RESUBMITS or "JobState=CANCELLED" in found.stdout:
             return True
         self.lost, self.missed = self.lost + 1, None
-        (self.job,) = self.submit()
-        self.queue.looked = -LOOK
+        (self.job,) = self.executor.submit_array([self.training])
+        self.executor.polled = -LOOK
         return False
 
     def failure(self) -> str:

@@ -23,8 +23,8 @@ from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment import data
-from lengthwise.jobs.axes import Axis
 from lengthwise.jobs.pool import JobPool
+from lengthwise.jobs.search import Axis
 from lengthwise.runs.run import Run, Weights, load
 from lengthwise.training.arithmetic import Clock
 from lengthwise.training.loop import train

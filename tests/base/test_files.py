@@ -24,8 +24,7 @@ from lengthwise.base import files
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.files import read_bytes, remove_temporary_files, write
 from lengthwise.cli.sweep import _record_sweep
-from lengthwise.jobs.axes import Axis
-from lengthwise.jobs.search import Search
+from lengthwise.jobs.search import Axis, Search
 from lengthwise.report.publish import publish, publish_distribution
 from lengthwise.runs.folder import Folder, RunFolder, cache_operations
 from lengthwise.runs.run import Run, load, save_weights

@@ -15,8 +15,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.cli import sweep as verb
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe, change_recipe, check_sizes, largest_size_for_choosing
-from lengthwise.jobs.axes import Axis, grid_points, parse_axes
-from lengthwise.jobs.search import Search
+from lengthwise.jobs.search import Axis, Search, grid_points, parse_axes
 from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
 from lengthwise.runs.run import Run
 
