@@ -5,7 +5,8 @@ Its functions accept names, folders and objects, and report errors in one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +15,10 @@ from typing import Any, Literal, overload
 
 from torch import nn
 
-from lengthwise.api import catalog
-from lengthwise.api.arguments import (
-    build_training_recipe,
-    resolve_recipe,
-    resolve_scores,
-    resolve_sizes,
-    resolve_stopping,
-    resolve_task,
-    resolve_texts,
-    resolve_weights,
-    run_to_save_in,
-)
+from lengthwise.api import arguments, catalog
 from lengthwise.api.checking import check
 from lengthwise.api.depth import depth
-from lengthwise.api.lists import list_models, list_recipes, list_tasks
-from lengthwise.api.replicates import Factory, compare_pooled, needs_pooling, train_seeds
+from lengthwise.api.replicates import Factory, pool_by_recipe, train_seeds
 from lengthwise.api.runs import Run
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
@@ -62,6 +51,7 @@ from lengthwise.nn.mixer import AttentionContext, Mixer, MixerSpec
 from lengthwise.nn.position import ALiBi, Encoding, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Every, Final, Objective, Progressive, Segments
+from lengthwise.registry import sources
 from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.scored import Comparison, Scores
 from lengthwise.runners import Runner
@@ -169,12 +159,12 @@ def train(
         return train_seeds(train, **locals())
     given: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
-    chosen = build_training_recipe(recipe, changes, task, lengths, parent, given)
+    chosen = arguments.build_training_recipe(recipe, changes, task, lengths, parent, given)
     how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
-        "matmul": matmul, "compile": compile, "keep_state": keep_state}  # fmt: skip
+        "matmul": matmul, "compile": compile, "keep_state": keep_state,
+        "track": arguments.resolve_texts(track, "track")}  # fmt: skip
     with Progress(quiet=quiet) as progress:
-        trackers = resolve_texts(track, "track")
-        trained = loop.train(chosen, folder, device=device, progress=progress, track=trackers, **how)
+        trained = loop.train(chosen, folder, device=device, progress=progress, **how)
     run = Run(trained.folder, trained.recipe)
     if isinstance(recipe, nn.Module):
         recipe.load_state_dict((run.model.module if isinstance(run.model, SinglePass) else run.model).state_dict())
@@ -206,12 +196,12 @@ def train_stacked(
     A seed whose training diverges is not ``done``, and the others continue. Raises the errors of ``train``, and
     UsageError for a model that draws random numbers in training, as dropout does.
     """
-    first = resolve_recipe(recipe, task).change(changes)
+    first = arguments.resolve_recipe(recipe, task).change(changes)
     each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
-    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
-    how["graphs"] = graphs
+    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
+        "matmul": matmul, "track": arguments.resolve_texts(track, "track")}  # fmt: skip
     with Progress(quiet=quiet) as progress:
-        runs = stacked.train_stacked(each, device=device, progress=progress, track=resolve_texts(track, "track"), **how)
+        runs = stacked.train_stacked(each, device=device, progress=progress, **how)
     return [Run(run.folder, run.recipe) for run in runs]
 
 
@@ -260,16 +250,16 @@ def evaluate(
 
     Raises UsageError, which says in one line what is wrong with an argument.
     """
-    own = run_to_save_in(weights) if save else None
-    found = resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
-    sizes = resolve_sizes(lengths, found.recipe.task) if lengths is not None else list(default_sizes(found.recipe))
-    rules = resolve_stopping(stopping)
+    own = arguments.run_to_save_in(weights) if save else None
+    found = arguments.resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
+    recipe = found.recipe
+    sizes = list(default_sizes(recipe)) if lengths is None else arguments.resolve_sizes(lengths, recipe.task)
+    rules = arguments.resolve_stopping(stopping) or [recipe.stopping]
     most = (MAX_SAMPLES if precision else SAMPLES) if samples is None else samples
     fields.validate(Count, most, "samples")
     fields.validate(Seed, seed, "seed")
-    estimate_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
-    check_problems(found.recipe, sizes, kind)
-    rules = rules or [found.recipe.stopping]
+    estimate_problems(most, max(map(recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
+    check_problems(recipe, sizes, kind)
     options: dict[str, Any] = {"seed": seed, "rows": rows}
     with preserve_modes(found.model), computation_settings(1), Progress(quiet=quiet) as progress:
         uniform = options | {"samples": most, "kind": kind, "precision": precision}
@@ -280,7 +270,7 @@ def evaluate(
             scores += scores_with_progress(found, sizes, rules, progress, label=what, families=True, **options)
     if own:
         own.append_new("scores", *(score.row() | {"seed": seed} for score in scores))
-    facts = replace(build_outline(found.recipe), name=found.name)
+    facts = replace(build_outline(recipe), name=found.name)
     if isinstance(weights, nn.Module) and trained_to is None:  # its training length is unknown
         facts = replace(facts, top=0, tops=(0,) * len(facts.axes))
     return Scores(scores, facts)
@@ -306,10 +296,11 @@ def problems(
 
     Raises UsageError if the task has no such size or kind.
     """
-    chosen = resolve_task(task)
+    chosen = arguments.resolve_task(task)
     fields.validate(Count, count, "count")
     fields.validate(Seed, seed, "seed")
-    each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in resolve_sizes(sizes, chosen)]
+    found = arguments.resolve_sizes(sizes, chosen)
+    each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in found]
     estimate_problems(count, max(each, key=sum)).check(f"{count:,} problems")
     drawn = draw_problems(chosen, each, count, split=split, seed=seed, kind=kind)
     return ProblemSet(chosen, Problems.join([*drawn]))
@@ -337,10 +328,8 @@ def compare(
 
     Raises UsageError if the scores share no size or are of different tasks, or if a run has none.
     """
-    things = [first, *others]
-    if needs_pooling(things):
-        return compare_pooled(things)
-    return Comparison([resolve_scores(one) for one in things])
+    pooled = pool_by_recipe(things := [first, *others])
+    return Comparison([arguments.resolve_scores(one) for one in things]) if pooled is None else pooled
 
 
 def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:
@@ -364,7 +353,11 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """Return a task's families of structured problems: a description of each, by name. ``task`` is a Task or its name,
     ``changes`` are texts such as ``"base=2"``."""
-    found = catalog.task(task, list(changes)) if isinstance(task, str) else fields.override(resolve_task(task), changes)
+    found = (
+        catalog.task(task, list(changes))
+        if isinstance(task, str)
+        else fields.override(arguments.resolve_task(task), changes)
+    )
     return {family.name: family.about for family in found.families}
 
 
@@ -373,3 +366,24 @@ def find(name: str, *changes: str) -> Recipe:
     """Return the recipe of this ``name``, with ``changes`` as on the command line:
     ``find("looped-parity", "model.width=32")``. Raises UsageError, with the closest name, for an unknown name."""
     return catalog.recipe(name, changes)
+
+
+def list_recipes(*words: str) -> Listing:
+    """Return all recipes, with a sentence each; with ``words``, those with every word in name or sentence."""
+    about = {name: catalog.read_summary(function) for name, function in catalog.recipes().items()}
+    return Listing(sources.filter_entries(about, arguments.resolve_texts(words, "words")))
+
+
+def list_tasks(*words: str) -> Listing:
+    """Return all tasks, with a sentence each; with ``words``, those with every word in name or sentence."""
+    return _list_parts({fields.to_kebab_case(name): cls for name, cls in catalog.parts()["tasks"].items()}, words)
+
+
+def list_models(*words: str) -> Listing:
+    """Return the models that a recipe may have, with a sentence each; with ``words``, those with every word."""
+    return _list_parts(catalog.parts()["models"], words)
+
+
+def _list_parts(parts: Mapping[str, type], words: Sequence[str]) -> Listing:
+    about = {name: sources.first_sentence(inspect.getdoc(cls) or "") for name, cls in parts.items()}
+    return Listing(sources.filter_entries(about, arguments.resolve_texts(words, "words")))

@@ -143,10 +143,10 @@ def resolve_texts(texts: object, name: str) -> list[str]:
     return list(several)
 
 
-def resolve_stopping(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:
-    """Return a list of stopping rules, given one or several rules or their texts; None for the recipe's own."""
+def resolve_stopping(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping]:
+    """Return a list of stopping rules, given one or several rules or their texts; empty for None."""
     if stopping is None:
-        return None
+        return []
     several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
     rules = [literals.parse_literal(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
     return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]

@@ -51,21 +51,16 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ != module.__name__ or name.startswith("_"):
                 continue
-            returned, parameters = _return_type(function), inspect.signature(function).parameters.values()
+            holder = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
+            try:
+                returned = typing.get_type_hints(holder, inspect.unwrap(function).__globals__)["return"]
+            except NameError:  # a name that only a type checker imports
+                continue
+            parameters = inspect.signature(function).parameters.values()
             is_module = returns is nn.Module and isinstance(returned, type) and issubclass(returned, nn.Module)
             if (is_module or returned == returns) and all(one.default is not one.empty for one in parameters):
                 found[name.replace("_", "-")] = function
     return found
-
-
-def _return_type(function: Callable[..., Any]) -> Any:
-    """Return a function's return annotation: NoneType without an annotation, None if the annotation contains a name
-    that only a type checker imports."""
-    holder = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
-    try:
-        return typing.get_type_hints(holder, inspect.unwrap(function).__globals__)["return"]
-    except NameError:
-        return None
 
 
 def _find_recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
@@ -169,16 +164,10 @@ def read_summary(function: Callable[..., Any]) -> str:
     return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
 
 
-FEW = 40  # maximum number of names in an error message
-
-
 def _find_by_name(kind: str, name: str, known: dict[str, Any]) -> Any:
     if not isinstance(name, str) or name not in known:
-        few = (
-            f"one of: {', '.join(known)}"
-            if len(known) <= FEW
-            else f"one of the {len(known)} that `lengthwise list` has"
-        )
+        is_short = len(known) <= 40
+        few = f"one of: {', '.join(known)}" if is_short else f"one of the {len(known)} that `lengthwise list` has"
         near = suggest(name, known) if isinstance(name, str) else ""
         if kind == "recipe" and not near:
             near = "; import your own by --import MODULE"

@@ -51,28 +51,25 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
     return found
 
 
-def list_file_errors(name: str, *, words: bool = False, grid: bool = False) -> list[str]:
-    """Return the errors in a file of problems, or in a data set's folder, with their line numbers."""
-    return list_errors(to_path(name).resolve(), choose_form(words=words, grid=grid))
-
-
-def describe_file(name: str, *, words: bool = False, grid: bool = False) -> list[tuple[str, str]]:
-    """Return pairs (fact, text) that describe a valid file of problems. With ``words``, symbols are words; with
-    ``grid``, prompts and answers are grids."""
+def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the errors in a file of problems, or in a data set's folder, with their line numbers; and, if there are
+    none, pairs (fact, text) that describe it. With ``words``, symbols are words; with ``grid``, prompts and answers are
+    grids."""
+    if errors := list_errors(to_path(name).resolve(), choose_form(words=words, grid=grid)):
+        return errors, []
     task = File(name, words=words, grid=grid)
     found = task.collection
     counts = [f"{int((found.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
     repeated = f"; {found.repeated:,} lines repeat others" * bool(found.repeated)
     prompt, answer = found.length.amax(0).tolist()
     some = " ".join(symbol for symbol in map(to_text, found.symbols[:40]) if not symbol.isspace())
-    is_note = not words and " " in map(to_text, found.symbols)
-    further = [("spaces", "are symbols; --words reads words")] * is_note
-    return [
+    has_spaces = not words and " " in map(to_text, found.symbols)
+    return [], [
         ("problems", f"{len(found.size):,} different{repeated}"),
         ("split", ", ".join(counts)),
         ("sizes", format_ranges(task.listed_sizes)),
         ("longest", f"prompt {prompt:,} symbols, answer {answer:,}"),
         ("symbols", f"{len(found.symbols):,}: {some}" + " …" * (len(found.symbols) > 40)),
-        *further,
+        *[("spaces", "are symbols; --words reads words")] * has_spaces,
         ("digest", task.digest),
     ]

@@ -20,12 +20,13 @@ from lengthwise.models.retran import LSTMModel, ReTranModel
 from lengthwise.runners.exported import INPUT_NAMES, export_program
 from lengthwise.runs.run import Weights
 
-DType = Literal["float32", "float64"]
-ROWS, BEYOND = 5, 4  # number of traced rows; their size minus the smallest
-
 
 def export(
-    weights: Weights, *, onnx: str | None = None, program: str | None = None, dtype: DType | None = None
+    weights: Weights,
+    *,
+    onnx: str | None = None,
+    program: str | None = None,
+    dtype: Literal["float32", "float64"] | None = None,
 ) -> None:
     """Write weights as an ONNX file, as a file of torch.export (.pt2), or both; in another ``dtype``, if one is given.
     Raises UsageError if torch cannot trace the model."""
@@ -39,9 +40,8 @@ def export(
             torch.export.save(traced, buffer)
             write(Path(program), buffer.getvalue())
         if onnx:
-            exported = torch.onnx.export(
-                traced, dynamo=True, verbose=False, input_names=list(INPUT_NAMES), output_names=["logits"]
-            )
+            names = {"input_names": list(INPUT_NAMES), "output_names": ["logits"]}
+            exported = torch.onnx.export(traced, dynamo=True, verbose=False, **names)
             assert exported is not None
             reads, writes = (json.dumps(one.symbols) for one in weights.recipe.layout.vocabs(weights.recipe.task))
             exported.model.metadata_props.update(reads=reads, writes=writes)
@@ -54,6 +54,6 @@ def trace_model(weights: Weights) -> torch.export.ExportedProgram:
     once = isinstance(weights.model, (LSTMModel, ReTranModel))
     if once and recipe.loops != Constant(1):
         raise UsageError(f"{type(weights.model).__name__} is exported with one loop only, and its recipe has more")
-    sizes = torch.tensor([recipe.sizes(recipe.task.first_sizes(BEYOND + 1)[-1])] * ROWS)
+    sizes = torch.tensor([recipe.sizes(recipe.task.first_sizes(5)[-1])] * 5)  # five rows, of the fifth size
     batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "export")), recipe.task)
     return export_program(weights.model, batch.inputs, recipe.loops.planned(batch.rounds))

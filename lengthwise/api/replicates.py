@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -75,29 +75,22 @@ def train_seeds(
     return runs if seeds is not None else runs[0]
 
 
-def needs_pooling(things: Sequence[object]) -> bool:
-    """Return whether ``compare`` pools these runs by recipe: a list of runs or the name of shipped weights is among
-    them, or, where all are runs, two of them differ only in their seeds."""
-    if any(_is_list(one) or _is_shipped_name(one) for one in things):
-        return True
-    if not all(isinstance(one, Run | str | Path) for one in things):
-        return False
-    outlines = [_open(one).outline for one in things]
-    runs = {(one.seedless_id, one.seed, one.data_seed) for one in outlines}
-    return len(runs) > len({one.seedless_id for one in outlines})
-
-
-def compare_pooled(things: Iterable[object]) -> PooledComparison:
-    """Pool runs, lists of runs and names of shipped weights by recipe."""
+def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
+    """Pool runs, lists of runs and names of shipped weights by recipe, if a list or a name of shipped weights is among
+    them or, where all are runs, two of them differ only in their seeds; otherwise return None."""
+    shipped = {name for name in list_shipped() if not is_folder(runs_folder() / name)}
+    if not any(_is_list(one) or (isinstance(one, str) and one in shipped) for one in things):
+        if not all(isinstance(one, Run | str | Path) for one in things):
+            return None
+        outlines = [_open(one).outline for one in things]
+        recipes = {one.seedless_id for one in outlines}
+        if len({(one.seedless_id, one.seed, one.data_seed) for one in outlines}) == len(recipes):
+            return None
     return PooledComparison([_open(one) for part in things for one in (part if _is_list(part) else [part])])
 
 
 def _is_list(thing: object) -> TypeGuard[Sequence[object]]:
     return isinstance(thing, list | tuple) and not isinstance(thing, Scores)
-
-
-def _is_shipped_name(thing: object) -> bool:
-    return isinstance(thing, str) and thing in list_shipped() and not is_folder(runs_folder() / thing)
 
 
 def _open(source: object) -> RunFolder:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise.api.checking import Findings, check, describe_file, list_file_errors
+from lengthwise.api.checking import Findings, check, describe_file
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
@@ -54,12 +54,11 @@ def _check_files(args: Options, names: Sequence[str]) -> int:
     """Print the contents of each file of problems, or its invalid lines."""
     result, tables, wrong = [], [], 0
     for name in names:
-        faults = list_file_errors(name, words=args.words, grid=args.grid)
-        facts = [("wrong", fault) for fault in faults] or describe_file(name, words=args.words, grid=args.grid)
+        faults, facts = describe_file(name, words=args.words, grid=args.grid)
         table = FittedTable(name, "")
-        for fact, text in facts:
+        for fact, text in facts or [("wrong", fault) for fault in faults]:
             table.add_row(Text(fact), Text(text, "bold red" if faults else ""))
-        result.append({"file": name, "faults": faults, **({} if faults else dict(facts))})
+        result.append({"file": name, "faults": faults, **dict(facts)})
         tables, wrong = [*tables, table], wrong + len(faults)
     print_result(args, result, *tables)
     return 1 if wrong else 0
