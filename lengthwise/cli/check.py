@@ -13,8 +13,8 @@ from rich.text import Text
 from lengthwise.api.checking import Findings, check, describe_file
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
+from lengthwise.cli.entry import is_problem_file
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
-from lengthwise.cli.verbs import is_problem_file
 from lengthwise.report.sheet import FittedTable
 
 

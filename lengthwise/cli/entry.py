@@ -1,27 +1,32 @@
-"""The command line: from arguments to an exit status. Each verb is a module in this package, imported late so that
-``--help`` need not wait for torch."""
+"""The command line: from arguments to an exit status. Each verb is a module in this package, with its ``Options`` and a
+function ``run`` from them to an exit status, imported late so that ``--help`` need not wait for torch.
+
+Shared helpers are in ``options`` (text of options → objects) and ``console`` (output).
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 import lengthwise
-from lengthwise.base import process
-from lengthwise.base.errors import Interrupted, NotImported, UnknownPart, UsageError, is_out_of_memory, remove_controls
-from lengthwise.cli.parser import build_parser, verb_parsers
+from lengthwise.base import errors, process
+from lengthwise.cli.parser import add_completers, build_parser, option_flag, read_options, value_type, verb_parsers
 
 FOREIGN_OPTIONS = {  # options of other programs: the equivalent here
     "config": "a recipe is named without an option: a name, a run's folder, or a JSON file such as its config.json",
     "format": "figures are PNG and SVG; for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')",
 }
-RESUMABLE = ("ask", "reproduce", "sweep", "train")  # verbs that save their progress and can be resumed
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -31,23 +36,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if arguments and any("\0" in word for word in arguments):
         top.error("an argument contains a null character")
     args, rest = top.parse_known_args(arguments)
-    if not any(re.match("--|-[a-zA-Z]", word) for word in rest):
-        rest = _assign_words(args, rest)
+    if rest and not any(re.match("--|-[a-zA-Z]", word) for word in rest):
+        # Words after an option belong to the last positional argument that takes them.
+        if getattr(args, "prompt", "") is None:  # the verb `rasp`
+            args.prompt, *rest = rest
+        for name in ("prompts", "changes", "words", "runs", *["import_"] * (args.verb == "check")):
+            if isinstance(getattr(args, name, None), list):
+                setattr(args, name, getattr(args, name) + rest)
+                rest = []
     if rest:
         top.error(_describe_unknown(rest, verb_parsers(top).get(args.verb, top), hasattr(args, "recipe")))
     return args
-
-
-def _assign_words(args: argparse.Namespace, words: list[str]) -> list[str]:
-    """Assign words after an option to the positional argument they belong to; return the words left over."""
-    if words and getattr(args, "prompt", "") is None:  # the verb `rasp`
-        args.prompt, *words = words
-    modules = ("import_",) if args.verb == "check" else ()
-    for name in ("prompts", "changes", "words", "runs", *modules):
-        if isinstance(getattr(args, name, None), list):
-            setattr(args, name, getattr(args, name) + words)
-            return []
-    return words
 
 
 def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_recipe: bool) -> str:
@@ -78,9 +77,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     reader of the output has gone."""
     process.replace_unencodable()
     if "_ARGCOMPLETE" in os.environ:
-        from lengthwise.cli.completion import complete
+        import argcomplete  # the extra "complete"
 
-        complete(build_parser())
+        argcomplete.autocomplete(add_completers(build_parser()))
     with process.exit_on_stop_signals():
         args = parse(arguments)
     sys.exit(_run(args))
@@ -89,27 +88,27 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(args: argparse.Namespace) -> int:
     try:
         if sys.stdout is None:  # e.g. after `>&-`: the output would be lost
-            raise UsageError("standard output is closed: the result cannot be printed")
+            raise errors.UsageError("standard output is closed: the result cannot be printed")
         with process.exit_on_stop_signals():
-            work = _load_verb(args)
+            work = load_verb(args)
         process.install_handlers()
         with process.reserve_output() if getattr(args, "json", False) else contextlib.nullcontext():
             status = work()
         sys.stdout.flush()  # flushed here, where an error can still be reported
         return status
-    except Interrupted as stopped:
+    except errors.Interrupted as stopped:
         return _print_error(stopped, 130)
-    except UsageError as error:
-        own = isinstance(error, UnknownPart) and "did you mean" not in str(error)
+    except errors.UsageError as error:
+        own = isinstance(error, errors.UnknownPart) and "did you mean" not in str(error)
         hint = "; if it is your own, import its module first" * own
-        return _print_error(f"{error}{hint}{': --import MODULE' * (own or isinstance(error, NotImported))}", 2)
+        return _print_error(f"{error}{hint}{': --import MODULE' * (own or isinstance(error, errors.NotImported))}", 2)
     except KeyboardInterrupt:
         return _print_error(f"interrupted{_resume_hint(args)}", 130)
     except BrokenPipeError:
         process.discard_output()
         return 141
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        if not errors.is_out_of_memory(error):
             raise
         options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
         settings = ["batch, lengths.top"] * hasattr(args, "recipe") + options or ["the problem's size"]
@@ -121,26 +120,96 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _resume_hint(args: argparse.Namespace) -> str:
-    return "; the same command continues from here" if args.verb in RESUMABLE else ""
-
-
-def _load_verb(args: argparse.Namespace) -> Callable[[], int]:
-    """Import the verb and return it as a function without arguments."""
-    if args.version:
-        return partial(_print_text, lengthwise.__version__)
-    if args.verb is None:
-        return partial(_print_text, build_parser().format_help().rstrip("\n"))
-    from lengthwise.cli import verbs
-
-    return verbs.load_verb(args)
-
-
-def _print_text(text: str) -> int:
-    print(text)
-    return 0
+    saves_progress = args.verb in ("ask", "reproduce", "sweep", "train")
+    return "; the same command continues from here" if saves_progress else ""
 
 
 def _print_error(message: object, status: int) -> int:
     with contextlib.suppress(OSError):
-        print(f"lengthwise: {remove_controls(str(message))}", file=sys.stderr)
+        print(f"lengthwise: {errors.remove_controls(str(message))}", file=sys.stderr)
     return status
+
+
+# Verbs
+
+
+def load_verb(args: argparse.Namespace) -> Callable[[], int]:
+    """Import a verb and the user's modules; return the verb as a function without arguments that returns the exit
+    status. Raises UsageError if an option is invalid."""
+    if args.version or args.verb is None:
+
+        def print_text() -> int:
+            print(lengthwise.__version__ if args.version else build_parser().format_help().rstrip("\n"))
+            return 0
+
+        return print_text
+    from lengthwise.base.fields import validate  # late, so that `--help` need not wait for it
+    from lengthwise.cli.shared import TrainingOptions
+
+    _, declared = read_options(args.verb)
+    for name, field in declared.items():
+        value, flag = getattr(args, name), option_flag(name)
+        if value == "" and field.type == "str | None":
+            raise errors.UsageError(f"{flag}: empty; omit it, or give at least one value")
+        if isinstance(value, (int, float)) and field.type != "bool":
+            validate(value_type(field), value, flag)
+    if args.import_:
+        sys.path.append(os.getcwd())  # finds the user's modules; last, so that they shadow no other module
+    for name in args.import_:
+        if args.verb != "check" or not is_problem_file(name):
+            _import_module(name, "check " if args.verb == "check" else "--import ")
+    # Imported late: `list` need not wait for matplotlib.
+    verb = importlib.import_module(f"lengthwise.cli.{args.verb}")
+    options = verb.Options(**{name: getattr(args, name) for name in declared})
+    if isinstance(options, TrainingOptions):
+        from lengthwise.cli.options import local_device
+
+        local_device(options)
+    elif getattr(options, "device", None):  # a report without a device needs no torch
+        from lengthwise.runs.run import choose_device
+
+        choose_device(options.device)
+    return partial(verb.run, options)
+
+
+def is_problem_file(name: str) -> bool:
+    """Return True for a file of problems or a data set's folder, False for a module."""
+    path, data_set_files = Path(name), ("dataset_info.json", "dataset_dict.json")
+    return path.suffix.lower() in (".jsonl", ".csv") or any((path / file).is_file() for file in data_set_files)
+
+
+def _import_module(name: str, prefix: str) -> None:
+    """Import a user's module; error messages put ``prefix`` before its name. Raises UsageError if the import fails for
+    any reason."""
+    from lengthwise.api import catalog
+
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or name.endswith(".py"):
+        stem = Path(name.partition(",")[0]).stem
+        several = "" if prefix == "check " else "; give it once for each of several"
+        raise errors.UsageError(f"{prefix}{name}: name a module, as {prefix}{stem}{several}")
+
+    # Python may find another module of this name than the file in the working folder.
+    top, spec = name.partition(".")[0], None
+    own_file = next((path for path in (Path(top, "__init__.py"), Path(f"{top}.py")) if path.is_file()), None)
+    with contextlib.suppress(ValueError):  # raised for a module without __spec__
+        spec = importlib.util.find_spec(top)
+    if own_file and spec and (not spec.origin or Path(spec.origin).resolve() != own_file.resolve()):
+        other = f"Python has another module of this name ({spec.origin or top})"
+        raise errors.UsageError(f"{prefix}{name}: {other}, which hides your {own_file}: rename yours")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
+            catalog.add_module(importlib.import_module(name))
+    except BaseException as error:  # Ctrl-C does not get here: see `process.exit_on_stop_signals`
+        from lengthwise.experiment.own_code import is_library_file
+
+        frames = traceback.extract_tb(error.__traceback__)
+        foreign = [frame for frame in frames if not is_library_file(Path(frame.filename))]
+        if isinstance(error, errors.UsageError) and not foreign:
+            raise  # the module names something that does not exist; the message suffices
+        if isinstance(error, ModuleNotFoundError) and not foreign:
+            where = f"neither in {Path.cwd()} nor among the installed packages"
+            raise errors.UsageError(f"{prefix}{name}: there is no module {error.name}, {where}") from None
+        last = [*frames, *foreign][-1]
+        own = "importlib" not in last.filename
+        where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
+        raise errors.UsageError(f"{prefix}{name}: {type(error).__name__}{where}: {errors.error_text(error)}") from None

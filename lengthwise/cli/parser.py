@@ -38,11 +38,9 @@ EXAMPLES = {
     "show RoPE": "a part and its fields; or a field: model.positions",
     "show looped-pairs --html page.html": "a page that runs the model in the browser",
 }
-_ABOUT = "Train small sequence models on short problems;\nsee whether they solve longer ones."
 _COMPLETION = """completion: pip install 'lengthwise[complete]', then
   eval "$(register-python-argcomplete lengthwise)"
 """
-_WIDE_TERMINAL = 108  # minimum columns for examples with descriptions beside them
 
 
 class _Parser(argparse.ArgumentParser):
@@ -64,12 +62,12 @@ def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all verbs and their options."""
     widest = max(map(len, EXAMPLES))
-    beside = shutil.get_terminal_size().columns >= _WIDE_TERMINAL
+    beside = shutil.get_terminal_size().columns >= 108  # else descriptions are below the examples
     examples = [f"  lengthwise {text:<{widest}}  {about}" if beside else f"  lengthwise {text}\n      {about}"
                 for text, about in EXAMPLES.items()]  # fmt: skip
     top = _Parser(
         prog="lengthwise",
-        description=_ABOUT,
+        description="Train small sequence models on short problems;\nsee whether they solve longer ones.",
         epilog="\n".join(["examples:", *examples, "", _COMPLETION]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -145,3 +143,32 @@ def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
         scale = value_type(field)
         given["type"] = get_args(scale)[0] if get_args(scale) else scale
     parser.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **given)
+
+
+def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add a completer for the shell to each argument that takes a known name."""
+    from lengthwise.base.fields import to_kebab_case  # late, so that `--help` need not wait for them
+    from lengthwise.registry import sources
+    from lengthwise.runs.folder import list_shipped, runs_folder
+
+    def list_runs(**_: Any) -> list[str]:
+        return [str(path.parent) for path in runs_folder().glob("*/*.json") if path.stem in ("config", "asked")]
+
+    def list_recipes(**_: Any) -> list[str]:
+        return [name for system in sources.list_systems() or [] for name in system.recipes] + list_runs()
+
+    names: dict[str, Any] = {
+        "recipe": list_recipes,
+        "like": list_recipes,
+        "weights": lambda **_: [*list_shipped(), *list_runs()],
+        "runs": list_runs,
+        "task": lambda **_: [to_kebab_case(name) for name in sources.declared_parts()["tasks"]],
+        "changes": lambda **_: [f"{path}=" for path in sources.field_paths()],
+        "study": lambda **_: list(sources.list_studies()),
+        "stopping": lambda **_: list(sources.declared_parts()["stopping"]),
+    }
+    for sub in verb_parsers(parser).values():
+        for action in sub._actions:
+            if completer := names.get(action.dest):
+                action.completer = completer  # type: ignore[attr-defined]
+    return parser

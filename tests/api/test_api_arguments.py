@@ -176,7 +176,7 @@ def test_only_what_keeps_something_promises_to_go_on(monkeypatch, words, kept):
     def stopped(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry, "_load_verb", stopped)
+    monkeypatch.setattr(entry, "load_verb", stopped)
     done = command(*words)
     assert done.returncode == 130
     assert ("continues from here" in done.stderr) == kept

@@ -16,8 +16,8 @@ from lengthwise.api import catalog
 from lengthwise.base.fields import recorded_name
 from lengthwise.base.ranges import describe_type
 from lengthwise.cli import console, entry
-from lengthwise.cli.completion import add_completers
 from lengthwise.cli.options import find_recipe
+from lengthwise.cli.parser import add_completers
 from lengthwise.registry import sources
 
 WIDTHS = (60, 80, 200)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.base.errors import UsageError
-from lengthwise.cli import entry, verbs
+from lengthwise.cli import entry
 from lengthwise.cli.options import option_words
 from lengthwise.cli.parser import VERBS, build_parser, read_options, verb_parsers
 from lengthwise.cli.train import Options
@@ -56,4 +56,4 @@ def test_passed_on_words_are_parsed_as_the_same_options(given):
 )
 def test_values_out_of_range_are_refused(words, message):
     with pytest.raises(UsageError, match=message):
-        verbs.load_verb(entry.parse(words.split()))
+        entry.load_verb(entry.parse(words.split()))

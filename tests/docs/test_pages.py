@@ -15,7 +15,7 @@ from fillers.stopping import stopped
 from lengthwise import api
 from lengthwise.api import catalog
 from lengthwise.cli import entry
-from lengthwise.cli.verbs import is_problem_file
+from lengthwise.cli.entry import is_problem_file
 from lengthwise.training import loop
 
 ROOT = Path(__file__).parents[2]

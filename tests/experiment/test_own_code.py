@@ -18,8 +18,8 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
+from lengthwise.cli.entry import load_verb as verb
 from lengthwise.cli.entry import parse
-from lengthwise.cli.verbs import load_verb as verb
 from lengthwise.experiment.own_code import hash_user_code
 from lengthwise.runs.run import Run, load, runs_folder
 from lengthwise.training.loop import train

@@ -20,7 +20,7 @@ from trainings import PLAIN, outcome, stop_at
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.cli import entry, verbs
+from lengthwise.cli import entry
 from lengthwise.cli.options import training_options
 from lengthwise.nn.position import Learned, Mark
 from lengthwise.runners import compiled, cpu
@@ -218,7 +218,7 @@ def test_who_compiles_on_a_cpu_is_told_that_it_does_not_pay(uncompiled):
 
 def test_processes_are_told_to_compile_too():
     for words in (["train", "looped-parity"], ["reproduce", "pairs"], ["sweep", "looped-parity", "model.width=8,16"]):
-        plain, compiling = (verbs.load_verb(entry.parse(given)).args[0] for given in (words, [*words, "--compile"]))
+        plain, compiling = (entry.load_verb(entry.parse(given)).args[0] for given in (words, [*words, "--compile"]))
         assert "--compile" not in training_options(plain) and "--compile" in training_options(compiling)
 
 
