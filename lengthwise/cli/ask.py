@@ -10,22 +10,19 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise.api import catalog
+from lengthwise.api import UsageError, catalog
 from lengthwise.ask.asking import RequestOptions, collect_replies
 from lengthwise.ask.client import Key, import_client
 from lengthwise.ask.folder import InquiryRun, estimate_tokens
 from lengthwise.ask.inquiry import Inquiry, Item, draw_items, score_replies
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
-from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, print_result, warn
 from lengthwise.cli.options import find_recipe, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, ProgressOptions, Words
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.report.tables import language_model_table
-
-LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
 
 
 @dataclass(kw_only=True)
@@ -60,9 +57,8 @@ def run(args: Options) -> int:
     key.check_absent(inquiry)
     request_options = RequestOptions(key, args.limit, args.concurrency, args.timeout, args.backoff)
     largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
-    estimate_problems(args.samples * len(sizes), largest).check(
-        f"{args.samples} problems at each of {len(sizes)} sizes"
-    )
+    what = f"{args.samples} problems at each of {len(sizes)} sizes"
+    estimate_problems(args.samples * len(sizes), largest).check(what)
     wanted = draw_items(inquiry, sizes, args.samples)
     if args.dry_run:
         return _dry_run(args, inquiry, wanted)
@@ -101,13 +97,13 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"temperature": None} if args.no_temperature else {}
     task = catalog.task(args.task, args.changes)
     if args.like is None:
-        sizes = sizes or list(dict.fromkeys(task.nearest_size(size) for size in LENGTHS if size >= task.smallest))
+        usual = (task.nearest_size(size) for size in (1, 2, 4, 8, 16) if size >= task.smallest)
+        sizes = sizes or list(dict.fromkeys(usual))
         return Inquiry.of(args.endpoint, args.model, task, **choices), sizes
     recipe = find_recipe(args.like, [])
     if args.changes or recipe.task.name != task.name:
-        raise UsageError(
-            f"--like {args.like}: the recipe's task is used unchanged: give {recipe.task.name}, without changes"
-        )
+        own = f"the recipe's task is used unchanged: give {recipe.task.name}, without changes"
+        raise UsageError(f"--like {args.like}: {own}")
     choices |= {"bottom": recipe.lengths.bottom, "source": recipe.source}
     choices |= {"top": recipe.lengths.top} if choices["problems"] == "natural" else {}
     inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)

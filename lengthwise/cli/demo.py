@@ -11,15 +11,13 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from lengthwise.api import catalog
+from lengthwise.api import Answer, Solver, UsageError, catalog
 from lengthwise.base.files import json_text, path_inside
 from lengthwise.base.process import result_stream
 from lengthwise.base.progress import Terminal
 from lengthwise.base.ranges import Count, Seed, Size
-from lengthwise.base.types import UsageError
 from lengthwise.cli.options import jobs_or_default
 from lengthwise.cli.shared import OutputOptions, ProgressOptions
-from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import WORST, curves
@@ -30,8 +28,6 @@ from lengthwise.runs.folder import runs_folder
 from lengthwise.runs.run import Run
 from lengthwise.viewer.document import write_page
 from lengthwise.viewer.report import exportable_weights, report_page
-
-WORKED = (8, 16, 32)  # digits of the example sums
 
 INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
   [bold]{looped}[/]    one block that sees a digit's neighbours, applied again and again
@@ -72,9 +68,8 @@ def run(args: Options) -> int:
     looped, standard = runs
     top = looped.recipe.lengths.top
     if not args.quiet:
-        console.print(
-            Text.from_markup(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)), ""
-        )
+        intro = INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)
+        console.print(Text.from_markup(intro), "")
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as fleet:
         show_progress(fleet, runs, console, quiet=args.quiet, extra_display=lambda: plot_progress(runs))
@@ -89,9 +84,8 @@ def run(args: Options) -> int:
     console.print(plot_lengths(runs), "", score_table(curves(runs)), study.notes, "")
     console.print(show_example_sums(runs), "")
     console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
-    console.print(
-        Text("What to type next", "bold"), NEXT.format(run=looped.folder), sep="\n", highlight=False, soft_wrap=True
-    )
+    following = Text("What to type next", "bold"), NEXT.format(run=looped.folder)
+    console.print(*following, sep="\n", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -99,13 +93,11 @@ def plot_progress(runs: Sequence[Run]) -> RenderableType:
     """Plot exact match against steps while training; once there are scores, against length."""
     if any(run.rows("scores") for run in runs):
         return plot_lengths(runs)
-    steps = {
-        f"{run.recipe.name}, {size} digits": [
-            (row["step"], row["exact"][str(size)]) for row in run.rows("metrics") if "exact" in row
-        ]
-        for run in runs
-        for size in run.recipe.watch.sizes
-    }
+    steps = {}
+    for run in runs:
+        rows = [row for row in run.rows("metrics") if "exact" in row]
+        for size in run.recipe.watch.sizes:
+            steps[f"{run.recipe.name}, {size} digits"] = [(row["step"], row["exact"][str(size)]) for row in rows]
     return plot(steps, width=76, height=12, top=None, x_label="steps", y_label="exact match")
 
 
@@ -123,7 +115,7 @@ def show_example_sums(runs: Sequence[Run]) -> RenderableType:
     """Show a few fresh sums with each model's answer, wrong digits marked."""
     task = runs[0].recipe.task
     panels = []
-    for size in WORKED:
+    for size in (8, 16, 32):
         problem = fresh_problems(task, (size,), 1, seed=1)
         first, second = (str(int(operand)) for operand in task.to_text(problem.prompt[0]).split("+"))
         right = str(int(first) + int(second))

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from rich.table import Table
 
+from lengthwise.api import Restarts, Score, Stopping, UsageError, Weights
 from lengthwise.base.files import check_writable, json_text, write
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, group_by, latest_rows
-from lengthwise.base.types import Kind, Score, UsageError
 from lengthwise.cli.console import has_code_changed, print_result
 from lengthwise.cli.forecast import announce_evaluation
 from lengthwise.cli.options import choose_rules, parse_grid, parse_sizes, requested_kind
@@ -32,12 +32,11 @@ from lengthwise.evaluation.families import (
 )
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES, check_precision
 from lengthwise.experiment.data import default_sizes
-from lengthwise.experiment.stopping import Restarts, Stopping
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.hub import PREFIX
-from lengthwise.runs.run import Run, Weights, choose_device, load, weights_folder
+from lengthwise.runs.run import Run, choose_device, load, weights_folder
 from lengthwise.training.arithmetic import computation_settings
 
 
@@ -119,8 +118,12 @@ def _measure_and_print(
         return rows
 
     rows: list[Row] = []
-    if run_folder and args.grid and not args.rows and args.precision is None:
-        rows = _read_measured_cells(run_folder, sizes, rules, (kind, samples, seed))
+    if run_folder and args.grid and not args.rows and args.precision is None:  # cells that an earlier call has measured
+        names, cells = {rule.name for rule in rules}, set(sizes)
+        for row in latest_rows(run_folder.rows("scores")):
+            is_same = (row["problems"], row["count"], row.get("seed")) == (kind, samples, seed)
+            if is_same and row["stopping"] in names and tuple(row["sizes"]) in cells:
+                rows.append(row)
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     uniform = options | {"samples": max_samples, "precision": args.precision, "kind": kind}
     for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
@@ -165,17 +168,3 @@ def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, 
             table.title = rule
         tables += both
     return tables
-
-
-def _read_measured_cells(
-    run: Run, sizes: Sequence[AnySize], rules: Sequence[Stopping], requested: tuple[Kind, int, int]
-) -> list[Row]:
-    """Return the cells of a grid that an earlier call has measured; ``requested`` are problems, their count, and
-    their seed."""
-    names, cells = {rule.name for rule in rules}, set(sizes)
-    return [
-        row
-        for row in latest_rows(run.rows("scores"))
-        if row["stopping"] in names and tuple(row["sizes"]) in cells
-        if (row["problems"], row["count"], row.get("seed")) == requested
-    ]

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lengthwise.api import catalog
+from lengthwise.api import UsageError, catalog
 from lengthwise.api.export import INPUT_NAMES, export
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Size
-from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_task_sizes
 from lengthwise.cli.shared import Argument, OutputOptions, ProgressOptions, Words

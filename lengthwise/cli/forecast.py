@@ -27,7 +27,6 @@ from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import Run
 from lengthwise.training.cost import gpu_step_seconds, look_up_cost, measure_cost
 
-NO_GPU = "none here, so times are unknown; `make gpu` measures one"
 SOURCES = {  # what the sources of estimates mean
     "measured": "steps were timed on this machine just now; right within a factor of two under a similar load",
     "stored": "steps were timed on another machine for this version; --measure times some here",
@@ -52,10 +51,8 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
     estimates; with ``--measure`` they come from steps run on one thread of this machine, and on its GPU if it has one,
     with batches of ``rows`` if given."""
     gpu = args.measure and torch.cuda.is_available()
-    table = FittedTable(
-        "recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title
-    )
-    found = []
+    heads = ("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)
+    table, found = FittedTable(*heads, title=title), []
     with Progress(quiet=args.quiet or not args.measure) as progress:
         line = progress.add_line("estimating costs", len(plan))
         for number, seeds in enumerate(plan):
@@ -79,9 +76,18 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
             size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
             table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
     engines = _time_by_launcher(args, found)
-    notes = [*map(_describe_engine, engines)]
+    notes = []
+    for row in engines:
+        if row["minutes"] is None:
+            notes.append(f"--on {row['engine']}: not available")
+            continue
+        marks = [name for name in ("cheapest", "fastest") if row[name]]
+        most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
+        text = f"--on {row['engine']}: about {duration_text(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
+        notes.append(text + (f" ({' and '.join(marks)})" if marks else ""))
     if not gpu:
-        where = "--measure adds its times" if torch.cuda.is_available() else NO_GPU
+        unknown = "none here, so times are unknown; `make gpu` measures one"
+        where = "--measure adds its times" if torch.cuda.is_available() else unknown
         notes.append(f"GPU: {where}")
     for source, meaning in SOURCES.items():
         if count := sum(row["source"] == source for row in found):
@@ -101,21 +107,11 @@ def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list
         except UsageError:
             at_once = 0
         minutes = max(total / at_once, longest) if at_once else None
-        rows.append(
-            {"engine": type(one).__name__.lower(), "at_once": at_once, "minutes": minutes, "asked": one is asked}
-        )
+        name = type(one).__name__.lower()
+        rows.append({"engine": name, "at_once": at_once, "minutes": minutes, "asked": one is asked})
     available = [row for row in rows if row["minutes"] is not None]
     # Processor time is the same on all engines, so this machine is the cheapest.
     for name, best in (("cheapest", "local"), ("fastest", min(available, key=lambda row: row["minutes"])["engine"])):
         for row in rows:
             row[name] = row["engine"] == best
     return rows
-
-
-def _describe_engine(row: dict[str, Any]) -> str:
-    if row["minutes"] is None:
-        return f"--on {row['engine']}: not available"
-    marks = [name for name in ("cheapest", "fastest") if row[name]]
-    most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
-    text = f"--on {row['engine']}: about {duration_text(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
-    return text + (f" ({' and '.join(marks)})" if marks else "")

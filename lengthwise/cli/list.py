@@ -22,11 +22,6 @@ from lengthwise.cli.shared import OutputOptions, Words
 from lengthwise.registry import sources
 from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped, runs_folder
 
-NAMED = 6  # recipes of a system that share a description are abbreviated from this number on
-SEED = re.compile(r'(?<=seed": )-?\d+')
-WHOLE = 3  # maximum number of matches shown in full; more get a line each
-SCREEN, SEVERAL = 20, 4  # above SCREEN matches, SEVERAL or more with the same description share a line
-LATEST = 5  # maximum number of runs named in the overview
 Sections = dict[str, dict[str, str]]
 
 
@@ -39,66 +34,51 @@ class Options(OutputOptions):
 
 def run(args: Options) -> int:
     """List recipes, studies, weights, runs and parts; with words, those that match every word."""
-    systems, studies = _read_systems(), sources.list_studies()
-    if args.import_:
+    systems, studies = sources.list_systems(), sources.list_studies()
+    if systems is None or args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
+        if systems is None:  # their files have changed: import them
+            systems = sources.list_systems(catalog.family_members()) or []
         own_recipes, own_studies = catalog.describe_user_definitions()
-        systems.append(sources.System("yours", "Recipes of imported modules", own_recipes))
+        if args.import_:
+            systems.append(sources.System("yours", "Recipes of imported modules", own_recipes))
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
-    everything |= {"studies": studies} | _read_sections()
+    everything["studies"] = studies
+    weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped()}
+    everything["weights"] = {name: f"{one.task}, trained up to {one.top}" for name, one in weights.items()}
+    for title, file, describe in (("runs", "config", _describe_run), ("asked", "asked", _describe_replies)):
+        folders = sorted((path.parent for path in runs_folder().glob(f"*/{file}.json")), key=lambda path: path.name)
+        everything[title] = {folder.name: describe(folder) for folder in folders}
     found = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
-    summaries = {
-        kind: {name: one.summary for name, one in known.items()} for kind, known in sources.declared_parts().items()
-    }
-    parts = {kind: sources.filter_entries(about, args.words, f"parts {kind}") for kind, about in summaries.items()}
+    parts: Sections = {}
+    for kind, known in sources.declared_parts().items():
+        summaries = {name: one.summary for name, one in known.items()}
+        parts[kind] = sources.filter_entries(summaries, args.words, f"parts {kind}")
     if args.json:
-        return print_result(
-            args, found | {"parts": {kind: list(about) for kind, about in parts.items() if about or not args.words}}
-        )
+        names = {kind: list(about) for kind, about in parts.items() if about or not args.words}
+        return print_result(args, found | {"parts": names})
     if not args.words:
         head = "Parts of a recipe (lengthwise show Transformer; lengthwise list WORD says what each is)"
-        names = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
-        return print_result(args, None, _build_overview(systems, found), "", format_columns(Text(head, "bold"), names))
+        rows = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
+        return print_result(args, None, _build_overview(systems, found), "", format_columns(Text(head, "bold"), rows))
     matches = {title: entries for title, entries in (found | parts).items() if entries}
     if not matches:
         raise UsageError(f"list: no name or description contains {' and '.join(args.words)}")
     count, shown = sum(map(len, matches.values())), []
     for title, entries in matches.items():
         head = Text(title, "bold")
-        if count <= WHOLE or title in ("runs", "asked"):
+        if count <= 3 or title in ("runs", "asked"):  # few matches are shown in full
             rows = [(name, Text(text)) for name, text in entries.items()]
             shown.append(format_columns(head, rows, blank_after=True))
             continue
-        # A line per entry, cut to the terminal's width.
-        lines = _group_entries(entries, SEVERAL if count > SCREEN else math.inf)
+        # A line per entry, cut to the terminal's width; of many, those with the same description share a line.
+        lines = _group_entries(entries, 4 if count > 20 else math.inf)
         longest = min(max(len(name) for name, _ in lines), out.width // 2)
         texts = (f"  {name:{longest}}  {sources.first_sentence(text)}" for name, text in lines)
         shown.append(Group(head, Text("\n".join(texts), no_wrap=True, overflow="ellipsis")))
     return print_result(args, None, *shown)
-
-
-def _read_systems() -> list[sources.System]:
-    if (found := sources.list_systems()) is None:  # their files have changed: import them
-        from lengthwise.api import catalog
-
-        found = sources.list_systems(catalog.family_members())
-    return found or []
-
-
-def _read_sections() -> Sections:
-    files = (runs_folder().glob(f"*/{name}.json") for name in ("config", "asked"))
-    runs, asked = (sorted(found, key=lambda path: path.parent.name) for found in files)
-    weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped()}
-    return {
-        "weights": {name: f"{outline.task}, trained up to {outline.top}" for name, outline in weights.items()},
-        "runs": {path.parent.name: _describe_run_state(path.parent) for path in runs},
-        "asked": {path.parent.name: _describe_replies(path.parent) for path in asked},
-    }
-
-
-# Output
 
 
 def _build_overview(systems: Iterable[sources.System], sections: Sections) -> Any:
@@ -107,13 +87,13 @@ def _build_overview(systems: Iterable[sources.System], sections: Sections) -> An
     for system in systems:
         about = Text(system.about.partition(":")[0].rstrip("."), "dim")
         marked = {name + "*" * (name in sections["weights"]): text for name, text in system.recipes.items()}
-        names = ", ".join(name for name, _ in _group_entries(marked, NAMED))
+        names = ", ".join(name for name, _ in _group_entries(marked, 6))
         rows.append((system.name, Text.assemble(about, "\n", names)))
     rows.append(("studies", Text(", ".join(sections["studies"]))))
     for kind in ("runs", "asked"):
         if entries := sections[kind]:
             text = "\n".join(f"{name}: {text}" for name, text in entries.items())
-            if len(entries) > LATEST:
+            if len(entries) > 5:
                 begun = f", {list(entries.values()).count('begun')} of them begun" if kind == "runs" else ""
                 text = f"{len(entries)} in {runs_folder()}{begun}: lengthwise list {kind}"
             rows.append((kind, Text(text)))
@@ -133,10 +113,10 @@ def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, 
 # Runs
 
 
-def _describe_run_state(folder: Path) -> str:
+def _describe_run(folder: Path) -> str:
     """Return whether a run is done, or the error if it cannot be read."""
     try:
-        known = _is_valid_recipe(SEED.sub("0", read_text(folder / "config.json")))
+        known = _is_valid_recipe(re.sub(r'(?<=seed": )-?\d+', "0", read_text(folder / "config.json")))
     except (UsageError, ValueError, RecursionError):
         known = False
     if not known:

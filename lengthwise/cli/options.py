@@ -14,18 +14,17 @@ from typing import Any
 
 import torch
 
-from lengthwise.api import Task, catalog
+from lengthwise.api import After, Stopping, Task, UsageError, catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import NotImported, quote_value
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import error_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
-from lengthwise.base.types import Kind, UsageError
+from lengthwise.base.types import Kind
 from lengthwise.cli.parser import option_flag
 from lengthwise.cli.shared import KindOptions, MeasurementOptions, TrainingOptions
 from lengthwise.experiment import resources
 from lengthwise.experiment.recipe import Recipe, check_stopping
-from lengthwise.experiment.stopping import After, Stopping
 from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
@@ -41,7 +40,16 @@ def parse_sizes(text: str) -> list[AnySize]:
     """Parse ``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` · ``1-20x1-40``
     (every pair); or several of these, separated by commas. Duplicates are removed. Raises UsageError for an invalid
     text, and for more sizes than fit in memory."""
-    parts = [_parse_spans(part.strip()) for part in text.split(",")]
+    parts: list[list[range]] = []  # of each part of the list, such as 1-20x1-40, a range for each axis
+    for part in map(str.strip, text.split(",")):
+        spans = []
+        for axis in part.split("x"):
+            match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", axis)
+            low, high, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
+            spans.append(range(low, high + 1, step) if low and step else range(0))
+        if len(spans) > 2 or not all(spans):
+            raise UsageError(f"{part[:40]!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 2x15, from 1 up")
+        parts.append(spans)
     count = sum(math.prod(map(len, spans)) for spans in parts)
     resources.ResourceEstimate(2000.0 * count, 0).check(f"{text[:40]}: a row for each size")
     sizes: list[AnySize] = []
@@ -62,18 +70,6 @@ def parse_grid(text: str) -> list[AnySize]:
     return parse_sizes(re.sub(r"(?<![\d-])(\d+)x(\d+)(?![\d-])", r"1-\1x1-\2", text))
 
 
-def _parse_spans(part: str) -> list[range]:
-    """Parse one part of a list of sizes, such as ``1-20x1-40``, to a range for each axis."""
-    spans = []
-    for axis in part.split("x"):
-        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", axis)
-        low, high, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-        spans.append(range(low, high + 1, step) if low and step else range(0))
-    if len(spans) > 2 or not all(spans):
-        raise UsageError(f"{part[:40]!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 2x15, from 1 up")
-    return spans
-
-
 def parse_size(text: str, axes: int) -> tuple[int, ...]:
     """Parse one size, ``5`` or ``5x3``; a single number applies to all axes. Raises UsageError if it is invalid."""
     if not re.fullmatch(r"\d{1,18}(x\d{1,18})*", text):
@@ -92,14 +88,12 @@ def requested_extra_kinds(args: KindOptions) -> list[Kind]:
 
 def requested_kind(args: KindOptions) -> Kind:
     """Return the requested kind of problems. Raises UsageError if several were requested."""
-    kinds = requested_extra_kinds(args) + ([args.family] if getattr(args, "family", None) else [])
+    kinds, family = requested_extra_kinds(args), getattr(args, "family", None)
     if len(kinds) > 1:
-        raise UsageError(
-            "--family cannot be combined with --hard or --natural"
-            if len(requested_extra_kinds(args)) < 2
-            else "give --hard or --natural, not both"
-        )
-    return kinds[0] if kinds else "uniform"
+        raise UsageError("give --hard or --natural, not both")
+    if kinds and family:
+        raise UsageError("--family cannot be combined with --hard or --natural")
+    return family or (kinds[0] if kinds else "uniform")
 
 
 # Recipes and folders
@@ -132,7 +126,14 @@ def _read_recipe_file(path: Path) -> Recipe:
     """Read a recipe from a file: all fields, as ``show --json`` prints them; or ``recipe: NAME`` and changed fields."""
     try:
         text = read_bytes(path).decode()
-        tree = parse_object(text, "it is") if path.suffix == ".json" else _parse_yaml(text)
+        if path.suffix == ".json":
+            tree = parse_object(text, "it is")
+        else:
+            yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
+            try:
+                tree = _parse_numbers(yaml.safe_load(text))
+            except yaml.YAMLError as error:
+                raise UsageError(f"not YAML: {error_line(error)}") from None
         recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
         if not isinstance(recipe, str):
             return Recipe.read(json.dumps(recipe))
@@ -144,14 +145,6 @@ def _read_recipe_file(path: Path) -> Recipe:
     except (OSError, UsageError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: cannot be read as a recipe ({reason})") from None
-
-
-def _parse_yaml(text: str) -> Any:
-    yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
-    try:
-        return _parse_numbers(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise UsageError(f"not YAML: {error_line(error)}") from None
 
 
 def _parse_numbers(tree: Any) -> Any:
@@ -216,12 +209,6 @@ def jobs_or_default(jobs: int | None) -> int:
     return min(2, os.cpu_count() or 1) if jobs is None else jobs
 
 
-def check_stack(*, stack: bool, compile: bool) -> None:
-    """Raise UsageError for options that --stack does not support."""
-    if stack and compile:
-        raise UsageError("--stack does not support --compile: omit one of them")
-
-
 def parse_launcher(args: TrainingOptions) -> Launcher:
     """Parse --on: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
     value = literals.parse_literal(args.on, "--on")
@@ -265,6 +252,6 @@ def option_words(args: Any, left_out: Collection[str]) -> list[str]:
         if value is True:
             words.append(flag)
         else:
-            words += [word for one in ([value] if isinstance(value, (str, int, float)) else value)
-                      for word in (flag, str(one))]  # fmt: skip
+            for one in [value] if isinstance(value, (str, int, float)) else value:
+                words += [flag, str(one)]
     return words

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
+from lengthwise.api import UsageError, stream
 from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Several
 from lengthwise.evaluation.attack import typed_prompts

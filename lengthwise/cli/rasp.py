@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.api import Task, catalog
+from lengthwise.api import Task, UsageError, catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import remove_controls
 from lengthwise.base.progress import Progress
-from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, out, print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Words
 from lengthwise.rasp.program import execute, format_answer, format_rounds, format_state
@@ -52,19 +50,14 @@ def run(args: Options) -> int:
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
         return print_result(args, result)
-    # Printed without rich, which takes a minute for the states of thousands of symbols.
-    for shown in [*_format_states(row, rounds), f"answer {answer_text}"]:
-        print(shown if shown.isprintable() else remove_controls(shown))
-    return 0
-
-
-def _format_states(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:
-    """Return a column per part of the state and a line per round; parts are stacked if the terminal is too narrow."""
-    width = max(len(row), *map(len, rounds[0])) + 2
+    # A column per part of the state and a line per round; parts are stacked if the terminal is too narrow.
+    width, lines = max(len(row), *map(len, rounds[0])) + 2, []
     groups = [list(rounds[0])] if 6 + width * len(rounds[0]) <= out.width else [[name] for name in rounds[0]]
-    lines = []
     for names in groups:
         lines += ["round " + "".join(name.ljust(width) for name in names)]
         lines += ["      " + "".join(row.ljust(width) for _ in names)]
         lines += [f"{i:>5} " + "".join(state[name].ljust(width) for name in names) for i, state in enumerate(rounds)]
-    return [line.rstrip() for line in lines]
+    # Printed without rich, which takes a minute for the states of thousands of symbols.
+    for text in map(str.rstrip, [*lines, f"answer {answer_text}"]):
+        print(text if text.isprintable() else remove_controls(text))
+    return 0

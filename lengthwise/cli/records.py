@@ -37,7 +37,13 @@ def run(args: Options) -> int:
         for record in records:
             lengths = f"{record['trained_to']} → {record['tested_at']}"
             source = f"{record['system']} ({record['paper']}; {record['standing']})"
-            table.add_row(source, lengths, record["score"], describe_own_score(record) or "–")
+            own = "–"
+            if ours := record.get("ours"):  # verdict, mean over seeds, sizes, processor time of a training run
+                number = "1 seed" if len(ours["seeds"]) == 1 else f"{len(ours['seeds'])} seeds"
+                tested = f"{'x'.join(map(str, ours['trained_to']))} → {ours['sizes']}"
+                own = f"{ours['verdict']}: {share_text(statistics.fmean(ours['seeds']), 3)} ({number}), {tested}"
+                own += f"; {max(1, round(ours['minutes']))} CPU min"
+            table.add_row(source, lengths, record["score"], own)
         tables.append(table)
     return print_result(args, found, *tables)
 
@@ -54,15 +60,3 @@ def read_records(group: str | None = None) -> list[Row]:
     if group is not None and group not in groups:
         raise UsageError(f"records: no group {group!r}; there are: {', '.join(groups)}")
     return [record for record in found if group in (None, record["group"])]
-
-
-def describe_own_score(record: Row) -> str:
-    """Describe this package's score for a record: the verdict, the mean over seeds, the sizes, the processor time of a
-    training run. Return an empty string if there is no such score."""
-    if "ours" not in record:
-        return ""
-    ours = record["ours"]
-    seeds, lengths = ours["seeds"], "x".join(map(str, ours["trained_to"]))
-    number = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    score = f"{share_text(statistics.fmean(seeds), 3)} ({number}), {lengths} → {ours['sizes']}"
-    return f"{ours['verdict']}: {score}; {max(1, round(ours['minutes']))} CPU min"

@@ -59,10 +59,21 @@ class Options(OutputOptions, ProgressOptions):
     samples: Size | None = None  # N: with --stopping: problems per length (default: 512)
     device: str | None = None  # DEVICE: with --stopping: cpu, cuda, mps or auto (default)
 
+    def __post_init__(self) -> None:
+        measured = ("lengths", "samples", "device")
+        drawn = ("stopping", *measured, "width", "formats", "out", "table")
+        given = [f"--{name}" for name in drawn if getattr(self, name) not in (None, False)]
+        if self.matrix and (self.html or self.stopping):
+            raise UsageError("--matrix draws one figure: omit --html and --stopping")
+        if self.html and given:
+            raise UsageError(f"--html writes one page of existing scores: omit {' and '.join(given)}")
+        if not self.stopping and (given := [f"--{name}" for name in measured if getattr(self, name) is not None]):
+            more = "`lengthwise evaluate` measures further lengths, and more"
+            raise UsageError(f"{' and '.join(given)}: only with --stopping; {more}")
+
 
 def run(args: Options) -> int:
     """Write tables and figures of runs; with --stopping, the effect of more loops on them."""
-    _check_options(args)
     _figure_options(args)
     args.runs = _skip_other_folders(args.runs)
     folders = [Path(name) for name in args.runs if is_results_folder(Path(name))]
@@ -108,28 +119,6 @@ def _figure_options(args: Options) -> dict[str, Any]:
     if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
         raise UsageError(f"--formats: {quote_value(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
     return {"width": args.width or "page", "formats": formats}
-
-
-def _check_options(args: Options) -> None:
-    """Raise UsageError for options that would have no effect."""
-    measured = {"--lengths": args.lengths, "--samples": args.samples, "--device": args.device}
-    drawn = {
-        "--stopping": args.stopping,
-        **measured,
-        "--width": args.width,
-        "--formats": args.formats,
-        "--out": args.out,
-        "--table": args.table,
-    }
-    given = [name for name, value in drawn.items() if value is not None and value is not False]
-    if args.matrix and (args.html or args.stopping):
-        raise UsageError("--matrix draws one figure: omit --html and --stopping")
-    if args.html and given:
-        raise UsageError(f"--html writes one page of existing scores: omit {' and '.join(given)}")
-    if not args.stopping and (given := [name for name, value in measured.items() if value is not None]):
-        raise UsageError(
-            f"{' and '.join(given)}: only with --stopping; `lengthwise evaluate` measures further lengths, and more"
-        )
 
 
 def _skip_other_folders(names: Sequence[str]) -> list[str]:
@@ -246,9 +235,8 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
         top = one.recipe.lengths.top
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
         samples = SAMPLES if args.samples is None else args.samples
-        announce_duration(
-            f"{one.recipe.name}: every loop", estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()])
-        )
+        estimate = estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()])
+        announce_duration(f"{one.recipe.name}: every loop", estimate)
         has_code_changed(one)
         lock = one.lock(wait=True) if one.is_run else nullcontext()
         with lock, computation_settings(1), Progress(quiet=args.quiet) as progress:

@@ -11,29 +11,20 @@ from typing import Any
 
 import torch
 
-from lengthwise.api import catalog
+from lengthwise.api import Finite, Panel, Study, catalog
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.files import path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.score_rows import Row
+from lengthwise.cli import options
 from lengthwise.cli.console import err, print_files, show_elapsed
 from lengthwise.cli.forecast import forecast
-from lengthwise.cli.options import (
-    check_stack,
-    jobs_or_default,
-    local_device,
-    parse_launcher,
-    replicate_recipe,
-    training_options,
-)
 from lengthwise.cli.shared import Argument, TrainingOptions
 from lengthwise.evaluation.depth import measure_depths
 from lengthwise.evaluation.families import family_samples
 from lengthwise.evaluation.sealed import measure_sealed
 from lengthwise.experiment.data import fixed_set
-from lengthwise.experiment.source import Finite
-from lengthwise.experiment.study import Panel, Study
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
@@ -46,8 +37,6 @@ from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import check_matmul, computation_settings
 from lengthwise.training.cost import operations_by_id, stored_costs
 from lengthwise.training.stacked import check_seeds, rehearse_stacked
-
-DEPTH_SAMPLES = 512  # problems for measuring every loop; the batch size of the published code
 
 
 @dataclass(kw_only=True)
@@ -69,35 +58,37 @@ class Options(TrainingOptions):
 
 def run(args: Options) -> int:
     """Train and measure what a study still lacks, then publish it; with --dry-run, print its cost."""
-    check_stack(stack=args.stack, compile=args.compile)
     choices = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
     study = catalog.study(args.study, **{name: value for name, value in choices.items() if value is not None})
     if args.dry_run:
-        plan = [replicate_recipe(recipe, args.seed, args.seeds) for recipe in study.recipes]
+        plan = [options.replicate_recipe(recipe, args.seed, args.seeds) for recipe in study.recipes]
         return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
-    parse_launcher(args).check()
-    device, matmul = local_device(args)
+    options.parse_launcher(args).check()
+    device, matmul = options.local_device(args)
     check_matmul(matmul, device)
     if args.samples is None:
         args.samples = study.samples
     if args.stack:  # checked before anything is written
         for recipe in study.recipes:
-            recipes = replicate_recipe(recipe, args.seed, args.seeds)
+            recipes = options.replicate_recipe(recipe, args.seed, args.seeds)
             check_seeds(recipes)
             if not all(Run.locate(one).done for one in recipes):
                 rehearse_stacked(recipes, torch.device("cpu"))
     folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
-    runs = {panel.title: _select_runs(args, panel) for panel in study.panels}
-    options = {
-        one.folder: [*training_options(args), *_measurement_options(args, panel, one)]
-        for panel in study.panels
-        for one in runs[panel.title]
-    }
+    runs: dict[str, list[Run]] = {panel.title: [] for panel in study.panels}
+    words: dict[Path, list[str]] = {}
+    for panel in study.panels:
+        for recipe in panel.recipes:  # the requested seeds, and those after them that are already trained
+            runs[panel.title] += [Run.of(one) for one in options.replicate_recipe(recipe, args.seed, args.seeds)]
+            further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
+            runs[panel.title] += takewhile(lambda run: run.done, further)
+        for run in runs[panel.title]:
+            words[run.folder] = [*options.training_options(args), *_measurement_options(args, panel, run)]
     together = list(chain(*runs.values()))
-    how = {"jobs": jobs_or_default(args.jobs), "launcher": parse_launcher(args), "stack": args.stack}
-    with JobPool(together, lambda one: options[one.folder], **how) as fleet:
+    how = {"jobs": options.jobs_or_default(args.jobs), "launcher": options.parse_launcher(args), "stack": args.stack}
+    with JobPool(together, lambda one: words[one.folder], **how) as fleet:
         show_progress(fleet, together, err, quiet=args.quiet)
     runs = {
         title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # divergence is a result too
@@ -112,39 +103,27 @@ def run(args: Options) -> int:
     return 0
 
 
-def _select_runs(args: Options, panel: Panel) -> list[Run]:
-    """Return the requested seeds, and the seeds after them that are already trained."""
-    runs = []
-    for recipe in panel.recipes:
-        runs += [Run.of(one) for one in replicate_recipe(recipe, args.seed, args.seeds)]
-        further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
-        runs += takewhile(lambda run: run.done, further)
-    return runs
-
-
 def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
     """Measure every finished run once on problems of a sealed seed, which nothing else uses."""
-    (device, _), samples = local_device(args), args.samples or study.samples
+    (device, _), samples = options.local_device(args), args.samples or study.samples
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
             what = f"{run.recipe.name}: sealed problems"
             with computation_settings(1), show_elapsed(what, quiet=args.quiet), run.lock(wait=True):
-                few, rules = family_samples(samples), panel.rules(run.recipe)
-                measure_sealed(
-                    run, panel.sizes, samples=samples, family_samples=few, rules=rules, kinds=kinds, device=device
-                )
+                how = {"rules": panel.rules(run.recipe), "kinds": kinds, "device": device}
+                measure_sealed(run, panel.sizes, samples=samples, family_samples=family_samples(samples), **how)
 
 
 def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
     sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
-    options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
+    words = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
     if panel.curve:
-        options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
+        words += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
     for rule in panel.rules(run.recipe):
-        options += ["--stopping", rule.name]
-    options += ["--hard"] * panel.hard + ["--natural"] * panel.natural
-    return [*options, "--families", *["--far-families"] * panel.far_families]
+        words += ["--stopping", rule.name]
+    words += ["--hard"] * panel.hard + ["--natural"] * panel.natural
+    return [*words, "--families", *["--far-families"] * panel.far_families]
 
 
 # Publishing
@@ -217,7 +196,8 @@ def _publish_panel(
         if isinstance(one, Run) and one.recipe.loops.adapts and one.done:
             with computation_settings(1), Progress(quiet=args.quiet) as shown, one.lock(wait=True):
                 sizes = [one.recipe.lengths.top, *panel.sizes]
-                found = measure_depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
+                # On 512 problems, the batch size of the published code.
+                found = measure_depths(one, sizes, 512, shown, options.local_device(args)[0])
         rows[one.outline.name] += [{"train_seed": one.outline.seed} | row for row in found]
     for name in {run.outline.name for run in runs if isinstance(run, Run)}:
         files += publish_depth(rows[name], folder / f"stopping-{name}") if rows[name] else []

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from lengthwise.api import Task, catalog
+from lengthwise.api import UsageError, catalog
 from lengthwise.base import process
-from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
-from lengthwise.base.types import Problems
 from lengthwise.cli.console import err
 from lengthwise.cli.options import parse_size, parse_task_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, Words
@@ -58,30 +55,25 @@ def run(args: Options) -> int:
         estimate_problems(count, size).check(f"{count} problems of size {args.size}")
         problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args))
         drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
-    digest = _write_problems(args, task, drawn, count)
-    if args.lengths:
-        err.print(f"{count:,} problems, digest {digest[:16]} (SHA-256 of the JSON Lines)", highlight=False)
-    return 0
-
-
-def _write_problems(args: Options, task: Task, chunks: Iterable[Problems], count: int) -> str:
-    """Write chunks of problems as they are drawn; return the digest of their JSON Lines."""
+    # Write chunks of problems as they are drawn.
     digest, done, out = hashlib.sha256(), 0, process.result_stream()
     # On a terminal the problems themselves show the progress.
     with Progress(quiet=out.isatty(), console=err) as progress:
         line = progress.add_line(f"{task.name}: problems", count)
         out.write("[" * (args.json and not args.jsonl))
-        for problems in chunks:
-            lines = "".join(json_lines(task, problems)) if args.jsonl or args.lengths else ""
+        for chunk in drawn:
+            lines = "".join(json_lines(task, chunk)) if args.jsonl or args.lengths else ""
             digest.update(lines.encode())
             if args.jsonl:
                 out.write(lines)
             elif args.json:
-                rows = ({"prompt": prompt, "answer": answer} for prompt, answer in problem_texts(task, problems))
+                rows = ({"prompt": prompt, "answer": answer} for prompt, answer in problem_texts(task, chunk))
                 out.write(", " * (done > 0) + ", ".join(map(json_text, rows)))
             else:
-                out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in problem_texts(task, problems)))
-            done += len(problems)
+                out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in problem_texts(task, chunk)))
+            done += len(chunk)
             line.update(done)
         out.write("]\n" * (args.json and not args.jsonl))
-    return digest.hexdigest()
+    if args.lengths:
+        err.print(f"{count:,} problems, digest {digest.hexdigest()[:16]} (SHA-256 of the JSON Lines)", highlight=False)
+    return 0

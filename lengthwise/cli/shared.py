@@ -101,3 +101,5 @@ class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
     def __post_init__(self) -> None:
         if self.measure and not self.dry_run:
             raise UsageError("--measure works only with --dry-run: add it, or omit --measure")
+        if getattr(self, "stack", False) and self.compile:
+            raise UsageError("--stack does not support --compile: omit one of them")

@@ -20,8 +20,6 @@ from lengthwise.cli.console import format_columns, print_result, save_page, show
 from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
 from lengthwise.registry import sources
 
-EACH = "on 1,000 problems of each default length"
-
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
@@ -45,8 +43,14 @@ def run(args: Options) -> int:
         raise UsageError("show: --problem needs --html FILE, the page that shows it")
     if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
         return _show_part(args)
-    if path := _resolve_field(args.recipe):
-        return _show_field(args, path)
+    # A path such as ``model.positions``: the classes that have such a field.
+    *parents, last = args.recipe.split(".")
+    owners = [sources.find_class("Recipe")]
+    for step in parents:
+        types = [field.type for owner in owners if owner for field in owner.fields if field.name == step]
+        owners = [one for text in types for one in sources.possible_parts(text)]
+    if found := [(one, field) for one in owners if one for field in one.fields if field.name == last]:
+        return _show_field(args, found)
     if args.recipe in sources.BASES:
         args.recipe = sources.BASES[args.recipe]
         return _show_part(args)
@@ -89,13 +93,14 @@ def _show_recipe(args: Options) -> int:
         if args.measure and price.source == "measured":
             minutes = evaluation_seconds(recipe) / 60
         runner = describe_runner(recipe, price)
+    each = ", on 1,000 problems of each default length"
     changed = [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
     rows = [
         *(_list_fields(recipe) if args.all else changed),
         ("parameters", Text(f"{price.parameters:,}")),
         ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
         ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread")),
-        *([] if minutes is None else [("evaluation", Text(f"about {minutes:.1f} min more, {EACH}"))]),
+        *([] if minutes is None else [("evaluation", Text(f"about {minutes:.1f} min more{each}"))]),
         ("numbers", Text(f"{price.source}: {SOURCES[price.source]}")),
         ("runner", Text(runner)),
     ]
@@ -153,24 +158,16 @@ def _show_part(args: Options) -> int:
         "source": part.location,
         "kinds": list(sources.declared_parts()[kinds[0]]) if kinds else [],
     }
-    shown: list[RenderableType] = [
-        Text.assemble((part.name, "bold"), f"  {part.location}"),
-        Text(_split_paragraphs(part.about)),
-        "",
-    ]
+    # The docstring, with unwrapped paragraphs and without code marks.
+    about = re.sub(r"(?<=[^\n])\n(?=[^\n\s-])(?!- )", " ", part.about)
+    about = re.sub(r"(?<=[^\n])\n +", " ", about).replace("``", "")
+    shown: list[RenderableType] = [Text.assemble((part.name, "bold"), f"  {part.location}"), Text(about), ""]
     if part.fields:
-        shown.append(
-            format_columns(Text("fields", "bold"), [(field.name, _describe_field(field)) for field in part.fields])
-        )
+        rows = [(field.name, _describe_field(field)) for field in part.fields]
+        shown.append(format_columns(Text("fields", "bold"), rows))
     elif kinds:
         shown.append(_format_parts(kinds[0]))
     return print_result(args, result, *shown)
-
-
-def _split_paragraphs(about: str) -> str:
-    """Return a docstring with unwrapped paragraphs and without code marks."""
-    joined = re.sub(r"(?<=[^\n])\n(?=[^\n\s-])(?!- )", " ", about)
-    return re.sub(r"(?<=[^\n])\n +", " ", joined).replace("``", "")
 
 
 def _describe_field(field: sources.Field) -> Text:
@@ -182,20 +179,6 @@ def _describe_field(field: sources.Field) -> Text:
 def _format_parts(kind: str) -> RenderableType:
     rows = [(name, Text(one.summary)) for name, one in sources.declared_parts()[kind].items()]
     return format_columns(Text("one of", "bold"), rows)
-
-
-# Fields
-
-
-def _resolve_field(name: str) -> list[tuple[sources.ClassDeclaration, sources.Field]] | None:
-    """Resolve a path such as ``model.positions``: return the classes that have such a field; None if it is not a
-    path."""
-    *parents, last = name.split(".")
-    owners = [sources.find_class("Recipe")]
-    for step in parents:
-        types = [field.type for owner in owners if owner for field in owner.fields if field.name == step]
-        owners = [one for text in types for one in sources.possible_parts(text)]
-    return [(one, field) for one in owners if one for field in one.fields if field.name == last] or None
 
 
 def _show_field(args: Options, owners: list[tuple[sources.ClassDeclaration, sources.Field]]) -> int:

@@ -6,14 +6,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lengthwise.api import Task
+from lengthwise.api import Solver, Task, UsageError
 from lengthwise.base.files import json_text
 from lengthwise.base.process import result_stream
-from lengthwise.base.types import UsageError
 from lengthwise.cli.console import report_waiting
 from lengthwise.cli.options import parse_single_rule
 from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
-from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.recipe import check_stopping
 from lengthwise.runs.run import choose_device, load
 
@@ -45,15 +43,13 @@ def run(args: Options) -> int:
             with report_waiting(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
             result = {name: value for name, value in vars(solved).items() if value != ()}
-            print(json_text(result) if args.json else solved.text, file=result_stream(), flush=True)
+            text = solved.text
         except UsageError as error:
+            result, text = {"prompt": prompt, "error": str(error)}, ""
             bad += 1
-            print(
-                json_text({"prompt": prompt, "error": str(error)}) if args.json else "",
-                file=result_stream(),
-                flush=True,
-            )
-            print(f"lengthwise: prompt {count}: {error}", file=sys.stderr)
+        print(json_text(result) if args.json else text, file=result_stream(), flush=True)
+        if "error" in result:
+            print(f"lengthwise: prompt {count}: {result['error']}", file=sys.stderr)
     if not count:
         raise UsageError("solve: standard input was empty: write one prompt per line")
     return 1 if bad else 0

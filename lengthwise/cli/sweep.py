@@ -17,18 +17,9 @@ from lengthwise.base.files import json_text, path_inside, read_json_object, writ
 from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest_rows, size_text
+from lengthwise.cli import options
 from lengthwise.cli.console import err, print_files
 from lengthwise.cli.forecast import announce_evaluation, forecast
-from lengthwise.cli.options import (
-    check_data_seed,
-    find_recipe,
-    jobs_or_default,
-    local_device,
-    parse_launcher,
-    parse_sizes,
-    replicate_recipe,
-    training_options,
-)
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
 from lengthwise.experiment.recipe import ChosenOn, Recipe, change_recipe, check_sizes, largest_size_for_choosing
 from lengthwise.jobs.pool import JobPool, show_progress
@@ -51,13 +42,6 @@ class Sweep:
     seeds: int
     trials: int | None  # None: the whole grid
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the sweep as plain values, which identify it. The number of trials is left out, so that a search can
-        be extended."""
-        axes = [vars(axis) | {"values": list(axis.values)} for axis in self.axes]
-        values = {"recipe": fields.encode(self.recipe), "axes": axes, "sizes": [*map(self.recipe.sizes, self.sizes)]}
-        return values | {"samples": self.samples, "seeds": self.seeds, "search": self.trials is not None}
-
 
 @dataclass(kw_only=True)
 class Options(TrainingOptions, RecipeOptions):
@@ -72,17 +56,33 @@ class Options(TrainingOptions, RecipeOptions):
 def run(args: Options) -> int:
     """Train a recipe over a grid or by a search; report which fields matter, and save the best recipe."""
     sweep = _parse_sweep(args)
-    if args.dry_run:
-        return _dry_run(args, sweep)
-    parse_launcher(args).check()
-    text = json_text(sweep.as_dict())
+    if args.dry_run and sweep.trials is None:
+        plan = [_list_replicates(sweep, point) for point in grid_points(sweep.axes)]
+        return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
+    if args.dry_run:  # the maximum cost, if each trial costs the same as the recipe
+        plan = [options.replicate_recipe(sweep.recipe, sweep.recipe.seed, sweep.seeds * (sweep.trials or 0))]
+        return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
+    options.parse_launcher(args).check()
+    # Plain values that identify the sweep; without the number of trials, so that a search can be extended.
+    axes = [vars(axis) | {"values": list(axis.values)} for axis in sweep.axes]
+    values = {"recipe": fields.encode(sweep.recipe), "axes": axes, "sizes": [*map(sweep.recipe.sizes, sweep.sizes)]}
+    values |= {"samples": sweep.samples, "seeds": sweep.seeds, "search": sweep.trials is not None}
+    text = json_text(values)
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
     folder = Path(args.out) if args.out else path_inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
     if sweep.trials is not None:
         load_optuna()
     _record_sweep(folder, text)
     with Folder(folder).lock(folder_kind="sweep"):
-        trials, faults = (_run_grid if sweep.trials is None else _run_search)(args, sweep, folder)
+        if sweep.trials is None:
+            points = list(grid_points(sweep.axes))
+            recipes = [recipe for point in points for recipe in _list_replicates(sweep, point)]
+            faults = _train_runs(args, sweep, [Run.of(recipe) for recipe in recipes])
+        else:
+            search = Search(folder, sweep.axes, sweep.recipe.seed)
+            faults = _run_search(args, sweep, search, sweep.trials)
+            points = search.points()
+        trials = [row for point in points if (row := _trial_row(sweep, point))["seeds"]]
         if not trials:
             raise UsageError("; ".join(faults) or "no trial has finished")
         status = _report_trials(args, sweep, folder, trials)
@@ -94,26 +94,17 @@ def run(args: Options) -> int:
 def _parse_sweep(args: Options) -> Sweep:
     """Parse the sweep. Raises UsageError for a sweep that cannot work, before anything is trained."""
     axes, changes = parse_axes(args.changes)
-    recipe = find_recipe(args.recipe, changes)
-    check_data_seed(recipe)
+    recipe = options.find_recipe(args.recipe, changes)
+    options.check_data_seed(recipe)
     recipe = recipe.with_seed(recipe.seed)  # as in training
     limit = largest_size_for_choosing(recipe)
-    sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
+    sizes = options.parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
     announce_evaluation(recipe, sizes, args.samples, [recipe.stopping])
     if args.trials is None:
         points = [change_recipe(recipe, point) for point in grid_points(axes)]
-        rehearse(points[0], *local_device(args))
+        rehearse(points[0], *options.local_device(args))
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
-
-
-def _dry_run(args: Options, sweep: Sweep) -> int:
-    """Print the cost of a grid; for a search, the maximum cost if each trial costs the same as the recipe."""
-    if sweep.trials is None:
-        plan = [_list_replicates(sweep, point) for point in grid_points(sweep.axes)]
-        return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
-    plan = [replicate_recipe(sweep.recipe, sweep.recipe.seed, sweep.seeds * sweep.trials)]
-    return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
 
 
 def _record_sweep(folder: Path, text: str) -> None:
@@ -127,24 +118,15 @@ def _record_sweep(folder: Path, text: str) -> None:
 # Trials
 
 
-def _run_grid(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
-    points = list(grid_points(sweep.axes))
-    groups = [[Run.of(one) for one in _list_replicates(sweep, point)] for point in points]
-    faults = _train_runs(args, sweep, [one for group in groups for one in group])
-    rows = [_trial_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
-    return [row for row in rows if row["seeds"]], faults
-
-
-def _run_search(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
+def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> list[str]:
     """Run as many trials at a time as there are jobs, one seed after another: a trial below the median gets no further
-    seed."""
-    assert sweep.trials is not None
-    search, faults = Search(folder, sweep.axes, sweep.recipe.seed), []
-    waiting = search.unfinished_trials()
+    seed. Return the errors."""
+    faults: list[str] = []
+    waiting, jobs = search.unfinished_trials(), options.jobs_or_default(args.jobs)
     again = {trial.number for trial in waiting}
-    while waiting or search.count_finished() < sweep.trials:
-        left = sweep.trials - search.count_finished() - len(waiting)
-        active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_or_default(args.jobs) - len(waiting))))]
+    while waiting or search.count_finished() < trials:
+        left = trials - search.count_finished() - len(waiting)
+        active = waiting + [search.ask() for _ in range(min(left, max(0, jobs - len(waiting))))]
         found, lost = _run_trials(args, sweep, search, active)
         faults, waiting = faults + found, []
         # E.g. a full disk, or a run locked by another process: the next call retries such a trial once.
@@ -153,9 +135,7 @@ def _run_search(args: Options, sweep: Sweep, folder: Path) -> tuple[list[Row], l
                 search.tell(trial, None)
         if lost:
             break
-    points = search.points()
-    rows = [_trial_row(sweep, point, _locate_runs(sweep, point)) for point in points]
-    return [row for row in rows if row["seeds"]], faults
+    return faults
 
 
 def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[Any]) -> tuple[list[str], list[Any]]:
@@ -174,7 +154,7 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[A
                 trials.pop(number)
         faults += _train_runs(args, sweep, list(runs.values()))
         for number, (trial, point) in [*trials.items()]:
-            row = _trial_row(sweep, point, _locate_runs(sweep, point)[: seed + 1])
+            row = _trial_row(sweep, point, seed + 1)
             if row["seeds"] <= seed:
                 lost.append(trial)
             elif seed + 1 == sweep.seeds or not search.should_continue(trial, seed, row["exact"]):
@@ -187,14 +167,7 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[A
 
 def _list_replicates(sweep: Sweep, point: Point) -> list[Recipe]:
     recipe = change_recipe(sweep.recipe, point)
-    return replicate_recipe(recipe, recipe.seed, sweep.seeds)
-
-
-def _locate_runs(sweep: Sweep, point: Point) -> list[Run]:
-    try:
-        return [Run.locate(one) for one in _list_replicates(sweep, point)]
-    except UsageError:
-        return []
+    return options.replicate_recipe(recipe, recipe.seed, sweep.seeds)
 
 
 def _train_runs(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
@@ -202,8 +175,9 @@ def _train_runs(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     # A search may try the same point twice.
     missing = list({one.folder: one for one in runs if _mean_exact_match(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
-    options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    with JobPool(missing, lambda _: options, jobs=jobs_or_default(args.jobs), launcher=parse_launcher(args)) as fleet:
+    words = [*options.training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
+    jobs, launcher = options.jobs_or_default(args.jobs), options.parse_launcher(args)
+    with JobPool(missing, lambda _: words, jobs=jobs, launcher=launcher) as fleet:
         show_progress(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 
@@ -213,17 +187,20 @@ def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
     if run.folder.exists() and run.diverged:
         return 0.0
     wanted = {run.recipe.sizes(size) for size in sweep.sizes}
-    found = {
-        tuple(row["sizes"]): row["exact"]
-        for row in latest_rows(row for row in run.rows("scores") if "sealed" not in row)  # sealed: never for choosing
-        if row["problems"] == "uniform"
-        and row["stopping"] == run.recipe.stopping.name
-        and row["count"] >= sweep.samples
-    }
+    found = {}
+    for row in latest_rows(row for row in run.rows("scores") if "sealed" not in row):  # sealed: never for choosing
+        is_own = (row["problems"], row["stopping"]) == ("uniform", run.recipe.stopping.name)
+        if is_own and row["count"] >= sweep.samples:
+            found[tuple(row["sizes"])] = row["exact"]
     return statistics.fmean(found[size] for size in wanted) if wanted <= found.keys() else None
 
 
-def _trial_row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
+def _trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
+    """Return what is known of a point's first ``seeds`` runs, or of all."""
+    try:
+        runs = [Run.locate(one) for one in _list_replicates(sweep, point)][:seeds]
+    except UsageError:  # incompatible values
+        runs = []
     exact = [share for one in runs if (share := _mean_exact_match(sweep, one)) is not None]
     sizes = [about["parameters"] for one in runs if one.done and (about := one.about())]
     return {
@@ -245,9 +222,8 @@ def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[R
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
     # It records the sizes it was chosen on, beside those of earlier choices.
     chosen = replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))
-    write_csv(
-        folder / "trials.csv", [row["values"] | {n: v for n, v in row.items() if n != "values"} for row in trials]
-    )
+    flat = [row["values"] | {name: value for name, value in row.items() if name != "values"} for row in trials]
+    write_csv(folder / "trials.csv", flat)
     write_json(folder / "mattered.json", {"fields": parts})
     write(folder / "best.json", (chosen.json() + "\n").encode())
     title = f"{sweep.recipe.name}: {len(trials)} trials, chosen on {', '.join(map(str, sweep.sizes))}"
