@@ -54,11 +54,13 @@ def download_weights(text: str) -> Path:
     """Download a repository's weights, or find them in the cache without a network, and return their folder. Raises
     UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
     address, hub = parse_address(text), import_library("huggingface_hub", "hub")
+    endpoint = os.environ.get("HF_ENDPOINT")
     with _silence_progress(), _translate_errors(address):
         listed: dict[str, str] = {}  # digests of the files; empty if the Hub cannot be reached
         with suppress(ConnectionError, *_http_errors()[1:]):
-            api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-            info = api.model_info(address.repository, revision=address.revision, files_metadata=True)
+            info = hub.HfApi(endpoint=endpoint).model_info(
+                address.repository, revision=address.revision, files_metadata=True
+            )
             files = {one.rfilename: one for one in info.siblings or [] if one.rfilename in FILES}
             for name in NEEDED:
                 if name not in files:
@@ -68,12 +70,7 @@ def download_weights(text: str) -> Path:
                     size = f"its {name} has {one.size / 1e9:,.0f} GB"
                     raise UsageError(f"{address}: {size}; the limit is {MOST / 1e9:.0f} GB")
                 listed[name] = one.lfs.sha256 if one.lfs else one.blob_id
-        options = {
-            "revision": address.revision,
-            "allow_patterns": FILES,
-            "max_workers": 1,
-            "endpoint": os.environ.get("HF_ENDPOINT"),
-        }
+        options = {"revision": address.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": endpoint}
         folder = Path(hub.snapshot_download(address.repository, **options, local_files_only=not listed))
     wrong = []
     for path in filter(Path.exists, map(folder.joinpath, FILES)):
