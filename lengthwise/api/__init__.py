@@ -6,12 +6,12 @@ Its functions accept names, folders and objects, and report errors in one line.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, ParamSpec, Protocol, cast, overload
+from typing import Any, Literal, overload
 
 from torch import nn
 
@@ -67,27 +67,42 @@ from lengthwise.tasks.strings import Copy
 from lengthwise.training import loop, stacked
 from lengthwise.training.arithmetic import Matmul, computation_settings
 
-P = ParamSpec("P")
 Trained = Run | Weights | str | Path | nn.Module
 
 
 # Training
 
 
-class _Train(Protocol[P]):
-    """``train`` returns a list of runs if ``seeds`` is given, otherwise one run."""
-
-    @overload
-    def __call__(self, *args: Any, seeds: int, **named: Any) -> list[Run]: ...
-    @overload
-    def __call__(self, *args: P.args, **named: P.kwargs) -> Run: ...
-
-
-def _overload(function: Callable[P, Run | list[Run]]) -> _Train[P]:
-    return cast("_Train[P]", function)
-
-
-@_overload
+@overload
+def train(
+    recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
+    *changes: str,
+    task: Task | str | None = None,
+    model: ModelSpec | None = None,
+    layout: Layout | None = None,
+    lengths: Lengths | int | None = None,
+    loops: Loops | None = None,
+    objective: Objective | None = None,
+    optimizer: Optimizer | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    seed: int | None = None,
+    seeds: None = None,
+    folder: str | Path | None = None,
+    device: str = "auto",
+    matmul: Matmul = "fp32",
+    compile: bool = False,
+    graphs: bool = True,
+    track: str | Sequence[str] = (),
+    threads: int = 1,
+    save_every: float = 60.0,
+    quiet: bool = False,
+    wait: bool = False,
+    parent: Run | str | Path | None = None,
+    keep_state: bool = False,
+) -> Run: ...
+@overload
+def train(*args: Any, seeds: int, **named: Any) -> list[Run]: ...
 @fields.validate_arguments
 def train(
     recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
