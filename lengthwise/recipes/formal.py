@@ -25,7 +25,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.mixers.delta import DeltaNet, GatedDeltaNet
-from lengthwise.nn.mixers.mamba import Mamba2
+from lengthwise.nn.mixers.mamba2 import Mamba2
 from lengthwise.nn.mixers.xlstm import SLSTM
 from lengthwise.nn.position import RoPE
 from lengthwise.objectives import Final

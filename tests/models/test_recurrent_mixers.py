@@ -12,9 +12,11 @@ from lengthwise.base.rng import stream
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.mixers.attention_forms import ForgettingMixer, ScalableAttention, StickBreakingMixer
-from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule, diagonal_plus_rank_one
-from lengthwise.nn.mixers.mamba import linear_attention, rotate, trapezoidal_attention
+from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule
+from lengthwise.nn.mixers.mamba2 import linear_attention
+from lengthwise.nn.mixers.mamba3 import rotate, trapezoidal_attention
 from lengthwise.nn.mixers.recurrent import reverse_rows
+from lengthwise.nn.mixers.rwkv7 import diagonal_plus_rank_one
 from lengthwise.nn.mixers.xlstm import exponential_attention
 
 ROWS, HEADS, WIDTH = 2, 3, 4
