@@ -88,10 +88,23 @@ class Curve:
         return [*self._points]
 
     @cached_property
+    def _latest(self) -> list[Row]:
+        return [row for rows in self.rows_by_seed.values() for row in latest_rows(rows)]
+
+    @cached_property
     def _points(self) -> Sequence[Point]:
-        rows = [row for seed in self.rows_by_seed.values() for row in latest_rows(seed)]
-        by_size: dict[Sizes, list[Row]] = group_by(rows, lambda row: tuple(row["sizes"]))
-        return [_build_point(sizes, rows) for sizes, rows in sorted(by_size.items())]
+        found = []
+        for sizes, rows in sorted(group_by(self._latest, lambda row: tuple(row["sizes"])).items()):
+            shares = [row["exact"] for row in rows]
+            if len(rows) == 1:
+                low, high, error = rows[0]["low"], rows[0]["high"], None
+            else:
+                low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
+            solved, count = sum(share >= SOLVED for share in shares), min(map(counted_problems, rows))
+            failing = [row for row in rows if row["exact"] < 1]
+            families = tuple(sorted({row["problems"] for row in failing or rows} - {*DRAWN}))
+            found.append(Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families))
+        return found
 
     def diagonal(self) -> list[Point]:
         """Return the points whose sizes are equal on all axes; an axis trained to less than ``top`` stays at its own
@@ -99,19 +112,14 @@ class Curve:
         short = [top if top < self.top else math.inf for top in self.tops]
         return [point for point in self.points() if point.sizes == tuple(min(point.length, top) for top in short)]
 
-    def score_at_training_length(self) -> float | None:
-        """Return the mean exact match over seeds at the training length; None if it was not measured."""
-        return next((point.mean for point in self.diagonal() if point.length == self.top), None)
-
     def has_all_problems(self) -> bool:
         """Return True if every seed was measured on all problems of the training length."""
-        rows = [row for seed in self.rows_by_seed.values() for row in latest_rows(seed)]
-        found = [row["problems"] for row in rows if tuple(row["sizes"]) == self.tops]
+        found = [row["problems"] for row in self._latest if tuple(row["sizes"]) == self.tops]
         return {*found} == {"every"} and len(found) == len(self.rows_by_seed)
 
     def is_sealed(self) -> bool:
         """Return True if all points were measured on sealed problems, which nothing else uses."""
-        return all("sealed" in row for rows in self.rows_by_seed.values() for row in latest_rows(rows))
+        return all("sealed" in row for row in self._latest)
 
     def is_trained_size(self, sizes: Sizes) -> bool:
         """Return True if these sizes lie within the training range."""
@@ -131,11 +139,12 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
             for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
                 seeds = kinds.setdefault((problems, row["stopping"]), {})
                 seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
-        first, diverged = group[0].outline, sum(run.diverged for run in group)
-        # Single families come last; within both groups the recipe's own rule comes first.
-        in_order = sorted(kinds.items(), key=lambda kind: (_is_family(kind[0][0]), kind[0][1] != first.stopping))
+        first = group[0].outline
+        diverged = sum(run.diverged for run in group)
         facts = {"looked_at": first.looked_at, "most": first.tops, "diverged": diverged, "own_rule": first.stopping}
-        for (problems, stopping), seeds in in_order:
+        # Single families come last; within both groups the recipe's own rule comes first.
+        for problems, stopping in sorted(kinds, key=lambda kind: (_is_family(kind[0]), kind[1] != first.stopping)):
+            seeds = kinds[problems, stopping]
             found.append(Curve(label, first.top, first.axes, problems, stopping, seeds, **facts))
     if not found:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
@@ -157,9 +166,9 @@ def language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
     shared = Counter((one.outline.model, one.outline.problems) for one in folders)
     found = []
     for one in folders:
+        asked = one.outline
+        label = asked.model if shared[asked.model, asked.problems] == 1 else one.folder.name
         if rows := one.rows("scores"):
-            asked = one.outline
-            label = asked.model if shared[asked.model, asked.problems] == 1 else one.folder.name
             found.append(Curve(label, 0, asked.axes, asked.problems, "", {(asked.seed, 0): rows}))
     return found
 
@@ -174,12 +183,13 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
         first = seeds.setdefault(outline.seedless_id, {}).setdefault((outline.seed, outline.data_seed), run)
         if first.folder.resolve() != run.folder.resolve():
             raise UsageError(f"{run.folder}: {first.folder} is the same run, of the same seed: name one of them")
-    groups = {recipe: [*found.values()] for recipe, found in seeds.items()}
-    if not groups:
+    if not seeds:
         raise UsageError("there is nothing to report: name at least one run")
-    shared = Counter(group[0].outline.name for group in groups.values())
-    firsts = [(group[0].outline, group) for group in groups.values()]
-    return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
+    groups = [[*found.values()] for found in seeds.values()]
+    firsts = [group[0].outline for group in groups]
+    shared = Counter(first.name for first in firsts)
+    labels = [first.name if shared[first.name] == 1 else f"{first.name}-{first.id}" for first in firsts]
+    return dict(zip(labels, groups, strict=True))
 
 
 def own_scores(run: RunFolder) -> list[Row]:
@@ -208,28 +218,25 @@ def training_warnings(fit: float | None, size: int | str, diverged: int) -> str:
 def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
     """Return exact match at the training length by recipe, under the stopping rule that is best there. Scores on all
     problems of that size take precedence over scores on uniform problems."""
-    uniform: dict[str, float] = {}
-    every: dict[str, float] = {}
+    found: dict[str, dict[str, float]] = {"uniform": {}, WORST: {}}
     for curve in curves:
-        if (fit := curve.score_at_training_length()) is not None and curve.problems in ("uniform", WORST):
-            found = uniform if curve.problems == "uniform" else every
-            if curve.problems == "uniform" or curve.has_all_problems():
-                found[curve.label] = max(fit, found.get(curve.label, 0.0))
-    return uniform | every
+        if curve.problems == "uniform" or (curve.problems == WORST and curve.has_all_problems()):
+            fit = next((point.mean for point in curve.diagonal() if point.length == curve.top), None)
+            if fit is not None:
+                best = found[curve.problems]
+                best[curve.label] = max(fit, best.get(curve.label, 0.0))
+    return found["uniform"] | found[WORST]
 
 
 def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
     """Return ``training_warnings`` by recipe; they say if all problems of the training length decide."""
     fits = scores_at_training_length(curves)
     listed = {curve.label for curve in curves if curve.problems == WORST and curve.has_all_problems()}
-    return {
-        curve.label: training_warnings(
-            fits.get(curve.label),
-            f"{curve.top} ({problems_text('every')})" if curve.label in listed else curve.top,
-            curve.diverged,
-        )
-        for curve in curves
-    }
+    found = {}
+    for curve in curves:
+        top = f"{curve.top} ({problems_text('every')})" if curve.label in listed else curve.top
+        found[curve.label] = training_warnings(fits.get(curve.label), top, curve.diverged)
+    return found
 
 
 def name_curves(curves: Sequence[Curve]) -> list[str]:
@@ -243,8 +250,7 @@ def name_curves(curves: Sequence[Curve]) -> list[str]:
         rule = rule_text(curve.stopping) if len(rules) > 1 else ""
         several = len(sets) > 1 and curve.problems != "uniform"
         problems = curve.problems if several or _is_family(curve.problems) else ""
-        parts = [curve.label, rule, problems, warnings[curve.label]]
-        found.append(", ".join(part for part in parts if part))
+        found.append(", ".join(filter(None, [curve.label, rule, problems, warnings[curve.label]])))
     return found
 
 
@@ -257,15 +263,3 @@ def rule_text(stopping: str) -> str:
 
 def _is_family(problems: str) -> bool:
     return problems not in (*ALONE, WORST)
-
-
-def _build_point(sizes: Sizes, rows: Sequence[Row]) -> Point:
-    shares = [row["exact"] for row in rows]
-    if len(rows) == 1:
-        low, high, error = rows[0]["low"], rows[0]["high"], None
-    else:
-        low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
-    solved, count = sum(share >= SOLVED for share in shares), min(map(counted_problems, rows))
-    failing = [row for row in rows if row["exact"] < 1]
-    families = tuple(sorted({row["problems"] for row in failing or rows} - {*DRAWN}))
-    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families)

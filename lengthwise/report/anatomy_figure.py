@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
@@ -31,9 +30,17 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
     seeds = list(dict.fromkeys(row.get("train_seed", 0) for group in columns for row in group))
     looks = {seed: line_style(number, name=f"seed {seed}") for number, seed in enumerate(seeds)}
-    for axes, group in zip(grid.T, columns, strict=True):
-        _draw_first_wrong(axes[0], group)
-        for below, trait in zip(axes[1:], traits, strict=True):
+    for (above, *others), group in zip(grid.T, columns, strict=True):
+        merged = merge_rows(group)
+        positions, exact = sorted(merged["first_wrong"]), share_text(merged["exact"], 3)
+        above.bar(positions, [merged["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
+        above.set_title(f"length {size_text(group[0]['sizes'])}: {exact} right", pad=29, fontsize=8)
+        above.set(xlim=(0.4, max(positions, default=1) + 0.6), xlabel="position in the answer")
+        above.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        above.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        ends = ",\n".join(f"{merged['ends'][name]} {text}" for name, text in ENDS.items())
+        above.annotate(ends, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=6.5)
+        for below, trait in zip(others, traits, strict=True):
             for row in group:
                 middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
                 shares = [part["exact"] for part in row["by"][trait]]
@@ -64,15 +71,3 @@ def merge_rows(rows: Sequence[Row]) -> dict[str, Any]:
     count = sum(row["count"] for row in rows)
     exact = sum(row["exact"] * row["count"] for row in rows) / count
     return {"count": count, "exact": exact, "ends": ends, "first_wrong": first}
-
-
-def _draw_first_wrong(axes: Axes, group: Sequence[Row]) -> None:
-    all_ = merge_rows(group)
-    positions = sorted(all_["first_wrong"])
-    axes.bar(positions, [all_["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
-    axes.set_title(f"length {size_text(group[0]['sizes'])}: {share_text(all_['exact'], 3)} right", pad=29, fontsize=8)
-    axes.set(xlim=(0.4, max(positions, default=1) + 0.6), xlabel="position in the answer")
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    ends = ",\n".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())
-    axes.annotate(ends, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=6.5)

@@ -4,8 +4,10 @@ for the Hugging Face Hub."""
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -106,9 +108,7 @@ def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Si
     for row in sorted(uniform, key=lambda row: (max(row["sizes"]), row["sizes"])):
         sizes = tuple(row["sizes"])
         low = lowest.get(sizes)
-        if not within_training_sizes(sizes, tops) and (
-            row["high"] < SOLVED or (low is not None and low["high"] < SOLVED)
-        ):
+        if not within_training_sizes(sizes, tops) and any(one and one["high"] < SOLVED for one in (row, low)):
             break
         if lowest and low is None:
             continue  # families were not measured at this size
@@ -136,12 +136,8 @@ def format_sizes(sizes: Iterable[Any]) -> str:
 
 def card_cells(row: Row) -> list[str]:
     """Format a row of the score card; a dash stands for an unknown value."""
-
     unfit, low = describe_misfit(row.get("fit"), row["trained_to"]), row.get("worst")
-
-    def format_or_dash(name: str, format_value: Callable[[Any], str]) -> str:
-        return "–" if row[name] is None else format_value(row[name])
-
+    parameters, operations, seconds = row["parameters"], row["operations"], row["cpu_s"]
     return [
         row["recipe"] + (f" ({unfit})" if unfit else ""),
         row["trained_to"],
@@ -150,14 +146,13 @@ def card_cells(row: Row) -> list[str]:
         format_sizes(row.get("longest_uniform", row["longest"])),
         f"{problems_text(low['family'])} {share_text(low['exact'])} at {low['size']}" if low else "not measured",
         f"{row['generalise']} of {row['seeds']}" if row["seeds"] else "–",
-        format_or_dash("parameters", lambda count: f"{count:,}"),
-        format_or_dash("operations", lambda count: f"{count:.1e}"),
-        format_or_dash("cpu_s", lambda seconds: f"{seconds / 60:.1f}"),
+        "–" if parameters is None else f"{parameters:,}",
+        "–" if operations is None else f"{operations:.1e}",
+        "–" if seconds is None else f"{seconds / 60:.1f}",
     ]
 
 
 # On the Hub
-
 
 PAPERS = {  # papers, by the kind of part that they introduced
     "FullOutput": "Fan et al., Looped Transformers for Length Generalization, ICLR 2025, https://arxiv.org/abs/2409.15647",
@@ -173,53 +168,46 @@ PAPERS = {  # papers, by the kind of part that they introduced
 def model_card(run: RunFolder, repository: str, *, license_: str, example: str, controls: Sequence[RunFolder]) -> str:
     """Return the model card of a run's weights in ``repository``: Markdown with the Hub's metadata in front.
     ``example`` is a prompt; ``controls`` are runs to compare it with."""
-    outline, rows, count = run.outline, own_scores(run), run.about().get("parameters")
-    size = f"{count:,} parameters." if count else ""
-    kinds = set(_part_names(run.config()))
-    papers = [f"- {paper}" for kind, paper in PAPERS.items() if kind in kinds]
-    table = [HEADINGS, ["---"] * len(HEADINGS), *map(card_cells, score_card([run, *controls]))] if controls else []
-    text = [
-        *_metadata_lines(run, rows, license_),
-        f"# {outline.name}",
-        "",
+    outline, rows, about = run.outline, own_scores(run), run.about()
+    uniform = uniform_rows_by_size(rows)
+    text = ["---", f"license: {license_}", "library_name: lengthwise"]
+    text += [f"tags: [length-generalization, algorithmic-reasoning, {outline.task}]"]
+    text += ["model-index:", f"- name: {outline.name}", "  results:"] * bool(uniform)
+    for size, row in sorted(uniform.items()):
+        text += [
+            "  - task: {type: text-generation}",
+            f"    dataset: {{name: '{outline.task}, size {size_text(size)}', type: lengthwise}}",
+            f"    metrics: [{{type: exact_match, value: {row['exact']:.6g}}}]",
+        ]
+    size = f"{about['parameters']:,} parameters." if about.get("parameters") else ""
+    text += [
+        *("---", "", f"# {outline.name}", ""),
         f"Trained on `{outline.task}` with sizes of up to {size_text(outline.tops)}; measured beyond. {size}",
-        "",
-        "```sh",
-        f"pip install 'lengthwise[hub]=={importlib.metadata.version('lengthwise')}'",
+        *("", "```sh", f"pip install 'lengthwise[hub]=={importlib.metadata.version('lengthwise')}'"),
         f"lengthwise solve hf:{repository} '{example}'",
         f"lengthwise verify hf:{repository}",
-        "```",
-        "",
-        "## Exact match",
-        "",
+        *("```", "", "## Exact match", ""),
         *(_score_lines(rows, outline.tops) if rows else ["Not measured."]),
         "",
-        *(["## Controls", "", *(f"| {' | '.join(cells)} |" for cells in table), ""] if table else []),
-        "## Training",
-        "",
-        *_training_lines(run),
-        "",
-        *(["## Papers", "", "Parts of the recipe are from:", "", *papers] if papers else []),
     ]
+    if controls:
+        table = [HEADINGS, ["---"] * len(HEADINGS), *map(card_cells, score_card([run, *controls]))]
+        text += ["## Controls", "", *(f"| {' | '.join(cells)} |" for cells in table), ""]
+    text += ["## Training", ""]
+    text += [f"Recipe `{outline.name}` (`{outline.id}`), seed {outline.seed}, {outline.steps:,} steps."]
+    if isinstance(parent := about.get("parent"), dict):
+        name, step = (remove_controls(str(parent.get(key))) for key in ("run", "step"))
+        text += [f"It continues `{name}` from step {step}."]
+    looked = ", ".join(map(str, outline.looked_at)) or "unknown"
+    text += [f"Sizes looked at while the recipe was chosen: {looked}."]
+    if about:
+        package, torch = (remove_controls(str(about.get(key, ""))) for key in ("lengthwise", "torch"))
+        text += [f"{about['cpu_s'] / 60:.1f} minutes of processor time; Lengthwise {package}, torch {torch}."]
+    text += ["The full recipe is in `config.json`; `lengthwise train config.json` trains it again.", ""]
+    kinds = re.findall(r'"kind": "(\w+)"', json.dumps(run.config()))
+    if papers := [f"- {paper}" for kind, paper in PAPERS.items() if kind in kinds]:
+        text += ["## Papers", "", "Parts of the recipe are from:", "", *papers]
     return "\n".join(text) + "\n"
-
-
-def _metadata_lines(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
-    yield "---"
-    yield f"license: {license_}"
-    yield "library_name: lengthwise"
-    yield f"tags: [length-generalization, algorithmic-reasoning, {run.outline.task}]"
-    uniform = uniform_rows_by_size(rows)
-    if uniform:
-        yield "model-index:"
-        yield f"- name: {run.outline.name}"
-        yield "  results:"
-    for size, row in sorted(uniform.items()):
-        yield "  - task: {type: text-generation}"
-        yield f"    dataset: {{name: '{run.outline.task}, size {size_text(size)}', type: lengthwise}}"
-        yield f"    metrics: [{{type: exact_match, value: {row['exact']:.6g}}}]"
-    yield "---"
-    yield ""
 
 
 def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
@@ -242,27 +230,3 @@ def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
 
 def _format_share(row: Row | None) -> str:
     return f"{share_text(row['exact'], 3)} ({interval_text(row)}; {row['count']:,})" if row else "–"
-
-
-def _training_lines(run: RunFolder) -> Iterator[str]:
-    about, outline = run.about(), run.outline
-    looked = ", ".join(map(str, outline.looked_at)) or "unknown"
-    yield f"Recipe `{outline.name}` (`{outline.id}`), seed {outline.seed}, {outline.steps:,} steps."
-    if isinstance(parent := about.get("parent"), dict):
-        name, step = (remove_controls(str(parent.get(key))) for key in ("run", "step"))
-        yield f"It continues `{name}` from step {step}."
-    yield f"Sizes looked at while the recipe was chosen: {looked}."
-    if about:
-        package, torch = (remove_controls(str(about.get(key, ""))) for key in ("lengthwise", "torch"))
-        yield f"{about['cpu_s'] / 60:.1f} minutes of processor time; Lengthwise {package}, torch {torch}."
-    yield "The full recipe is in `config.json`; `lengthwise train config.json` trains it again."
-
-
-def _part_names(tree: Any) -> Iterator[str]:
-    if isinstance(tree, dict):
-        yield str(tree.get("kind"))
-        for value in tree.values():
-            yield from _part_names(value)
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _part_names(value)

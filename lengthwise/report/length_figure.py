@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
-from lengthwise.base.score_rows import group_by, size_text
+from lengthwise.base.score_rows import size_text
 from lengthwise.report import WORST, Curve, all_curves, curves, rule_text, warnings_by_recipe
 from lengthwise.report.lines import MARKS, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
@@ -31,9 +31,6 @@ from lengthwise.report.style import (
     wrap_title,
 )
 from lengthwise.runs.folder import InquiryFolder, RunFolder
-
-Aspect = Literal["label", "stopping", "problems"]  # fields that together identify a curve
-ASPECTS: tuple[Aspect, ...] = ("label", "stopping", "problems")
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,24 @@ def overview_figure(
     has the same style in every panel, is its name without the words that all names of its panel share; a panel of few
     recipes uses the method names of the fullest panel. ``strong`` is the method to highlight. Each recipe is stopped by
     its own rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
-    drawn = {name: found for name, group in groups.items() if (found := _curves_by_recipe(group))}
+    drawn: dict[str, dict[str, Curve]] = {}  # by panel, and by recipe
+    for name, group in groups.items():
+        measured = [run for run in group if run.rows("scores")]
+        for curve in curves(measured) if measured else []:
+            if curve.problems == "uniform" and curve.diagonal():
+                drawn.setdefault(name, {}).setdefault(curve.label, curve)  # a recipe's own rule comes first
     if not drawn:
         raise UsageError("no scores to plot against length: evaluate a run first")
-    methods_known = shorten_labels(list(max(drawn.values(), key=len)))[1]
-    panels = {name: _curves_by_method(found, methods_known) for name, found in drawn.items()}
+    known = shorten_labels(list(max(drawn.values(), key=len)))[1]
+    panels: dict[str, dict[str, Curve]] = {}  # by panel, and by method
+    for name, found in drawn.items():
+        # The longest known method within a recipe's name; if two recipes have the same one, their shortened names.
+        rests = shorten_labels(list(found))[1]
+        names = [
+            max((method for method in known if f"-{method}-" in f"-{label}-"), key=len, default=rest)
+            for label, rest in zip(found, rests, strict=True)
+        ]
+        panels[name] = dict(zip(names if len({*names}) == len(names) else rests, found.values(), strict=True))
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
     looks = {method: line_style(first.index(method), name=method, strong=method == strong) for method in methods}
@@ -135,27 +145,6 @@ def overview_figure(
         for name, panel in panels.items()
     ]
     return _draw_panels(parts, title, width, columns=4)
-
-
-def _curves_by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
-    """Return each recipe's curve on uniform problems under its own stopping rule, by the recipe's name."""
-    measured = [run for run in group if run.rows("scores")]
-    found: dict[str, Curve] = {}
-    for curve in curves(measured) if measured else []:
-        if curve.problems == "uniform" and curve.diagonal():
-            found.setdefault(curve.label, curve)  # curves() puts its own rule first
-    return found
-
-
-def _curves_by_method(curves: Mapping[str, Curve], known_methods: Sequence[str]) -> dict[str, Curve]:
-    """Return curves by method: the longest of ``known_methods`` that is part of the recipe's name. If two recipes have
-    the same method, return them by their shortened names."""
-    rests = shorten_labels(list(curves))[1]
-    names = [
-        max((method for method in known_methods if f"-{method}-" in f"-{label}-"), key=len, default=rest)
-        for label, rest in zip(curves, rests, strict=True)
-    ]
-    return dict(zip(names if len({*names}) == len(names) else rests, curves.values(), strict=True))
 
 
 def _draw_panels(
@@ -173,15 +162,14 @@ def _draw_panels(
 
 def _draw_plot(axes: Axes, panel: Plot, longest: int | None = None) -> None:
     """Draw a panel's curves, up to ``longest`` or their largest size, and describe their bands."""
-    set_up_length_axes(axes, panel.curves, longest or max(curve.diagonal()[-1].length for curve in panel.curves))
+    _set_up_axes(axes, panel.curves, longest or max(curve.diagonal()[-1].length for curve in panel.curves))
     few, banded = len(panel.curves) <= len(COLOURS), list[Curve]()
     for look, curve in zip(panel.looks, panel.curves, strict=True):
         points = curve.diagonal()
         sizes, means = [point.length for point in points], [point.mean for point in points]
         layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
-        axes.plot(
-            sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.properties()
-        )
+        marked = math.ceil(len(sizes) / MARKS)
+        axes.plot(sizes, means, markevery=marked, zorder=layer, clip_on=False, **look.properties())
         if look.strong or len(curve.rows_by_seed) > 1 or (few and not panel.seeds_only):
             banded.append(curve)
             low, high = [point.low for point in points], [point.high for point in points]
@@ -210,7 +198,7 @@ def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> 
     return figure, grid.ravel().tolist()[:count]
 
 
-def set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
+def _set_up_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
     """Set up the axes for exact match against length, up to ``longest``, and shade the training range."""
     tops = sorted({curve.top for curve in curves if curve.top})
     right = 1.02 * max([longest, *tops])
@@ -222,32 +210,23 @@ def set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> Non
         if {row["task"] for curve in curves for rows in curve.rows_by_seed.values() for row in rows} == {"addition"}:
             label = "digits per operand"
         elif len(kinds) == 1:  # what sizes count
-            (kind,) = kinds
-            short = {
-                name: most
-                for curve in curves
-                for name, most in zip(curve.axes, curve.tops, strict=True)
-                if most < curve.top
-            }
-            free = " = ".join(name for name in kind if name not in short)
+            short: dict[str, int] = {}
+            for curve in curves:
+                short |= {name: most for name, most in zip(curve.axes, curve.tops, strict=True) if most < curve.top}
+            free = " = ".join(name for name in curves[0].axes if name not in short)
             label = ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
         axes.set_xlabel(label)
     if place is None or place.is_first_col():
         axes.set_ylabel("exact match")
-    if not tops:
-        return
     for top in tops:
         axes.axvspan(0, top, color=SHADE, zorder=0.1, linewidth=0)
         axes.axvline(top, color=FAINT, linewidth=0.7, zorder=1.5)
-    text = "trained to " + " and ".join(filter(None, [", ".join(map(str, tops[:-1])), str(tops[-1])]))
-    # Align the text with the end of the training range, unless the range is too narrow for it.
-    side, at = ("right", tops[-1]) if tops[-1] > 0.2 * right else ("left", 0)
-    axes.annotate(
-        text, (at, 1.02), (0, 3), ha=side, textcoords="offset points", fontsize=7, color=FAINT, annotation_clip=False
-    )
-
-
-# Distribution of curves over panels
+    if tops:
+        text = "trained to " + " and ".join(filter(None, [", ".join(map(str, tops[:-1])), str(tops[-1])]))
+        # Align the text with the end of the training range, unless the range is too narrow for it.
+        side, at = ("right", tops[-1]) if tops[-1] > 0.2 * right else ("left", 0)
+        look = {"fontsize": 7, "color": FAINT, "annotation_clip": False}
+        axes.annotate(text, (at, 1.02), (0, 3), ha=side, textcoords="offset points", **look)
 
 
 def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
@@ -259,52 +238,42 @@ def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot
     """
     heading, labels = shorten_labels([curve.label for curve in curves])
     short_labels = dict(zip((curve.label for curve in curves), labels, strict=True))
-    kinds, split = {(curve.label, curve.stopping) for curve in curves}, None
+    kinds, split = {(curve.label, curve.stopping) for curve in curves}, ""
     if len(kinds) > len(COLOURS):
         if 1 < len({label for label, _ in kinds}) < len(kinds):
             split = "label"
         elif len({curve.problems for curve in curves}) > 1:
             split = "problems"
-    looks = _choose_styles(curves, split, short_labels, strong)
-    groups = group_by(range(len(curves)), lambda number: str(getattr(curves[number], split)) if split else "")
-    titles = short_labels if split == "label" else {key: f"{key} problems" for key in groups if split}
-    panels = [
-        Plot(titles.get(key, key), [curves[i] for i in group], [looks[i] for i in group], key == strong)
-        for key, group in groups.items()
-    ]
-    return panels, heading
 
+    def style_key(curve: Curve, *ignored: str) -> tuple[Any, ...]:
+        parts = ("label", "stopping", "problems")  # they identify a curve
+        return tuple(getattr(curve, part) for part in parts if part not in (split, *ignored))
 
-def _choose_styles(
-    curves: Sequence[Curve], split: Aspect | None, short_labels: dict[str, str], strong: str | None
-) -> list[LineStyle]:
-    """Return a style per curve. Within a panel the colour shows the recipe and rule, and the dash the set of problems;
-    if there are too few colours or dashes, each curve gets its own pair of colour and dash."""
-
-    def style_key(curve: Curve, *ignored: str | None) -> tuple[Any, ...]:
-        return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *ignored))
-
+    # Within a panel the colour shows the recipe and rule, and the dash the set of problems; if there are too few
+    # colours or dashes, each curve gets its own pair of colour and dash.
     first = sorted(curves, key=lambda curve: curve.label != strong)  # the order of colours
     colours = list(dict.fromkeys(style_key(curve, "problems") for curve in first))
     numbers = list(dict.fromkeys(style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
-    warnings, looks = warnings_by_recipe(curves), []
+    warnings, panels = warnings_by_recipe(curves), dict[str, Plot]()
     for curve in curves:
         rules = {other.stopping for other in curves if other.label == curve.label}
         parts = [
-            *([short_labels[curve.label]] if split != "label" else []),
-            *([rule_text(curve.stopping)] if curve.stopping and (split == "label" or len(rules) > 1) else []),
-            *([curve.problems] if curve.problems != "uniform" and split != "problems" else []),
+            short_labels[curve.label] if split != "label" else "",
+            rule_text(curve.stopping) if split == "label" or len(rules) > 1 else "",
+            curve.problems if curve.problems != "uniform" and split != "problems" else "",
         ]
-        noted = curve.problems == "uniform" and not split
-        number = colours.index(style_key(curve, "problems")) if twins else numbers.index(style_key(curve))
         look = line_style(
-            number,
+            colours.index(style_key(curve, "problems")) if twins else numbers.index(style_key(curve)),
             sets.index(curve.problems) if twins else None,
-            name=", ".join(parts),
-            strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
-            note=warnings[curve.label] if noted else "",
+            name=", ".join(filter(None, parts)),
+            strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and not split,
+            note=warnings[curve.label] if curve.problems == "uniform" and not split else "",
         )
-        looks.append(look)
-    return looks
+        key = str(getattr(curve, split)) if split else ""
+        title = short_labels[key] if split == "label" else f"{key} problems" if split else ""
+        panel = panels.setdefault(key, Plot(title, [], [], key == strong))
+        panel.curves.append(curve)
+        panel.looks.append(look)
+    return [*panels.values()], heading

@@ -63,9 +63,9 @@ def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
     back = _count_common_words([label[front:][::-1] for label in words])
     while any(len(label) <= front + back for label in words):  # keep at least one word of each
         front, back = (front, back - 1) if back else (front - 1, back)
-    rest = {label: "-".join(parts[front : len(parts) - back]) for label, parts in zip(different, words, strict=True)}
+    rest = {"-".join(label): "-".join(label[front : len(label) - back]) for label in words}
     head = "".join(f"{word}-" for word in words[0][:front])
-    tail = "".join(f"-{word}" for word in words[0][len(words[0]) - back :]) if back else ""
+    tail = "".join(f"-{word}" for word in words[0][len(words[0]) - back :])
     return (f"full names: {head}…{tail}" if head or tail else ""), [rest[label] for label in labels]
 
 
@@ -79,16 +79,24 @@ def name_lines(
     """Write each line's name to the right of the axes, as close to its end as space permits; a thin line connects them
     if they are apart. ``ends`` are in data coordinates, within the axes. In a column-wide figure the names form a
     legend below."""
-    if width == "column":
-        add_legend(cast(Figure, axes.figure), styles, columns=2, heading=heading)
-        return
     figure = cast(Figure, axes.figure)
+    if width == "column":
+        add_legend(figure, styles, columns=2, heading=heading)
+        return
     figure.draw_without_rendering()  # lays the figure out, which sets the axes' height
     height = axes.get_window_extent().height / figure.dpi
     wanted = [float(axes.transAxes.inverted().transform(axes.transData.transform(end))[1]) for end in ends]
     order = sorted(range(len(ends)), key=lambda number: -wanted[number])
     gaps = [(ROW + NOTE * bool(styles[number].note)) / height for number in order]
-    heights = _spread_heights([wanted[number] for number in order], gaps)
+    # One pass down spaces names by at least ``gaps``, one pass up keeps the lowest within the axes. If there are too
+    # many names, some heights exceed 1.
+    heights: list[float] = []
+    for place, number in enumerate(order):
+        heights.append(min(wanted[number], heights[-1] - gaps[place - 1] if heights else 1.0))
+    floor = 0.0
+    for place in reversed(range(len(heights))):
+        heights[place] = max(heights[place], floor)
+        floor = heights[place] + (gaps[place - 1] if place else 0.0)
     for number, at in zip(order, heights, strict=True):
         edge = ScaledTranslation(1, at, axes.transAxes)  # type: ignore[arg-type]
         beside = figure.dpi_scale_trans + edge  # x in inches from the axes' right edge
@@ -126,16 +134,3 @@ def add_legend(figure: Figure, styles: Sequence[LineStyle], columns: int, headin
     if columns > 1 and shown.get_window_extent().width > figure.bbox.width:
         shown.remove()
         add_legend(figure, styles, columns - 1, heading)
-
-
-def _spread_heights(targets: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Return label heights from the top down, spaced by at least ``gaps`` and close to ``targets`` (in falling order),
-    from one pass down and one up. If there are too many labels, some heights exceed 1."""
-    heights: list[float] = []
-    for number, height in enumerate(targets):
-        heights.append(min(height, heights[-1] - gaps[number - 1] if heights else 1.0))
-    floor = 0.0
-    for number in reversed(range(len(heights))):
-        heights[number] = max(heights[number], floor)
-        floor = heights[number] + (gaps[number - 1] if number else 0.0)
-    return heights

@@ -1,22 +1,26 @@
-"""Figure of the course of training: loss, and exact match measured while training."""
+"""Figures of training: loss and exact match against steps, accuracy against parameters, and lengths of problems."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.axis import Axis
+from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report import by_recipe
-from lengthwise.report.lines import MARKS, LineStyle, line_style, name_lines, shorten_labels
+from lengthwise.base.results import Claim
+from lengthwise.base.score_rows import Row, group_by
+from lengthwise.report import by_recipe, own_scores
+from lengthwise.report.lines import MARKS, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.style import (
     COLOURS,
     DASHES,
+    DOTTED,
     FAINT,
     INK,
     MARKERS,
@@ -29,8 +33,8 @@ from lengthwise.report.style import (
 )
 from lengthwise.runs.folder import RunFolder
 
-FULLY_DRAWN = 4  # maximum number of recipes for which logged losses are drawn behind the mean
 Points = list[tuple[int, float]]  # (step, value)
+Groups = dict[str, list["_Logged"]]  # by recipe
 
 
 @style()
@@ -45,11 +49,15 @@ def loss_figure(
     """Draw the running geometric mean of the loss against steps on a log axis; with few recipes, logged losses too, as
     thin lines. With ``watch``, draw the exact match measured while training below it. ``strong`` is the recipe to
     highlight. Raises UsageError if no run has logged a loss."""
-    groups = {name: [_LoggedValues.of(run) for run in group] for name, group in by_recipe(runs).items()}
+    groups = {name: [_Logged(run) for run in group] for name, group in by_recipe(runs).items()}
     groups = {name: logged for name, group in groups.items() if (logged := [one for one in group if one.losses])}
     if not groups:
         raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
-    heading, looks = _choose_styles(groups, strong)
+    heading, names = shorten_labels(list(groups))
+    order, looks = sorted(groups, key=lambda label: label != strong), {}
+    for label, name in zip(groups, names, strict=True):
+        note = f"{len(groups[label])} seeds" if len(groups[label]) > 1 else ""
+        looks[label] = replace(line_style(order.index(label), name=name, note=note, strong=label == strong), marker="")
     sizes = list(dict.fromkeys(size for group in groups.values() for one in group for size in one.watched))
     sizes = sorted(sizes, key=lambda size: [int(part) for part in size.split("x")]) if watch else []
     # Dashes mark sizes if colours suffice for the recipes; otherwise each size has its own axes.
@@ -75,34 +83,17 @@ def loss_figure(
     return fix_layout(figure)
 
 
-def _choose_styles(groups: dict[str, list[_LoggedValues]], strong: str | None) -> tuple[str, dict[str, LineStyle]]:
-    """Return a heading with the words that all names share, and each recipe's style by its label."""
-    heading, names = shorten_labels(list(groups))
-    order = sorted(groups, key=lambda label: label != strong)
-    looks = {}
-    for label, name in zip(groups, names, strict=True):
-        seeds = len(groups[label])
-        note = f"{seeds} seeds" if seeds > 1 else ""
-        looks[label] = replace(line_style(order.index(label), name=name, note=note, strong=label == strong), marker="")
-    return heading, looks
-
-
-@dataclass(frozen=True)
-class _LoggedValues:
+class _Logged:
     """The values that a run has logged, as (step, value)."""
 
-    losses: Points  # finite and above 0, as a log axis requires
-    watched: dict[str, Points]  # exact match, by size
-
-    @staticmethod
-    def of(run: RunFolder) -> _LoggedValues:
-        rows = run.rows("metrics")
-        losses = [(row["step"], float(row["loss"])) for row in rows if row.get("loss") is not None]
-        watched: dict[str, Points] = {}
-        for row in rows:
+    def __init__(self, run: RunFolder) -> None:
+        self.losses: Points = []  # finite and above 0, as a log axis requires
+        self.watched: dict[str, Points] = {}  # exact match, by size
+        for row in run.rows("metrics"):
+            if 0 < float(row.get("loss") or 0) < math.inf:
+                self.losses.append((row["step"], float(row["loss"])))
             for size, share in row.get("exact", {}).items():
-                watched.setdefault(size, []).append((row["step"], float(share)))
-        return _LoggedValues([(step, loss) for step, loss in losses if 0 < loss < math.inf], watched)
+                self.watched.setdefault(size, []).append((row["step"], float(share)))
 
 
 def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
@@ -120,24 +111,19 @@ def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]
     return (steps, values), marked
 
 
-def _draw_losses(
-    axes: Axes, groups: dict[str, list[_LoggedValues]], styles: dict[str, LineStyle]
-) -> list[tuple[float, float]]:
+def _draw_losses(axes: Axes, groups: Groups, styles: dict[str, LineStyle]) -> list[tuple[float, float]]:
     """Draw all losses. Return the end point of each recipe's lines, averaged over seeds."""
     axes.set(yscale="log", ylabel="loss (nats)")
     ends: list[tuple[float, float]] = []
-    explanation = (
-        "bold: running geometric mean; thin: as logged" if len(groups) <= FULLY_DRAWN else "running geometric mean"
-    )
-    axes.text(0.99, 0.98, explanation, transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color=FAINT)
+    few = len(groups) <= 4  # then logged losses are drawn behind the mean
+    text = "bold: running geometric mean; thin: as logged" if few else "running geometric mean"
+    axes.text(0.99, 0.98, text, transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color=FAINT)
     for label, group in groups.items():
-        if len(groups) <= FULLY_DRAWN:
+        if few:
             logged, _ = _join_lines([one.losses for one in group])
             axes.plot(*logged, color=styles[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
-        smooth = []
-        for one in group:
-            steps, losses = zip(*one.losses, strict=True)
-            smooth.append([*zip(steps, running_mean(losses), strict=True)])
+        lines = [zip(*one.losses, strict=True) for one in group]
+        smooth = [[*zip(steps, running_mean(losses), strict=True)] for steps, losses in lines]
         joined, _ = _join_lines(smooth)
         axes.plot(*joined, zorder=2.9 if styles[label].strong else 3, **styles[label].properties())
         last = [line[-1] for line in smooth]
@@ -145,9 +131,7 @@ def _draw_losses(
     return ends
 
 
-def _draw_exact_match(
-    axes: Axes, groups: dict[str, list[_LoggedValues]], styles: dict[str, LineStyle], sizes: Sequence[str]
-) -> None:
+def _draw_exact_match(axes: Axes, groups: Groups, styles: dict[str, LineStyle], sizes: Sequence[str]) -> None:
     """Draw exact match in the colours of the recipes; each size has a marker and a dash, or axes of its own."""
     axes.set(ylim=(-0.02, 1.02), ylabel="exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
     for label, group in groups.items():
@@ -156,12 +140,8 @@ def _draw_exact_match(
             if len(sizes) > 1:
                 own = replace(_size_style(number, size), name=f"{own.name} at {size}", colour=own.colour)
             joined, marked = _join_lines([points for one in group if (points := one.watched.get(size))])
-            line = own.properties() | {
-                "linewidth": 0.9,
-                "markevery": marked,
-                "in_layout": False,
-            }  # NaN breaks disturb the layout
-            axes.plot(*joined, zorder=3, clip_on=False, **line)
+            line = own.properties() | {"linewidth": 0.9, "markevery": marked}
+            axes.plot(*joined, zorder=3, clip_on=False, in_layout=False, **line)  # NaN breaks disturb the layout
 
 
 def _size_style(number: int, size: str) -> LineStyle:
@@ -177,3 +157,114 @@ def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]
     sides = [int(min(memory * len(losses), number / 4)) for number in range(len(losses))]
     spans = [(number - side, min(number + side + 1, len(losses))) for number, side in enumerate(sides)]
     return [math.exp((sums[end] - sums[start]) / (end - start)) for start, end in spans]
+
+
+# Parameters and problems
+
+
+def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
+    """Return a row per run that logged validation loss: parameters, time, the lowest loss, and exact match on natural
+    problems under the recipe's own stopping rule, within the training range and beyond (None if not measured)."""
+    found = []
+    for run in runs:
+        watched = (row.get("validation_loss") for row in run.rows("metrics"))
+        losses = [loss for loss in watched if loss is not None]
+        if not losses or not (about := run.about()):
+            continue
+        top = run.outline.top
+        natural = [row for row in own_scores(run) if row["problems"] == "natural"]
+        # Natural problems have all lengths up to their size, so the largest size counts.
+        ordered = sorted(natural, key=lambda row: max(row["sizes"]))
+        within = [row["exact"] for row in ordered if max(row["sizes"]) <= top]
+        beyond = [row["exact"] for row in ordered if max(row["sizes"]) > top]
+        row = {
+            "recipe": run.outline.name,
+            "id": run.outline.seedless_id,
+            "seed": run.outline.seed,
+            "model": run.outline.model,
+            "parameters": about["parameters"],
+            "validation_loss": min(losses),
+            "within": within[-1] if within else None,
+            "beyond": beyond[-1] if beyond else None,
+            "cpu_s": about["cpu_s"],
+            "wall_s": about["wall_s"],
+        }
+        found.append(row)
+    return found
+
+
+@style()
+def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width: Width = "page") -> Drawing:
+    """Draw exact match and validation loss against parameters on a log axis: a line per kind of model through the means
+    over seeds, and a faint mark per seed. Marks beyond the training range are hollow. Claims are dotted lines. Raises
+    UsageError without rows."""
+    if not rows:
+        raise UsageError("there is nothing to draw: no run logged a validation loss")
+    figure = new_figure(width, 3.0 if width == "page" else 5.0)
+    left, right = figure.subplots(1, 2) if width == "page" else figure.subplots(2, 1)
+    kinds = group_by(rows, lambda row: row["model"])
+    twins = len(kinds) <= len(COLOURS)  # keep a line's colour beyond the training range if there are enough colours
+    looks = []
+    for number, (kind, group) in enumerate(kinds.items()):
+        # The words that the recipes' names share, such as ``gpt`` for gpt-small and gpt-large; otherwise the class.
+        recipes = list(dict.fromkeys(row["recipe"] for row in group))
+        common = shorten_labels(recipes)[0].removeprefix("full names: ").split("…")[0].strip("-")
+        name = recipes[0] if len(recipes) == 1 else common or str(kind)
+        numbers = [(number, 0), (number, 1)] if twins else [(2 * number,), (2 * number + 1,)]
+        own, beyond = (line_style(*one, name=name) for one in numbers)
+        looks.append(own)
+        _draw_line(left, group, "within", own)
+        _draw_line(left, group, "beyond", replace(beyond, name=f"{name}, beyond", hollow=True))
+        _draw_line(right, group, "validation_loss", own)
+    published = [claim for claim in claims if claim.exact is not None]
+    for claim, dash in zip(published, (DOTTED, *DASHES[3:]), strict=False):
+        left.axhline(claim.exact, color=INK, linestyle=dash, linewidth=1.0, label=claim.who)
+        looks.append(LineStyle(claim.who, INK, "", dash))
+    left.set_ylim(-0.02, 1.02)
+    right.set_yscale("log")
+    for axes, title in ((left, "exact match"), (right, "validation loss (nats)")):
+        axes.set_title(title, fontsize=8)
+        axes.set(xscale="log", xlabel="parameters")
+        axes.margins(x=0.12)
+        _label_log_axis(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
+    _label_log_axis(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
+    joined = len({row["parameters"] for row in rows}) > len(kinds)  # otherwise only marks are drawn
+    shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
+    shown.append(LineStyle("within the training lengths", FAINT, "o", ""))
+    shown.append(LineStyle("beyond", FAINT, "o", "", hollow=True))
+    add_legend(figure, shown, columns=6)
+    return fix_layout(figure, "Accuracy and loss against size", width)
+
+
+def _label_log_axis(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
+    """Label a log axis that may span less than a decade, where matplotlib's labels would overlap."""
+    wide = max(values) >= 10 * min(values)
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0)) if wide else MaxNLocator(4))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(formatter)
+
+
+def _draw_line(axes: Axes, group: Sequence[Row], measure: str, look: LineStyle) -> None:
+    measured = [row for row in group if row.get(measure) is not None]
+    if not measured:
+        return
+    recipes = group_by(measured, lambda row: (row["recipe"], row["parameters"]))
+    means = sorted((rows[0]["parameters"], statistics.fmean(row[measure] for row in rows)) for rows in recipes.values())
+    axes.plot(*zip(*means, strict=True), zorder=3, clip_on=False, **look.properties())
+    each = [(row["parameters"], row[measure]) for rows in recipes.values() for row in rows]
+    faint = look.properties() | {"linestyle": "none", "label": "_"}
+    axes.plot(*zip(*each, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
+
+
+@style()
+def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width = "page") -> Drawing:
+    """Draw the number of problems of each length. Raises UsageError if ``counts`` is empty."""
+    if not counts:
+        raise UsageError("there is nothing to draw: no problems were counted")
+    figure = new_figure(width, 2.2)
+    axes = figure.add_subplot()
+    axes.bar(list(counts), list(counts.values()), color=FAINT, width=0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set(xlabel="length", ylabel="problems", title=wrap_title(title, width))
+    return fix_layout(figure)

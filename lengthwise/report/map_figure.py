@@ -20,7 +20,7 @@ from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, fix_lay
 from lengthwise.runs.folder import RunFolder
 
 TICKS = 9  # maximum number of sizes labelled per side
-JUMP = 0.7  # width in cells of the gap where sizes jump
+JUMP = 0.7  # width in cells of the gap where sizes jump by more than the smallest step
 
 
 def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
@@ -57,13 +57,20 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     figure.set_figwidth(1.35 + across * side + 0.3 * (across - 1))
     figure.set_layout_engine("compressed")
     grid = figure.subplots(down, across, squeeze=False).ravel()
+    what = "operand's digits" if {row["task"] for row in pairs} == {"addition"} else "size"
     for number, (name, cells) in enumerate(panels.items()):
-        axes = grid[number]
-        mesh = _draw_map(axes, cells, sides, tops, side)
+        axes, drawn = grid[number], {at: cells[at] for at in cells if at[0] in sides[0] and at[1] in sides[1]}
+        mesh = _draw_map(axes, drawn, sides, tops, side)
         axes.set_title(name, fontsize=7.5, pad=21)
-        size = 6 if side > 1.2 else 5
-        axes.annotate(_describe_cells(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=size)
-        what = "operand's digits" if {row["task"] for row in pairs} == {"addition"} else "size"
+        # The mean and the worst of the cells drawn, and up to two cells that are not drawn.
+        low = min(drawn.values())
+        worst = [sizes for sizes, share in drawn.items() if share == low]
+        where = f"at {size_text(worst[0])}" if len(worst) == 1 else f"in {len(worst)} of {len(drawn)}"
+        rest = [f"{share_text(cells[sizes])} at {size_text(sizes)}" for sizes in sorted(cells.keys() - drawn.keys())]
+        # More of them are drawn as a line in the length figure.
+        beyond = f", beyond: {', '.join(rest)}" if 0 < len(rest) <= 2 else ""
+        text = f"mean {share_text(statistics.fmean(drawn.values()), 3)}{beyond}\nworst {share_text(low)} {where}"
+        axes.annotate(text, (0, 1), (0, 4), "axes fraction", "offset points", fontsize=6 if side > 1.2 else 5)
         axes.set_xlabel(f"first {what}" if number + across >= len(panels) else "")
         axes.set_ylabel(f"second {what}" if number % across == 0 else "")
     for axes in grid[len(panels) :]:
@@ -86,28 +93,45 @@ def average_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, floa
 def _draw_map(
     axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], tops: Sizes, inches: float
 ) -> QuadMesh:
-    """Draw the cells: the first size along x, the second along y, in increasing order."""
-    (first, left), (second, low) = [(side, _locate_cells(side)) for side in sides]
+    """Draw the cells, whose sides have ``inches``: the first size along x, the second along y, in increasing order."""
+    starts: list[dict[int, float]] = []  # where the cells of each size begin, in units of cells
+    for side in sides:
+        steps = [two - one for one, two in itertools.pairwise(side)]
+        gaps = [JUMP * (step > min(steps)) for step in steps]
+        starts.append({size: number + sum(gaps[:number]) for number, size in enumerate(side)})
+    left, low = starts
     # The edges of cells, and of the gaps between them.
-    columns, rows = (sorted({*starts, *(start + 1 for start in starts)}) for starts in (left, low))
+    columns, rows = (sorted({*side.values(), *(start + 1 for start in side.values())}) for side in starts)
     values = np.full((len(rows) - 1, len(columns) - 1), math.nan)
-    for (size, start), (other, bottom) in itertools.product(
-        zip(first, left, strict=True), zip(second, low, strict=True)
-    ):
-        values[rows.index(bottom), columns.index(start)] = cells.get((size, other), math.nan)
+    for (size, other), share in cells.items():
+        values[rows.index(low[other]), columns.index(left[size])] = share
     mesh = axes.pcolormesh(columns, rows, values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
     axes.grid(visible=False)
     axes.set_aspect("equal")
     axes.set_facecolor("#ececec")  # the colour of cells that were not measured
     axes.spines[:].set_visible(False)
-    axes.set_xticks(*_choose_ticks(first, left))
-    axes.set_yticks(*_choose_ticks(second, low))
-    _mark_jumps(axes, left, low)
-    _write_cells(axes, cells, (first, second), (left, low), 72 * inches / max(*columns, *rows))
-    ends = [
-        [start + 1 for size, start in zip(*side, strict=True) if size <= top]
-        for side, top in zip(((first, left), (second, low)), tops, strict=True)
-    ]
+    axes.set_xticks(*_choose_ticks(left))
+    axes.set_yticks(*_choose_ticks(low))
+    # Where sizes jump, a white gap across the map and two strokes on the axis.
+    for along, span, transform in (
+        (0, axes.axvspan, axes.get_xaxis_transform()),
+        (1, axes.axhspan, axes.get_yaxis_transform()),
+    ):
+        for one, two in itertools.pairwise(starts[along].values()):
+            if two - one > 1:
+                span(one + 1, two, color="white", linewidth=0)
+                middle = (one + 1 + two) / 2
+                look = {"fontsize": 6, "color": INK, "annotation_clip": False, "xycoords": transform}
+                axes.annotate("//", (0, middle) if along else (middle, 0), ha="center", va="center", **look)
+    points = 72 * inches / max(*columns, *rows)  # a cell's width; only large cells have room for their values
+    for (size, other), share in cells.items() if points >= 9.5 else ():
+        if points >= 15:
+            text = share_text(share)
+        else:  # there is no room for ">.99"
+            text = f"{share:.0f}" if share in (0, 1) else f"{min(max(share, 0.01), 0.99):.2f}"[1:]
+        look = {"fontsize": 6.0 if points >= 15 else 4.6, "color": "black" if share > 0.6 else "white"}
+        axes.annotate(text, (left[size] + 0.5, low[other] + 0.5), ha="center", va="center_baseline", **look)
+    ends = [[at + 1 for size, at in side.items() if size <= top] for side, top in zip(starts, tops, strict=True)]
     if all(ends):
         for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # visible on light and dark cells
             box = Rectangle((0, 0), ends[0][-1], ends[1][-1], fill=False, edgecolor=colour, linewidth=linewidth)
@@ -116,49 +140,10 @@ def _draw_map(
     return mesh
 
 
-def _locate_cells(sizes: Sequence[int]) -> list[float]:
-    """Return where the cell of each size begins, in units of cells; there is a gap where sizes jump by more than the
-    smallest step."""
-    steps = [two - one for one, two in itertools.pairwise(sizes)]
-    gaps = [JUMP * (step > min(steps)) for step in steps]
-    return [number + sum(gaps[:number]) for number in range(len(sizes))]
-
-
-def _mark_jumps(axes: Axes, x_starts: Sequence[float], y_starts: Sequence[float]) -> None:
-    """Draw a white gap across the map where sizes jump, and two strokes on the axis."""
-    for starts, span, along in ((x_starts, axes.axvspan, 0), (y_starts, axes.axhspan, 1)):
-        for one, two in itertools.pairwise(starts):
-            if two - one > 1:
-                span(one + 1, two, color="white", linewidth=0)
-                middle = (one + 1 + two) / 2
-                at = (middle, 0) if along == 0 else (0, middle)
-                place = {"xycoords": axes.get_xaxis_transform() if along == 0 else axes.get_yaxis_transform()}
-                axes.annotate("//", at, ha="center", va="center", fontsize=6, color=INK, annotation_clip=False, **place)
-
-
-def _write_cells(
-    axes: Axes,
-    cells: dict[Sizes, float],
-    sides: Sequence[Sequence[int]],
-    starts: Sequence[Sequence[float]],
-    points: float,
-) -> None:
-    """Write each cell's value, if a cell of ``points`` points is large enough."""
-    if points < 9.5:
-        return
-    for size, share in _cells_on_map(cells, sides).items():
-        if points >= 15:
-            text = share_text(share)
-        else:  # there is no room for ">.99"
-            text = f"{share:.0f}" if share in (0, 1) else f"{min(max(share, 0.01), 0.99):.2f}"[1:]
-        x, y = (starts[axis][sides[axis].index(size[axis])] + 0.5 for axis in (0, 1))
-        look = {"fontsize": 6.0 if points >= 15 else 4.6, "color": "black" if share > 0.6 else "white"}
-        axes.annotate(text, (x, y), ha="center", va="center_baseline", **look)
-
-
-def _choose_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[float], list[str]]:
+def _choose_ticks(starts: dict[int, float]) -> tuple[list[float], list[str]]:
     """Return the positions and texts of the ticks along a side: all sizes if they are few, otherwise round ones."""
-    written = list(sizes)
+    sizes = list(starts)
+    written = sizes
     for step in (2, 5, 10, 20, 50, 100, 200, 500):
         if len(written) <= TICKS:
             break
@@ -168,23 +153,5 @@ def _choose_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[f
     for index in sorted(map(sizes.index, written), reverse=True):
         if not apart or apart[-1] - index >= len(sizes) / (2 * TICKS):
             apart.append(index)
-    apart.reverse()
-    return [starts[index] + 0.5 for index in apart], [str(sizes[index]) for index in apart]
-
-
-def _cells_on_map(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> dict[Sizes, float]:
-    """Return the cells whose sizes are on both sides of the map."""
-    return {sizes: share for sizes, share in cells.items() if sizes[0] in sides[0] and sizes[1] in sides[1]}
-
-
-def _describe_cells(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> str:
-    """Describe the mean and the worst of the cells drawn, and up to two cells that are not drawn."""
-    drawn = _cells_on_map(cells, sides)
-    worst = min(drawn.values())
-    worst_sizes = [sizes for sizes, share in drawn.items() if share == worst]
-    where = f"at {size_text(worst_sizes[0])}" if len(worst_sizes) == 1 else f"in {len(worst_sizes)} of {len(drawn)}"
-    lines = [f"mean {share_text(statistics.fmean(drawn.values()), 3)}", f"worst {share_text(worst)} {where}"]
-    rest = [f"{share_text(cells[sizes])} at {size_text(sizes)}" for sizes in sorted(cells.keys() - drawn.keys())]
-    if 0 < len(rest) <= 2:  # more of them are drawn as a line in the length figure
-        lines[0] += f", beyond: {', '.join(rest)}"
-    return "\n".join(lines)
+    shown = [sizes[index] for index in reversed(apart)]
+    return [starts[size] + 0.5 for size in shown], list(map(str, shown))

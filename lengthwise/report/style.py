@@ -10,7 +10,8 @@ import io
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,6 +75,9 @@ STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,  # TrueType, which publishers require
 }
 
+# Keeps matplotlib from creating a layout engine for a figure without one: with an engine, each save draws twice.
+_without_layout_engine = partial(matplotlib.rc_context, {"figure.constrained_layout.use": False})
+
 
 @contextmanager
 def style(width: Width = "page") -> Iterator[None]:
@@ -91,11 +95,8 @@ class Drawing(Figure):
     """A figure that notebooks display without pyplot."""
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        # Size on screen, at 96 pixels per inch.
-        return _encode(self, "png"), {
-            "width": round(96 * self.get_figwidth()),
-            "height": round(96 * self.get_figheight()),
-        }
+        width, height = (round(96 * inches) for inches in self.get_size_inches())  # on screen, at 96 pixels per inch
+        return _encode(self, "png"), {"width": width, "height": height}
 
 
 def new_figure(width: Width, height: float) -> Drawing:
@@ -139,8 +140,3 @@ def fix_layout(figure: Drawing, title: str = "", width: Width = "page") -> Drawi
     with _without_layout_engine():
         figure.set_layout_engine(None)
     return figure
-
-
-def _without_layout_engine() -> AbstractContextManager[None]:
-    """Keep matplotlib from creating a layout engine for a figure without one: with an engine, each save draws twice."""
-    return matplotlib.rc_context({"figure.constrained_layout.use": False})

@@ -17,8 +17,7 @@ from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import length_figure, overview_figure, score_figure, split_panels
 from lengthwise.report.lines import line_style, shorten_labels
-from lengthwise.report.loss_figure import loss_figure, running_mean
-from lengthwise.report.parameter_figure import parameter_figure
+from lengthwise.report.loss_figure import loss_figure, parameter_figure, running_mean
 from lengthwise.report.publish import publish, publish_overview
 from lengthwise.report.published import read_published_runs
 from lengthwise.report.style import WIDTHS, new_figure, save

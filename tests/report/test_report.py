@@ -31,9 +31,8 @@ from lengthwise.report import WORST, curves, language_model_curves, name_curves
 from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.families import worst_table
 from lengthwise.report.length_figure import length_figure
-from lengthwise.report.loss_figure import loss_figure
+from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
 from lengthwise.report.map_figure import heat_map, label_scores
-from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish, publish_parameters, redraw
 from lengthwise.report.published import read_published_runs, read_table
 from lengthwise.report.style import save
