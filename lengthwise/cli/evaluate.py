@@ -32,8 +32,7 @@ from lengthwise.evaluation.families import (
 )
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES, check_precision
 from lengthwise.experiment.data import default_sizes
-from lengthwise.report.families import family_table, worst_table
-from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
+from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, family_table, map_table, worst_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import Run, choose_device, load, weights_folder

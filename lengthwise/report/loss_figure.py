@@ -257,8 +257,8 @@ def _draw_line(axes: Axes, group: Sequence[Row], measure: str, look: LineStyle) 
 
 
 @style()
-def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width = "page") -> Drawing:
-    """Draw the number of problems of each length. Raises UsageError if ``counts`` is empty."""
+def distribution_figure(counts: Mapping[int, int], *, width: Width = "page") -> Drawing:
+    """Draw the number of training problems of each length. Raises UsageError if ``counts`` is empty."""
     if not counts:
         raise UsageError("there is nothing to draw: no problems were counted")
     figure = new_figure(width, 2.2)
@@ -266,5 +266,5 @@ def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width =
     axes.bar(list(counts), list(counts.values()), color=FAINT, width=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set(xlabel="length", ylabel="problems", title=wrap_title(title, width))
+    axes.set(xlabel="length", ylabel="problems", title=f"{sum(counts.values()):,} problems to train on")
     return fix_layout(figure)

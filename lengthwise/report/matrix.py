@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from rich.table import Table
 from rich.text import Text
@@ -25,14 +24,9 @@ from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, ne
 from lengthwise.runs.folder import RunFolder
 
 NEAR = 1.1  # maximum factor between a measured size and the wanted one
-HEIGHT = 0.5  # inches per row of cells
 FOOT = 0.2  # fraction of a cell's height for the published score and the seconds
-CAPTION = (
-    "in each cell, above: uniform problems, below: the worst family; hatched: not fitted; at the foot: the published\n"
-    "score (†: scaled so that guessing is 0, *: second-hand) and a training's processor seconds"
-)
 PAPERS = Path(__file__).with_name("paper_scores.toml")
-# Model fields that are not part of an architecture's name.
+# Model fields that are not part of an architecture's name
 OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
 
 
@@ -49,10 +43,8 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     if not measured:
         raise UsageError("there is no matrix to draw: evaluate a run first")
     configs = [run.config() for run in measured]
-    tasks = [
-        f"{task}, {str(config['layout']['kind']).lower()}"
-        for task, config in zip(label_differing_fields([config["task"] for config in configs]), configs, strict=True)
-    ]
+    layouts = [str(config["layout"]["kind"]).lower() for config in configs]
+    tasks = map(", ".join, zip(label_differing_fields([config["task"] for config in configs]), layouts, strict=True))
     labels = list(zip(name_architectures(configs), tasks, strict=True))
     recipes: dict[tuple[str, str], dict[str, str]] = {}
     for run, label in zip(measured, labels, strict=True):
@@ -64,10 +56,14 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
         steps = f", {config['steps']} steps" * (len(set(names)) < len(names))
         suffix = f" ({run.outline.name}{steps})" * (len(names) > 1)
         cells.setdefault((architecture + suffix, task), []).append(run)
-    return [row for (architecture, task), group in cells.items() for row in _summarize_cell(architecture, task, group)]
+    found = []
+    for (architecture, task), group in cells.items():
+        found += [{"architecture": architecture, "task": task} | row for row in _summarize_cell(group)]
+    return found
 
 
-def _summarize_cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]:
+def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
+    """Return a row per size of the runs of one architecture and task."""
     scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in training_length_rows(rows, top)]
@@ -83,26 +79,21 @@ def _summarize_cell(architecture: str, task: str, group: Sequence[RunFolder]) ->
         families = [row for rows in scores for row in worst_rows(rows) if tuple(row["sizes"]) == size]
         if not (uniform or families):
             continue
-        found.append(
-            {
-                "architecture": architecture,
-                "task": task,
-                "sizes": size,
-                "times": times,
-                "seeds": len(group),
-                "uniform": statistics.fmean(row["exact"] for row in uniform) if uniform else None,
-                "worst": statistics.fmean(row["exact"] for row in families) if families else None,
-                "family": min(families, key=lambda row: row["exact"])["problems"] if families else "",
-                "scaled": statistics.fmean(row["scaled"] for row in uniform if "scaled" in row)
-                if any("scaled" in row for row in uniform)
-                else None,
-                "fitted": len(fits) == len(group) and all(round(fit, 9) >= SOLVED for fit in fits),
-                "reached": min((about["length"] for about in abouts if "length" in about), default=None),
-                "parameters": next((about["parameters"] for about in abouts if about), None),
-                "cpu_s": round(statistics.fmean(about["cpu_s"] for about in abouts), 1) if all(abouts) else None,
-                **published,
-            }
-        )
+        scaled = [row["scaled"] for row in uniform if "scaled" in row]
+        row = {
+            "sizes": size,
+            "times": times,
+            "seeds": len(group),
+            "uniform": statistics.fmean(row["exact"] for row in uniform) if uniform else None,
+            "worst": statistics.fmean(row["exact"] for row in families) if families else None,
+            "family": min(families, key=lambda row: row["exact"])["problems"] if families else "",
+            "scaled": statistics.fmean(scaled) if scaled else None,
+            "fitted": len(fits) == len(group) and all(round(fit, 9) >= SOLVED for fit in fits),
+            "reached": min((about["length"] for about in abouts if "length" in about), default=None),
+            "parameters": next((about["parameters"] for about in abouts if about), None),
+            "cpu_s": round(statistics.fmean(about["cpu_s"] for about in abouts), 1) if all(abouts) else None,
+        }
+        found.append(row | published)
     return found
 
 
@@ -139,12 +130,9 @@ def format_cell_foot(row: Row) -> tuple[str, str]:
 def name_architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return an architecture's name for each recipe: its model's mixers and positions, or its kind."""
     mixers = [_read_mixers(config["model"]) for config in configs]
-    flat = [mixer for group in mixers for mixer in group]
-    texts = iter(label_differing_fields(flat))
-    found = []
-    others = iter(
-        label_differing_fields([config["model"] for config, group in zip(configs, mixers, strict=True) if not group])
-    )
+    texts = iter(label_differing_fields([mixer for group in mixers for mixer in group]))
+    models = [config["model"] for config, group in zip(configs, mixers, strict=True) if not group]
+    others, found = iter(label_differing_fields(models)), []
     for config, group in zip(configs, mixers, strict=True):
         names = list(dict.fromkeys(next(texts) for _ in group)) or [next(others)]
         positions = [part["kind"] for part in config["model"].get("positions", []) if part["kind"] != "NoPE"]
@@ -166,20 +154,19 @@ def label_differing_fields(parts: Sequence[Mapping[str, Any]]) -> list[str]:
     for part in parts:
         for name, value in part.items():
             values.setdefault((part["kind"], name), set()).add(str(value))
-
-    def describe_part(part: Mapping[str, Any]) -> str:
+    found = []
+    for part in parts:
         shown = [
             value if isinstance(value, str) else f"{name}={str(value).lower()}"
             for name, value in part.items()
             if name not in ("kind", *OMITTED) and isinstance(value, (str, int, float))
             if isinstance(value, str) or name == "negative" or len(values[part["kind"], name]) > 1
         ]
-        return " ".join([part["kind"], *shown])
+        found.append(" ".join([part["kind"], *shown]))
+    return found
 
-    return [describe_part(part) for part in parts]
 
-
-# Table
+# Table and figure
 
 
 def matrix_table(rows: Sequence[Row]) -> Table:
@@ -195,23 +182,17 @@ def matrix_table(rows: Sequence[Row]) -> Table:
     )
     table = FittedTable(*headings, no_wrap=headings, caption=caption)
     for architecture in dict.fromkeys(row["architecture"] for row in rows):
-        mine = [row for row in rows if row["architecture"] == architecture]
-        table.add_row(architecture, *(_cell_text([row for row in mine if row["task"] == task]) for task in tasks))
+        cells = [Text("–", "dim")] * len(tasks)
+        for number, task in enumerate(tasks):
+            if cell := [row for row in rows if (row["architecture"], row["task"]) == (architecture, task)]:
+                pairs = [[row["uniform"], row["worst"]] for row in cell]
+                shown = " ".join("/".join("–" if one is None else share_text(one) for one in pair) for pair in pairs)
+                fitted, (published, seconds) = cell[0]["fitted"], format_cell_foot(cell[0])
+                foot = ", ".join(filter(None, (f"published {published}" if published else "", seconds)))
+                text = "\n".join((shown if fitted else f"({shown})", foot)).strip()
+                cells[number] = Text(text, "" if fitted else "dim")
+        table.add_row(architecture, *cells)
     return table
-
-
-def _cell_text(cell: Sequence[Row]) -> Text:
-    if not cell:
-        return Text("–", "dim")
-    shown = " ".join(
-        "/".join("–" if one is None else share_text(one) for one in (row["uniform"], row["worst"])) for row in cell
-    )
-    fitted, (published, seconds) = cell[0]["fitted"], format_cell_foot(cell[0])
-    foot = ", ".join(filter(None, (f"published {published}" if published else "", seconds)))
-    return Text("\n".join((shown if fitted else f"({shown})", foot)).strip(), "" if fitted else "dim")
-
-
-# Figure
 
 
 def publish_matrix(
@@ -227,12 +208,22 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     """Draw rows of ``matrix_rows``; darker cells have higher exact match."""
     architectures = list(dict.fromkeys(row["architecture"] for row in rows))
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    figure = new_figure(width, 1.1 + HEIGHT * len(architectures))
+    figure = new_figure(width, 1.1 + 0.5 * len(architectures))
     axes, feet = figure.subplots(), {}
+    wide, high = 1 / len(MATRIX_TIMES), (1 - FOOT) / 2
     for row in rows:
-        place = tasks.index(row["task"]), architectures.index(row["architecture"])
-        _draw_cell(axes, place, row)
-        feet[place] = format_cell_foot(row)
+        x, y = tasks.index(row["task"]), architectures.index(row["architecture"])
+        feet[x, y] = format_cell_foot(row)
+        # One size of a cell: a column with uniform problems above and the worst family below.
+        left = x + MATRIX_TIMES.index(row["times"]) * wide
+        for top, share in ((y, row["uniform"]), (y + high, row["worst"])):
+            if share is not None:
+                look = {"facecolor": matplotlib.colormaps["Blues"](0.08 + 0.72 * share), "edgecolor": "white"}
+                hatch = None if row["fitted"] else "/////"
+                axes.add_patch(Rectangle((left, top), wide, high, linewidth=0.4, hatch=hatch, **look))
+                place, text = (left + wide / 2, top + high / 2), share_text(share).removeprefix("0")
+                colour = "white" if share > 0.6 and row["fitted"] else INK
+                axes.text(*place, text, ha="center", va="center", fontsize=5, color=colour)
     for (x, y), texts in feet.items():
         for text, side, at in zip(texts, ("left", "right"), (0.04, 0.96), strict=True):
             axes.text(x + at, y + 1 - FOOT / 2, text, ha=side, va="center", fontsize=4.5)
@@ -247,29 +238,9 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     axes.spines[:].set_visible(False)
     sizes = [sorted({max(row["sizes"]) for row in rows if row["times"] == times}) for times in MATRIX_TIMES]
     shown = " · ".join("–".join(map(str, dict.fromkeys((found[0], found[-1])))) for found in sizes if found)
-    axes.set_xlabel(f"{CAPTION}; sizes {shown}", fontsize=6.5)
+    caption = (
+        "in each cell, above: uniform problems, below: the worst family; hatched: not fitted; at the foot: the "
+        "published\nscore (†: scaled so that guessing is 0, *: second-hand) and a training's processor seconds; sizes "
+    )
+    axes.set_xlabel(caption + shown, fontsize=6.5)
     return fix_layout(figure, title or "Exact match", width)
-
-
-def _draw_cell(axes: Axes, position: tuple[int, int], row: Row) -> None:
-    """Draw one size of a cell: a column with uniform problems above and the worst family below."""
-    wide = 1 / len(MATRIX_TIMES)
-    left = position[0] + MATRIX_TIMES.index(row["times"]) * wide
-    high = (1 - FOOT) / 2
-    for number, name in enumerate(("uniform", "worst")):
-        share = row[name]
-        if share is None:
-            continue
-        corner = left, position[1] + number * high
-        colour = matplotlib.colormaps["Blues"](0.08 + 0.72 * share)
-        hatch = None if row["fitted"] else "/////"
-        axes.add_patch(Rectangle(corner, wide, high, facecolor=colour, edgecolor="white", linewidth=0.4, hatch=hatch))
-        axes.text(
-            left + wide / 2,
-            corner[1] + high / 2,
-            share_text(share).removeprefix("0"),
-            ha="center",
-            va="center",
-            fontsize=5,
-            color="white" if share > 0.6 and row["fitted"] else INK,
-        )

@@ -12,7 +12,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import welch_interval
 from lengthwise.base.score_rows import Row, Sizes, share_text, size_text
-from lengthwise.report import TRAINED, WORST, Point, curves, warnings_by_recipe
+from lengthwise.report import TRAINED, WORST, curves, warnings_by_recipe
 from lengthwise.report.scored import save_figure, to_data_frame
 from lengthwise.runs.folder import RunFolder
 
@@ -45,17 +45,6 @@ class Difference:
         return f"{self.mean:+.3f} ({' … '.join(ends) or self.note})".replace("-", "−")
 
 
-def point_difference(first: Point, second: Point) -> Difference:
-    """Return the difference of two points' means, second − first."""
-    difference = second.mean - first.mean
-    if first.error is None or second.error is None:
-        return Difference(difference, note=ONE_SEED)
-    if first.error == second.error == 0:
-        return Difference(difference, note="no spread")
-    low, high = welch_interval(difference, (first.error, second.error), (first.seeds, second.seeds))
-    return Difference(difference, max(-1.0, low), min(1.0, high))
-
-
 class PooledComparison(PrintedTable):
     """Mean exact match of several recipes over their seeds, on uniform problems and on the worst family.
 
@@ -77,8 +66,7 @@ class PooledComparison(PrintedTable):
     def sizes(self) -> list[Sizes]:
         """The sizes at which every recipe was measured on uniform problems; all measured sizes if they share none."""
         measured = [{point.sizes for point in curve.points()} for curve in self.curves if curve.problems == "uniform"]
-        shared = set.intersection(*measured) if measured else set()
-        return sorted(shared or set().union(*measured))
+        return sorted(set.intersection(*measured) or set().union(*measured)) if measured else []
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], dict[Sizes, Difference]]:
@@ -87,12 +75,19 @@ class PooledComparison(PrintedTable):
         base = {curve.problems: curve for curve in self.curves if curve.label == first}
         found: dict[tuple[str, str], dict[Sizes, Difference]] = {}
         for curve in self.curves:
-            if curve.label != first and curve.problems in base:
-                points = {point.sizes: point for point in base[curve.problems].points()}
-                shared = [point for point in curve.points() if point.sizes in points]
-                found[curve.label, curve.problems] = {
-                    one.sizes: point_difference(points[one.sizes], one) for one in shared
-                }
+            if curve.label == first or curve.problems not in base:
+                continue
+            points = {point.sizes: point for point in base[curve.problems].points()}
+            shared = found[curve.label, curve.problems] = {}
+            for one, other in ((points[point.sizes], point) for point in curve.points() if point.sizes in points):
+                mean = other.mean - one.mean
+                if one.error is None or other.error is None:
+                    shared[other.sizes] = Difference(mean, note=ONE_SEED)
+                elif one.error == other.error == 0:
+                    shared[other.sizes] = Difference(mean, note="no spread")
+                else:
+                    low, high = welch_interval(mean, (one.error, other.error), (one.seeds, other.seeds))
+                    shared[other.sizes] = Difference(mean, max(-1.0, low), min(1.0, high))
         return found
 
     def rows(self) -> list[Row]:
@@ -103,13 +98,13 @@ class PooledComparison(PrintedTable):
         for curve in self.curves:
             differences = self.differences.get((curve.label, curve.problems), {})
             for point in curve.points():
-                row = {"recipe": curve.label, "problems": curve.problems, "size": size_text(point.sizes),
-                    "exact": point.mean, "low": point.low, "high": point.high, "seeds": point.seeds,
-                    "count": point.count}  # fmt: skip
                 one = differences.get(point.sizes)
-                row |= {"difference": one and one.mean, "difference_low": one and one.low,
-                    "difference_high": one and one.high, "difference_note": one.note if one else ""}  # fmt: skip
-                rows.append(row)
+                rows.append({
+                    "recipe": curve.label, "problems": curve.problems, "size": size_text(point.sizes),
+                    "exact": point.mean, "low": point.low, "high": point.high, "seeds": point.seeds,
+                    "count": point.count, "difference": one and one.mean, "difference_low": one and one.low,
+                    "difference_high": one and one.high, "difference_note": one.note if one else "",
+                })  # fmt: skip
         return rows
 
     def frame(self) -> Any:
@@ -129,9 +124,12 @@ class PooledComparison(PrintedTable):
     def to_latex(self, caption: str = "") -> str:
         """Return a LaTeX table (package booktabs): a row per recipe and set of problems, a column per size."""
         heads, rows = self.table()
-        columns = "lll" + "r" * (len(heads) - 3)
-        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_line(heads), r"\midrule"]
-        lines += [*map(_latex_line, rows), r"\bottomrule", r"\end{tabular}"]
+        head, *lines = [
+            " & ".join(cell.replace(TRAINED, "").translate(_ESCAPES) for cell in cells) + r" \\"
+            for cells in (heads, *rows)
+        ]
+        begin = rf"\begin{{tabular}}{{lll{'r' * (len(heads) - 3)}}}"
+        lines = [begin, r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"]
         return "\n".join([*lines, f"% {caption or self.title()}"]) + "\n"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -141,11 +139,11 @@ class PooledComparison(PrintedTable):
         rows, warnings = [], warnings_by_recipe(self.curves)
         for curve in self.curves:
             points = {point.sizes: point for point in curve.points()}
-            seeds = str(max((point.seeds for point in points.values()), default=0))
-            name = [curve.label, warnings[curve.label]]
+            seeds = str(max(point.seeds for point in points.values()))
+            name = ", ".join(filter(None, [curve.label, warnings[curve.label]]))
             found = [points.get(size) for size in sizes]
             cells = [f"{share_text(p.mean, 3)} ({share_text(p.low)}–{share_text(p.high)})" if p else "–" for p in found]
-            rows.append([", ".join(filter(None, name)), curve.problems, seeds, *cells])
+            rows.append([name, curve.problems, seeds, *cells])
         for (label, problems), differences in self.differences.items():
             if _have_intervals(differences):
                 cells = [str(differences.get(size, "–")) for size in sizes]
@@ -167,7 +165,3 @@ class PooledComparison(PrintedTable):
 def _have_intervals(differences: Mapping[Sizes, Difference]) -> bool:
     """Return whether both recipes have two or more seeds at any size."""
     return any(one.note != ONE_SEED for one in differences.values())
-
-
-def _latex_line(cells: Sequence[str]) -> str:
-    return " & ".join(cell.replace(TRAINED, "").translate(_ESCAPES) for cell in cells) + r" \\"

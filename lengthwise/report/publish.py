@@ -12,7 +12,7 @@ from lengthwise.base.fields import encode
 from lengthwise.base.files import remove, write_json, write_json_rows
 from lengthwise.base.results import Claim
 from lengthwise.base.schemas import DepthRow, Distribution, ParameterRow
-from lengthwise.base.score_rows import ALONE, Row
+from lengthwise.base.score_rows import ALONE, Row, group_by
 from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
@@ -78,7 +78,7 @@ def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequen
         figures[path.stem] = _draw_depth(path.stem, read_json(path, tuple[DepthRow, ...]), width)
     if (path := source / "distribution.json").exists():
         counts = {int(size): count for size, count in read_json(path, Distribution).items()}
-        figures["distribution"] = _draw_distribution(counts, width)
+        figures["distribution"] = distribution_figure(counts, width=width)
     if rows := read_table(source / "parameters.csv", ParameterRow):
         claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]
         figures["parameters"] = parameter_figure(rows, claims, width=width)
@@ -126,9 +126,8 @@ def _write_data(
     entries = []
     for run in runs:
         verdict = {"verdict": DIVERGED} if run.diverged else {}
-        entries.append(
-            run_columns(run) | run.about() | verdict | {"outline": encode(run.outline), "recipe": run.config()}
-        )
+        recipe = {"outline": encode(run.outline), "recipe": run.config()}
+        entries.append(run_columns(run) | run.about() | verdict | recipe)
     files = [folder / "runs.json"]
     write_json_rows(files[0], entries)
     if inquiries:
@@ -156,14 +155,12 @@ def metrics_rows(runs: Sequence[RunFolder]) -> list[Row]:
     """Return the course of training: the fields that figures use, losses rounded to five digits, each row with the
     columns that identify its run."""
     found = []
-    for run in runs:
-        whose = run_columns(run)
-        for row in run.rows("metrics"):
-            drawn = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
-            if isinstance(drawn.get("loss"), float):
-                drawn["loss"] = float(f"{drawn['loss']:.5g}")
-            if drawn:
-                found.append(whose | {"step": row["step"]} | drawn)
+    for whose, row in ((run_columns(run), row) for run in runs for row in run.rows("metrics")):
+        drawn = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
+        if isinstance(drawn.get("loss"), float):
+            drawn["loss"] = float(f"{drawn['loss']:.5g}")
+        if drawn:
+            found.append(whose | {"step": row["step"]} | drawn)
     return found
 
 
@@ -194,10 +191,10 @@ def publish_depth(
 
 
 def _draw_depth(name: str, rows: Sequence[Row], width: Width) -> Figure:
-    seeds = [row.get("train_seed") for row in rows]
-    which = f", seed {seeds[0]}" if len(set(seeds)) > 1 else ""
-    shown = [row for row, seed in zip(rows, seeds, strict=True) if seed == seeds[0]]
-    return depth_figure(shown, f"{name.removeprefix('stopping-')}{which}: after each loop", width=width)
+    seeds = group_by(rows, lambda row: row.get("train_seed"))
+    first = next(iter(seeds))
+    which = f", seed {first}" if len(seeds) > 1 else ""
+    return depth_figure(seeds[first], f"{name.removeprefix('stopping-')}{which}: after each loop", width=width)
 
 
 def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:
@@ -233,8 +230,4 @@ def _draw_overview(folder: Path, about: Row, width: Width = "page") -> Figure:
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:
     """Write the number of problems of each length, as data and as a figure."""
-    return [_write_json(path.parent, path.name, dict(counts)), *save(_draw_distribution(counts, "page"), path)]
-
-
-def _draw_distribution(counts: Mapping[int, int], width: Width) -> Figure:
-    return distribution_figure(counts, f"{sum(counts.values()):,} problems to train on", width=width)
+    return [_write_json(path.parent, path.name, dict(counts)), *save(distribution_figure(counts), path)]

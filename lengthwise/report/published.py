@@ -17,8 +17,6 @@ from lengthwise.base.score_rows import Row
 from lengthwise.report import by_recipe
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder, check_axes
 
-SCHEMAS: dict[str, Any] = {"scores": ScoreRow, "metrics": MetricsRow}
-
 
 class PublishedRun(RunFolder):
     """A run in a folder of results. It has rows and an outline, but no weights."""
@@ -81,12 +79,11 @@ def read_published_runs(folder: Path) -> list[PublishedRun]:
     file is damaged."""
     if not (folder / "runs.json").exists():
         return []
-    entries = read_json(folder / "runs.json", tuple[PublishedEntry, ...])
-    kinds = {name: _rows_by_run(folder / f"{name}.csv", schema) for name, schema in SCHEMAS.items()}
-    runs = [
-        PublishedRun(folder, entry, {name: rows.get(entry["id"], []) for name, rows in kinds.items()})
-        for entry in entries
-    ]
+    scores, metrics = _rows_by_run(folder / "scores.csv", ScoreRow), _rows_by_run(folder / "metrics.csv", MetricsRow)
+    runs = []
+    for entry in read_json(folder / "runs.json", tuple[PublishedEntry, ...]):
+        rows = {"scores": scores.get(entry["id"], []), "metrics": metrics.get(entry["id"], [])}
+        runs.append(PublishedRun(folder, entry, rows))
     by_folder = {run.folder: run for run in runs}
     for label, group in (by_recipe(runs) if runs else {}).items():
         owners = {run.outline.seed: run for run in reversed(group)}

@@ -107,17 +107,28 @@ class Comparison(PrintedTable):
     def __init__(self, scores: Sequence[Scores]) -> None:
         if len(scores) < 2:
             raise UsageError("compare takes two or more runs or scores")
-        scores = [_select_own_rule(one) for one in scores]
-        self.scores = list(scores)
+        self.scores: list[Scores] = []
+        for one in scores:
+            name, own = one.outline.name, one.outline.stopping
+            if len(one.rules) > 1 and own not in one.rules:
+                raise UsageError(f"compare: {name} was measured by {' and '.join(one.rules)}: evaluate it by one rule")
+            kept = [score for score in one if score.stopping == own]
+            self.scores.append(Scores(kept, one.outline) if len(one.rules) > 1 else one)
         if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
-        self.names = _make_unique_names(scores)
-        found = [{(one.sizes, one.problems): one for one in reversed(part)} for part in scores]
-        self.keys = [key for key in reversed(found[0]) if all(key in other for other in found)]
+        # The recipes' names, with seed, stopping rule or position if names repeat.
+        for form in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}", "{name} {seed} ({number})"):
+            self.names = [
+                form.format(name=one.outline.name, seed=one.outline.seed, rule="".join(one.rules), number=number)
+                for number, one in enumerate(self.scores, 1)
+            ]
+            if len(set(self.names)) == len(scores):
+                break
+        self._found = [{(one.sizes, one.problems): one for one in reversed(part)} for part in self.scores]
+        self.keys = [key for key in reversed(self._found[0]) if all(key in other for other in self._found)]
         if not self.keys:
-            measured = "; ".join(", ".join(size_text(one.sizes) for one in part[:5]) for part in scores)
+            measured = "; ".join(", ".join(size_text(one.sizes) for one in part[:5]) for part in self.scores)
             raise UsageError(f"compare: the scores share no size of one set of problems: {measured}")
-        self._found = found
 
     def rows(self) -> list[Row]:
         """Return a row per size and set of problems: exact match in each of the scores, and the difference with its
@@ -125,11 +136,15 @@ class Comparison(PrintedTable):
         rows = []
         for key in self.keys:
             each = [part[key] for part in self._found]
-            pairing = _find_pairing(each[0], each[-1])
-            difference, low, high = newcombe_interval(each[0], each[-1], pairing)
+            first, last = each[0], each[-1]
+            # Answers cannot be paired if a stopping rule chose loops for a whole batch, nor if counts differ, since the
+            # larger set may then contain the smaller.
+            pairing: Pairing = "unknown"
+            if first.outcomes and last.outcomes and not (first.together or last.together) and first.count == last.count:
+                pairing = "paired" if first.outcomes.problems == last.outcomes.problems else "independent"
+            difference, low, high = newcombe_interval(first, last, pairing)
             shares = {name: one.exact for name, one in zip(self.names, each, strict=True)}
-            sizes, problems = key
-            rows.append({"size": size_text(sizes), "problems": problems, **shares,
+            rows.append({"size": size_text(first.sizes), "problems": first.problems, **shares,
                          "difference": difference, "low": low, "high": high, "pairing": pairing})  # fmt: skip
         return rows
 
@@ -173,54 +188,24 @@ def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independe
     10), which need both scores' ``outcomes``. For "unknown" pairing, the correlation is the lowest possible with these
     proportions."""
     (low1, high1), (low2, high2) = first.interval, second.interval
-    phi = {"paired": _correlation, "unknown": _lowest_correlation}.get(pairing, lambda *_: 0.0)(first, second)
+    p, q, phi = first.exact, second.exact, 0.0
+    if pairing == "paired":
+        if first.outcomes is None or second.outcomes is None:
+            raise ValueError("paired intervals need the outcomes of both scores")
+        pairs = Counter(zip(first.outcomes.right, second.outcomes.right, strict=True))
+        both, neither, only1, only2 = pairs[1, 1], pairs[0, 0], pairs[1, 0], pairs[0, 1]
+        product = (both + only1) * (only2 + neither) * (both + only2) * (only1 + neither)
+        excess = both * neither - only1 * only2
+        excess = max(0.0, excess - first.count / 2) if excess > 0 else excess  # Newcombe's correction
+        phi = excess / math.sqrt(product) if product else 0.0
+    elif pairing == "unknown":  # as few problems as possible are right in both
+        spread = math.sqrt(p * (1 - p) * q * (1 - q))
+        phi = max(-1.0, (max(0.0, p + q - 1) - p * q) / spread) if spread else 0.0
 
     def margin(one: float, other: float) -> float:
         return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
 
-    difference = second.exact - first.exact
-    down, up = margin(second.exact - low2, high1 - first.exact), margin(high2 - second.exact, first.exact - low1)
-    return difference, difference - down, difference + up
-
-
-def _find_pairing(first: Score, second: Score) -> Pairing:
-    """Return how the problems of two scores are paired: "unknown" if a stopping rule chose loops for a whole batch, so
-    that single answers cannot be paired, or if counts differ, since the larger set may then contain the smaller."""
-    one, other = first.outcomes, second.outcomes
-    if one is None or other is None or first.together or second.together or first.count != second.count:
-        return "unknown"
-    return "paired" if one.problems == other.problems else "independent"
-
-
-def _correlation(first: Score, second: Score) -> float:
-    """Return φ of two scores' answers to the same problems; if positive, with Newcombe's correction of half the
-    count."""
-    if first.outcomes is None or second.outcomes is None:
-        raise ValueError("paired intervals need the outcomes of both scores")
-    pairs = Counter(zip(first.outcomes.right, second.outcomes.right, strict=True))
-    both, neither, only1, only2 = pairs[1, 1], pairs[0, 0], pairs[1, 0], pairs[0, 1]
-    product = (both + only1) * (only2 + neither) * (both + only2) * (only1 + neither)
-    excess = both * neither - only1 * only2
-    excess = max(0.0, excess - first.count / 2) if excess > 0 else excess
-    return excess / math.sqrt(product) if product else 0.0
-
-
-def _lowest_correlation(first: Score, second: Score) -> float:
-    """Return the lowest φ that two scores with these proportions can have: as few problems as possible are right in
-    both."""
-    p, q = first.exact, second.exact
-    spread = math.sqrt(p * (1 - p) * q * (1 - q))
-    return max(-1.0, (max(0.0, p + q - 1) - p * q) / spread) if spread else 0.0
-
-
-def _select_own_rule(scores: Scores) -> Scores:
-    """Return the scores under the recipe's own stopping rule, or all scores if there is only one rule."""
-    if len(scores.rules) <= 1:
-        return scores
-    name, own = scores.outline.name, scores.outline.stopping
-    if own not in scores.rules:
-        raise UsageError(f"compare: {name} was measured by {' and '.join(scores.rules)}: evaluate it by one rule")
-    return Scores([score for score in scores if score.stopping == own], scores.outline)
+    return q - p, q - p - margin(q - low2, high1 - p), q - p + margin(high2 - q, p - low1)
 
 
 class _UnsavedScores(RunFolder):
@@ -254,17 +239,6 @@ def save_figure(draw: Callable[[], Figure], path: str | Path) -> Path:
         raise UsageError(f"{target}: a figure's file ends in .{', .'.join(KNOWN_FORMATS)}")
     save(draw(), target.with_suffix(""), [file_format])
     return target
-
-
-def _make_unique_names(scores: Sequence[Scores]) -> list[str]:
-    """Return a unique name per score: the recipe's name, with seed, stopping rule or position if names repeat."""
-    for tell in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}"):
-        rules = [one.rules[0] if one.rules else "" for one in scores]
-        about = [{"name": one.outline.name, "seed": one.outline.seed} for one in scores]
-        names = [tell.format(**one, rule=rule) for one, rule in zip(about, rules, strict=True)]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{one.outline.name} {one.outline.seed} ({number})" for number, one in enumerate(scores, 1)]
 
 
 def to_data_frame(rows: Sequence[Row]) -> Any:

@@ -49,8 +49,7 @@ class FittedTable(Table):
             breaks = [str.splitlines if column.no_wrap else words for column in columns]
             minima = [_max_width(cells, how) for cells, how in zip(grid, breaks, strict=True)]
             if sum(minima) <= options.max_width - GAP * len(grid):
-                maxima = [_max_width(cells, str.splitlines) for cells in grid]
-                yield _build_table(columns, grid, _distribute_width(minima, maxima, options))
+                yield _build_table(columns, grid, minima, options.max_width)
                 break
         else:
             yield from _write_paragraphs(grid, options.max_width)
@@ -58,12 +57,26 @@ class FittedTable(Table):
             yield _to_text(self.caption)
 
 
-def _build_table(columns: Sequence[Column], grid: Grid, widths: Sequence[int]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    fitted = [[_wrap_cell(cell, width) for cell in cells] for cells, width in zip(grid, widths, strict=True)]
-    for column, cells, width in zip(columns, fitted, widths, strict=True):
-        table.add_column(cells[0], width=width, justify=column.justify)
-    for row in zip(*(cells[1:] for cells in fitted), strict=True):
+def _build_table(columns: Sequence[Column], grid: Grid, minima: Sequence[int], max_width: int) -> Table:
+    """Return a table whose columns have their minimum, and a part of the spare width. Names get spare width first, then
+    the columns that lack the least. Long words are broken after hyphens."""
+    maxima = [_max_width(cells, str.splitlines) for cells in grid]
+    widths, spare = list(minima), max_width - GAP * len(minima) - sum(minima)
+    wanted = sorted(range(len(widths)), key=lambda number: maxima[number] - minima[number])
+    for number, upto in [(0, min(NAME, maxima[0])), *((number, maxima[number]) for number in wanted)]:
+        more = min(spare, max(0, upto - widths[number]))
+        widths[number], spare = widths[number] + more, spare - more
+    table, fitted = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)), []
+    for column, cells, width in zip(columns, grid, widths, strict=True):
+        head, *others = [
+            cell
+            if _max_width([cell], str.split) <= width
+            else Text(textwrap.fill(cell.plain, width, break_long_words=False), cell.style)
+            for cell in cells
+        ]
+        table.add_column(head, width=width, justify=column.justify)
+        fitted.append(others)
+    for row in zip(*fitted, strict=True):
         table.add_row(*row)
     return table
 
@@ -79,24 +92,6 @@ def _split_words(text: str) -> list[str]:
 
 def _max_width(cells: Iterable[Text], split: Callable[[str], list[str]]) -> int:
     return max((Text(piece).cell_len for cell in cells for piece in split(cell.plain)), default=0)
-
-
-def _distribute_width(minima: Sequence[int], maxima: Sequence[int], options: ConsoleOptions) -> list[int]:
-    """Return a width for each column: its minimum, and a part of the spare width. Names get spare width first, then the
-    columns that lack the least."""
-    widths, spare = list(minima), options.max_width - GAP * len(minima) - sum(minima)
-    wanted = sorted(range(len(widths)), key=lambda number: maxima[number] - minima[number])
-    for number, upto in [(0, min(NAME, maxima[0])), *((number, maxima[number]) for number in wanted)]:
-        more = min(spare, max(0, upto - widths[number]))
-        widths[number], spare = widths[number] + more, spare - more
-    return widths
-
-
-def _wrap_cell(cell: Text, width: int) -> Text:
-    """Wrap a cell, breaking long words after hyphens."""
-    if _max_width([cell], str.split) <= width:
-        return cell
-    return Text(textwrap.fill(cell.plain, width, break_long_words=False), cell.style)
 
 
 def _write_paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:

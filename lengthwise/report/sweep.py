@@ -28,31 +28,28 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
     exact match at each value. Values of the fields in ``ranges``, which a search draws from a range, are binned into
     three parts of about equal counts; equal values share a bin."""
     exact = [row["exact"] for row in trials]
-    whole, found = statistics.pvariance(exact), []
+    whole, mean, found = statistics.pvariance(exact), statistics.fmean(exact), []
     for path in trials[0]["values"]:
-        groups = _group_scores(trials, path, use_bins=path in ranges)
+        groups = _group_trials(trials, path)
+        if path in ranges:
+            ordered = sorted(trials, key=lambda row: float(row["values"][path]))
+            size, parts = -(-len(ordered) // BINS), [list[Row]()]
+            for _, alike in groupby(ordered, key=lambda row: float(row["values"][path])):
+                rows = list(alike)
+                if parts[-1] and len(parts) < BINS and len(parts[-1]) + len(rows) > size:
+                    parts.append([])
+                parts[-1] += rows
+            spans = [dict.fromkeys(row["values"][path] for row in (part[0], part[-1])) for part in parts]
+            groups = {"–".join(span): [row["exact"] for row in part] for span, part in zip(spans, parts, strict=True)}
         means = {value: statistics.fmean(group) for value, group in groups.items()}
-        mean = statistics.fmean(exact)
         between = sum(len(groups[value]) * (means[value] - mean) ** 2 for value in groups) / len(exact)
         found.append({"field": path, "explains": between / whole if whole else 0.0, "exact": means})
     return sorted(found, key=lambda row: -row["explains"])
 
 
-def _group_scores(trials: Sequence[Row], path: str, *, use_bins: bool) -> dict[str, list[float]]:
-    if not use_bins:
-        by_value = group_by(trials, lambda row: row["values"][path])
-        return {value: [row["exact"] for row in rows] for value, rows in by_value.items()}
-    groups: dict[str, list[float]] = {}
-    ordered = sorted(trials, key=lambda row: float(row["values"][path]))
-    size, parts = -(-len(ordered) // BINS), [list[Row]()]
-    for alike in (list(found) for _, found in groupby(ordered, key=lambda row: float(row["values"][path]))):
-        if parts[-1] and len(parts) < BINS and len(parts[-1]) + len(alike) > size:
-            parts.append([])
-        parts[-1] += alike
-    for part in parts:
-        ends = dict.fromkeys(row["values"][path] for row in (part[0], part[-1]))
-        groups.setdefault("–".join(ends), []).extend(row["exact"] for row in part)
-    return groups
+def _group_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
+    by_value = group_by(trials, lambda row: row["values"][path])
+    return {value: [row["exact"] for row in rows] for value, rows in by_value.items()}
 
 
 def trials_table(trials: Sequence[Row]) -> Table:
@@ -94,7 +91,7 @@ def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) 
             axes.scatter([float(value) for value in values], exact, s=12, color=COLOURS[0], alpha=0.7)
             axes.set_xscale("log" if ranges[path] else "linear")
         else:
-            groups = _group_scores(trials, path, use_bins=False)
+            groups = _group_trials(trials, path)
             places = {value: number for number, value in enumerate(groups)}
             means = [statistics.fmean(group) for group in groups.values()]
             axes.scatter([places[value] for value in values], exact, s=12, color=FAINT, alpha=0.7)

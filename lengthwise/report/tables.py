@@ -15,15 +15,19 @@ from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     Sizes,
+    family_rows_by_size,
     group_by,
     interval_notes,
     interval_text,
+    latest_rows,
     loops_notes,
     loops_text,
     scaled_accuracy_text,
     share_text,
     size_text,
+    uniform_rows_by_size,
     within_training_sizes,
+    worst_row,
 )
 from lengthwise.report import TRAINED, WORST, Curve, Point, name_curves, scores_at_training_length, training_warnings
 from lengthwise.report.sheet import FittedTable
@@ -54,14 +58,26 @@ def score_table(curves: Sequence[Curve]) -> Table:
     own = {heading: cells for heading, cells in own.items() if len(set(cells)) > 1}
     line = {point.sizes for curve in curves for point in curve.diagonal()}
     room = COLUMNS - len(own)
-    columns = sizes if len(sizes) <= room else [size for size in sizes if size in line] or sizes
-    shown = _select_sizes(columns, {curve.top for curve in curves}, room)
+    shown = sizes if len(sizes) <= room else [size for size in sizes if size in line] or sizes
+    if len(shown) > room:
+        # The smallest, the largest, the training lengths, and others evenly spaced.
+        tops = {curve.top for curve in curves}
+        chosen = {shown[0], shown[-1], *(size for size in shown if max(size) in tops)}
+        rest, free = [size for size in shown if size not in chosen], max(0, room - len(chosen))
+        shown = sorted(chosen | {rest[(2 * i + 1) * len(rest) // (2 * free)] for i in range(free)})
     caption = _describe_curves(curves, [point for row in points for point in row.values()], len(shown), len(sizes))
-    table = FittedTable(
-        "exact match at", *own, *map(size_text, shown), left_aligned=("exact match at",), caption=caption
-    )
+    headings = ("exact match at", *own, *map(size_text, shown))
+    table = FittedTable(*headings, left_aligned=("exact match at",), caption=caption)
     for number, (curve, name) in enumerate(zip(curves, name_curves(curves), strict=True)):
-        cells = [_format_point(points[number].get(size), is_trained=curve.is_trained_size(size)) for size in shown]
+        cells = [Text("–", "dim")] * len(shown)
+        for column, size in enumerate(shown):
+            if point := points[number].get(size):
+                # Round the ends outwards, so that a band is never shown narrower than it is.
+                low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
+                ends = [f"{end:.0f}" if end in (0, 1) else f"{end:.2f}".removeprefix("0") for end in (low, high)]
+                band = f" {'–'.join(ends)}" if low < high else ""  # no band if all seeds agree
+                mean, mark = (share_text(point.mean), _share_style(point.mean)), TRAINED * curve.is_trained_size(size)
+                cells[column] = Text.assemble((mark, "dim"), mean, (band, "dim"))
         table.add_row(Text(name), *(column[number] for column in own.values()), *cells)
     return table
 
@@ -106,7 +122,13 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     """Return a table of mean exact match over blocks of pairs of sizes, under one stopping rule, with at most
     ``BLOCKS`` blocks per side."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
-    downs, acrosses = (_split_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
+    sides: list[dict[str, list[int]]] = [{}, {}]  # blocks of sizes of equal count, by their span as text
+    for axis, blocks in enumerate(sides):
+        side = sorted({size[axis] for size in cells})
+        step = -(-len(side) // BLOCKS)
+        for block in (side[start : start + step] for start in range(0, len(side), step)):
+            blocks["–".join(map(str, dict.fromkeys((block[0], block[-1]))))] = block
+    downs, acrosses = sides
     worst = min(cells, key=cells.__getitem__)
     within = [share for size, share in cells.items() if within_training_sizes(size, tops)]
     notes = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
@@ -121,13 +143,6 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
         shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses.values()]
         table.add_row(span, *(share_text(statistics.fmean(found)) if found else "" for found in shares))
     return table
-
-
-def _split_blocks(side: Sequence[int]) -> dict[str, Sequence[int]]:
-    """Return consecutive sizes in blocks of equal count, by their span as text."""
-    step = -(-len(side) // BLOCKS)
-    blocks = [side[start : start + step] for start in range(0, len(side), step)]
-    return {"–".join(map(str, dict.fromkeys((block[0], block[-1])))): block for block in blocks}
 
 
 def language_model_table(rows: Iterable[Row]) -> Table:
@@ -216,6 +231,52 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
+    """Return a table with a row per size: exact match on uniform problems, and on the worst family, by name."""
+    rows = latest_rows(rows)
+    uniform = uniform_rows_by_size(rows)
+    structured = family_rows_by_size(rows)
+    counts = sorted({row["count"] for found in structured.values() for row in found if row["problems"] != "every"})
+    drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
+    headings = ("size", "uniform", "worst family", "", "families below")
+    caption = f"families below: those with exact match under {SOLVED}{drawn}"
+    table = FittedTable(*headings, left_aligned=("size", "worst family"), no_wrap=headings, caption=caption)
+    whole = [sizes for sizes, found in structured.items() if {row["problems"] for row in found} == {"every"}]
+    short = [sizes for sizes in whole if sizes not in uniform]
+    for within in (True, False):
+        if part := [sizes for sizes in short if within_training_sizes(sizes, tops) == within]:
+            # The shortest sizes, where all problems were measured, share a row.
+            rows = [row for at in part for row in structured[at]]
+            count, wrong = sum(row["count"] for row in rows), sum((1 - row["exact"]) * row["count"] for row in rows)
+            span = TRAINED * within + "–".join(dict.fromkeys([size_text(min(part)), size_text(max(part))]))
+            share = _format_share(worst_row(rows))
+            table.add_row(span, "", "every problem", share, f"{round(wrong)} of {count} wrong")
+    for sizes in sorted({*uniform, *structured} - {*short}):
+        found = structured.get(sizes, [])
+        low = worst_row(found) if found else None
+        below = sum(row["exact"] < SOLVED for row in found)
+        named, below = (low["problems"], f"{below} of {len(found)}") if low else ("–", "–")
+        size = TRAINED * within_training_sizes(sizes, tops) + size_text(sizes)
+        table.add_row(size, _format_share(uniform.get(sizes)), named, _format_share(low), below)
+    return table
+
+
+def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
+    """Return a table of exact match, with a row per family, the worst first, and a column per size."""
+    structured = family_rows_by_size(latest_rows(rows))
+    sizes = [at for at in sorted(structured) if {row["problems"] for row in structured[at]} != {"every"}]
+    by_name: dict[str, dict[Sizes, Row]] = {}
+    for at in sizes:
+        for row in structured[at]:
+            by_name.setdefault(row["problems"], {})[at] = row
+    headings = ["family", *(TRAINED * within_training_sizes(at, tops) + size_text(at) for at in sizes)]
+    table = FittedTable(*headings, left_aligned=("family",), no_wrap=headings)
+    means = {name: statistics.fmean(row["exact"] for row in cells.values()) for name, cells in by_name.items()}
+    for name, cells in sorted(by_name.items(), key=lambda item: means[item[0]]):
+        table.add_row(name, *(_format_share(cells.get(at)) for at in sizes))
+    return table
+
+
 def anatomy_table(rows: Sequence[Row]) -> Table:
     """Return a table of error analyses: a line per size, then one per group of problems in order of difficulty."""
     headings = ("size", "exact match", "wrong", "end early", "end late", "wrong symbol", "first wrong at")
@@ -248,22 +309,10 @@ def row_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-# Cells
-
-
-def _format_point(point: Point | None, *, is_trained: bool) -> Text:
-    if point is None:
+def _format_share(row: Row | None) -> Text:
+    if row is None:
         return Text("–", "dim")
-    # Round the ends outwards, so that a band is never shown narrower than it is.
-    low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
-    band = f" {_format_short(low)}–{_format_short(high)}" if low < high else ""  # no band if all seeds agree
-    return Text.assemble(
-        (TRAINED if is_trained else "", "dim"), (share_text(point.mean), _share_style(point.mean)), (band, "dim")
-    )
-
-
-def _format_short(share: float) -> str:
-    return f"{share:.0f}" if share in (0, 1) else f"{share:.2f}".removeprefix("0")
+    return Text(share_text(row["exact"], 3), "bold green" if row["exact"] >= SOLVED else "red")
 
 
 def _share_style(share: float) -> str:
@@ -288,21 +337,6 @@ def _detail_cells(row: Row, *, is_trained: bool) -> list[Text]:
     ]
 
 
-# Sizes and caption
-
-
-def _select_sizes(sizes: Sequence[Sizes], tops: set[int], limit: int) -> list[Sizes]:
-    """Choose at most ``limit`` sizes where possible: the smallest, the largest, the training lengths, and others evenly
-    spaced."""
-    if len(sizes) <= limit:
-        return list(sizes)
-    chosen = {sizes[0], sizes[-1], *(size for size in sizes if max(size) in tops)}
-    free = max(0, limit - len(chosen))
-    rest = [size for size in sizes if size not in chosen]
-    chosen |= {rest[(2 * i + 1) * len(rest) // (2 * free)] for i in range(free)}
-    return sorted(chosen)
-
-
 def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_count: int, size_count: int) -> str:
     """Describe the training range, the problems and seeds, the bands, how recipes were selected, and worst families."""
     seeds = {point.seeds for point in points}
@@ -325,25 +359,20 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
     lines += ["final: on sealed problems"] if all(curve.is_sealed() for curve in curves) else []
     worst = [curve for curve in curves if curve.problems == WORST]
     several = len({curve.stopping for curve in worst}) > 1
-    lines += [f"{one.label}{f', {one.stopping}' * several}: {_describe_worst(one)}" for one in worst]
+    for curve in worst:
+        failing: dict[str, list[str]] = {}  # sizes with wrong answers, by the worst families
+        for point in curve.points():
+            if point.mean < 1:
+                named, others = [*point.families[:NAMED]], len(point.families) - NAMED
+                family = " or ".join(named + [f"{others} others"] * (others > 0))
+                failing.setdefault(family, []).append(size_text(point.sizes))
+        listed = failing.pop("every", [])  # short sizes, where all problems were measured instead of families
+        parts = ["; ".join(f"{name} at {', '.join(found)}" for name, found in failing.items())] * bool(failing)
+        parts = [f"worst family {part}" for part in parts]
+        parts += [f"all problems measured, some wrong, at {', '.join(listed)}"] * bool(listed)
+        right = f"every family is right at {', '.join(size_text(point.sizes) for point in curve.points())}"
+        lines += [f"{curve.label}{f', {curve.stopping}' * several}: {'; '.join(parts) or right}"]
     return "\n".join(lines)
-
-
-def _describe_worst(curve: Curve) -> str:
-    """Name the worst family of each size, and the sizes at which some of all problems are wrong; if there is no wrong
-    answer, name the sizes measured."""
-    sizes: dict[str, list[str]] = {}
-    for point in curve.points():
-        if point.mean < 1:
-            named, others = point.families[:NAMED], len(point.families) - NAMED
-            family = " or ".join([*named, *([f"{others} others"] if others > 0 else [])])
-            sizes.setdefault(family, []).append(size_text(point.sizes))
-    if not sizes:
-        return f"every family is right at {', '.join(size_text(point.sizes) for point in curve.points())}"
-    listed = sizes.pop("every", [])  # short sizes, where all problems were measured instead of families
-    parts = [f"{name} at {', '.join(found)}" for name, found in sizes.items()]
-    parts = [f"worst family {'; '.join(parts)}"] * bool(parts)
-    return "; ".join([*parts, *[f"all problems measured, some wrong, at {', '.join(listed)}"] * bool(listed)])
 
 
 def _format_range(values: set[int]) -> str:

@@ -17,7 +17,6 @@ Cell = tuple[int, int]  # row from the top, column from the left
 MARKS = "●▲■◆○△□◇"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # the terminal's own, which suit its background
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # the bit of each dot of a braille cell: left, right column
-MARK_EVERY = 6  # columns between marks of a series with too many points to mark each
 GUTTER = 4  # columns of the numbers on the left
 
 
@@ -90,7 +89,7 @@ class Canvas:
                     cell = y // 4, x // 2
                     self.dots[cell] = self.dots.get(cell, 0) | DOTS[x % 2][y % 4]
                     self.owner[cell] = number
-        apart = MARK_EVERY if len(found) > self.columns // 4 else 1
+        apart = 6 if len(found) > self.columns // 4 else 1  # columns between marks, of which many would not fit
         last = -apart
         for x, y in found:
             cell = y // 4, x // 2

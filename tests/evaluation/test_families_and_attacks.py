@@ -30,9 +30,8 @@ from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
 from lengthwise.report import WORST, curves, name_curves
 from lengthwise.report.card import card_table, score_card
-from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.length_figure import length_figure
-from lengthwise.report.tables import score_table, summary_rows, summary_table
+from lengthwise.report.tables import family_table, score_table, summary_rows, summary_table, worst_table
 from lengthwise.runs.folder import Folder
 from lengthwise.runs.run import Run, Weights, save_weights
 from lengthwise.tasks.arithmetic import Multiplication

@@ -29,7 +29,6 @@ from lengthwise.cli.entry import main
 from lengthwise.experiment.lengths import Curriculum, Uniform
 from lengthwise.report import WORST, curves, language_model_curves, name_curves
 from lengthwise.report.card import card_cells, card_table, score_card
-from lengthwise.report.families import worst_table
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
 from lengthwise.report.map_figure import heat_map, label_scores
@@ -43,6 +42,7 @@ from lengthwise.report.tables import (
     score_table,
     summary_rows,
     summary_table,
+    worst_table,
 )
 from lengthwise.report.terminal import MARKS, Canvas, plot
 from lengthwise.runs.folder import DIVERGED, RunFolder
@@ -858,11 +858,11 @@ def redrawn(folder, claims):
 
 
 def test_the_distribution_has_a_bar_per_length():
-    (axes,) = distribution_figure({8: 5, 9: 7, 11: 2}, "Problems").axes
+    (axes,) = distribution_figure({8: 5, 9: 7, 11: 2}).axes
     bars = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axes.patches}
     assert bars == {8: 5, 9: 7, 11: 2}
     with pytest.raises(UsageError):
-        distribution_figure({}, "Problems")
+        distribution_figure({})
 
 
 # What a report may not say

@@ -8,15 +8,16 @@ from rich.text import Text
 
 from lengthwise.base.results import wilson
 from lengthwise.report.card import card_table
-from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.tables import (
     anatomy_table,
     detail_table,
+    family_table,
     language_model_table,
     map_table,
     row_table,
     summary_table,
+    worst_table,
 )
 
 WIDTHS = (60, 80, 200)
