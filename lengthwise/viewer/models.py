@@ -51,26 +51,16 @@ LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
 RULES = Oracle, After, MaxConfidence, Halted, Converged, Settled
 POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Blank, Abacus, Coupling
-FIXED: dict[str, Any] = {
-    "norm": "pre",
-    "read_in": "table",
-    "embedding_norm": False,
-    "gated": False,
-    "biases": True,
-    "readout": "linear",
-    "mixer": Attention(),
-    "mixers": (),
-}
+FIXED: dict[str, Any] = {"norm": "pre", "read_in": "table", "embedding_norm": False, "gated": False, "biases": True}
+FIXED |= {"readout": "linear", "mixer": Attention(), "mixers": ()}
 ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
 
 
 def export_model(weights: Weights) -> dict[str, Any]:
     """Return a model and its recipe's facts as plain values: ``weights`` is base64 of little-endian float32,
-    ``tensors`` lists the name of each tensor, and its start and length in ``weights``. Raises UsageError if ``js`` does
-    not implement the model."""
+    ``tensors`` lists the name of each tensor, and its start and length in ``weights``. ``js`` must implement the model
+    (see ``find_export_obstacle``)."""
     recipe, spec = weights.recipe, weights.recipe.model
-    parameters = sum(part.numel() for part in weights.model.parameters())
-    check_exportable(recipe, parameters)
     reads, writes = recipe.layout.vocabs(recipe.task)
     steps = None
     with suppress(UsageError):  # it may have no n-RASP-L program
@@ -80,7 +70,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
     return {
         "name": weights.name,
         "recipe": recipe.name,
-        "parameters": parameters,
+        "parameters": sum(part.numel() for part in weights.model.parameters()),
         "trained": size_text(recipe.tops),
         "task": _describe_task(recipe.task),
         "layout": {"framed": False, "pauses": 0} | fields.encode(recipe.layout),
@@ -95,12 +85,6 @@ def export_model(weights: Weights) -> dict[str, Any]:
         "tensors": [[name, start, len(part)] for (name, part), start in zip(tensors.items(), starts, strict=False)],
         "weights": base64.b64encode(np.concatenate(list(tensors.values())).astype("<f4").tobytes()).decode(),
     }
-
-
-def check_exportable(recipe: Recipe, parameters: int) -> None:
-    """Raise UsageError unless a page can compute models of this recipe."""
-    if reason := find_export_obstacle(recipe, parameters):
-        raise UsageError(f"{recipe.name}: no page can run this model: {reason}")
 
 
 def find_export_obstacle(recipe: Recipe, parameters: int) -> str:

@@ -1,28 +1,38 @@
-"""The report page: curves, maps, score cards and tables of a study in one file."""
+"""The report page: curves, maps, score cards and tables of a study in one file, with the rows of its charts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lengthwise import __version__
 from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row
-from lengthwise.report import by_recipe
-from lengthwise.report.card import HEADINGS, SURE, card_cells
+from lengthwise.base.score_rows import ALONE, Row, latest_rows, size_text
+from lengthwise.report import all_curves, by_recipe, name_curves
+from lengthwise.report.anatomy_figure import group_by_size, merge_rows
+from lengthwise.report.card import HEADINGS, SURE, card_cells, format_sizes, score_card
 from lengthwise.report.length_figure import default_title
+from lengthwise.report.lines import line_style
+from lengthwise.report.loss_figure import running_mean
+from lengthwise.report.map_figure import average_cells, label_scores
+from lengthwise.report.publish import anatomy_rows, identified_scores, metrics_rows
+from lengthwise.report.tables import depth_rows
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts, vendor_scripts
-from lengthwise.viewer.models import check_exportable
-from lengthwise.viewer.rows import card_rows, chart_rows, table_rows
+from lengthwise.viewer.models import find_export_obstacle
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
 from lengthwise.viewer.viewer import model_data
 
 MOST = 3_000_000  # bytes per page; models that do not fit are left out
 LIBRARIES = "vega", "vega-lite", "vega-embed"
 TRIES = 300  # tries per model, in the attack
+LOSSES = 250  # approximate number of points drawn per run
+SHAPES: dict[str, str] = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"}  # by matplotlib's marker
+SHAPES |= {"v": "triangle-down", "P": "cross", "X": "stroke"}
+SEEDS = {"seed", "data_seed", "name"}  # recipe fields that are ignored when comparing recipes
 
 
 def report_page(
@@ -37,8 +47,8 @@ def report_page(
     """Return the page of these runs and of the language models in ``inquiries``, as HTML. ``command`` regenerates the
     page, ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
     title = title or default_title([one.outline for one in [*runs, *inquiries]])
-    packed = {}
-    for name, rows in table_rows(runs, inquiries, operations).items():  # each column is named once
+    card, packed = score_card(runs, operations) if any(run.rows("scores") for run in runs) else [], {}
+    for name, rows in table_rows(runs, inquiries, card).items():  # each column is named once
         columns, flat = flatten_rows(rows)
         packed[name] = {"columns": columns, "rows": [[row.get(column) for column in columns] for row in flat]}
     report = {
@@ -47,7 +57,7 @@ def report_page(
         "tables": packed,
         "recipes": {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()},
     }
-    body = _build_body(title, runs, inquiries, card_rows(runs, operations), command)
+    body = _build_body(title, runs, inquiries, card, command)
     page, chosen = _build_page(title, body, report, []), []
     for model in models:
         # Its parameters in base64, and its program.
@@ -65,10 +75,11 @@ def exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
         run = next((run for run in group if run.about() and not run.diverged), None)
         if isinstance(run, Run):
             try:
-                check_exportable(run.recipe, run.about()["parameters"])
-            except UsageError:
+                obstacle = find_export_obstacle(run.recipe, run.about()["parameters"])
+            except UsageError:  # a recipe that cannot be built
                 continue
-            found.append(run.weights())
+            if not obstacle:
+                found.append(run.weights())
     return found
 
 
@@ -96,11 +107,22 @@ def _build_body(
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(inquiries)} inquiries" if inquiries else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
     again = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
+    head, lines = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEADINGS), ""
+    for first, *others in map(card_cells, card):
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+        lines += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+    table = (
+        f'<div class="wide" tabindex="0" role="region" aria-label="score card"><table><thead><tr>{head}</tr></thead>'
+        f'<tbody>{lines}</tbody></table></div><p class="soft">'
+        "Longest: the largest size solved, for each seed: 0.99 or more at the lower end of the 95 % interval (from "
+        f"{SURE} problems on) and on every family of structured problems. Seeds beyond: those that solve a size longer "
+        "than in training. Operations and processor minutes: of the whole training.</p>"
+    )
     return f"""<a class="skip" href="#charts">to the charts</a>
 <header><h1>{escape(title)}</h1><p class="soft">{count}; Lengthwise {escape(__version__)}</p></header>
 <main>
 <section aria-labelledby="card-title"><h2 id="card-title">Score card</h2>
-{_card_html(card) if card else "<p>No scores yet.</p>"}
+{table if card else "<p>No scores yet.</p>"}
 </section>
 <div id="charts" data-report="report"></div>
 {_THINKING}
@@ -112,20 +134,130 @@ def _build_body(
 </main>"""
 
 
-def _card_html(rows: Sequence[dict[str, Any]]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEADINGS)
-    lines = [
-        f'<tr><th scope="row">{escape(cells[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in cells[1:])
-        + "</tr>"
-        for cells in map(card_cells, rows)
+# Rows
+
+
+def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
+    """Return the rows of every chart, by the chart's name; a chart with nothing to draw has no rows."""
+    lengths, groups = _length_rows(runs, inquiries), by_recipe(runs) if runs else {}
+    looks = [
+        line_style(number, name=label)  # as in figures
+        for number, label in enumerate(dict.fromkeys([*groups, *(row["label"] for row in lengths)]))
     ]
-    about = (
-        "Longest: the largest size solved, for each seed: 0.99 or more at the lower end of the 95 % interval (from "
-        f"{SURE} problems on) and on every family of structured problems. Seeds beyond: those that solve a size longer "
-        "than in training. Operations and processor minutes: of the whole training."
-    )
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="score card"><table><thead><tr>{head}</tr></thead>'
-        f'<tbody>{"".join(lines)}</tbody></table></div><p class="soft">{about}</p>'
-    )
+    charts: dict[str, list[Row]] = {
+        "methods": [{"label": one.name, "colour": one.colour, "shape": SHAPES[one.marker]} for one in looks],
+        "lengths": lengths,
+        **{name: [] for name in ("maps", "loops", "stops", "loss", "watched", "wrong", "traits")},
+    }
+    for label, group in groups.items():
+        for name, rows in _recipe_charts(group).items():
+            charts[name] += [{"label": label} | row for row in rows]
+    return charts
+
+
+def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
+    """Return the rows of the charts of one recipe's runs, by the chart's name."""
+    # Exact match over two sizes, the mean over seeds, if a pair of different sizes was measured.
+    cells = [row for row in label_scores(group) if row["problems"] in ALONE and len(row["sizes"]) == 2]
+    has_map = any(first != second for first, second in (row["sizes"] for row in cells))
+    maps = [
+        {"problems": problems, "stopping": rule, "first": first, "second": second, "exact": round(share, 6)}
+        for (rule, problems), shares in average_cells(cells if has_map else []).items()
+        for (first, second), share in shares.items()
+    ]
+    # Scores after each loop, and the mean loop at which each stopping rule stops.
+    loops: list[Row] = []
+    stops: list[Row] = []
+    for row in _depth_rows(group):
+        size = size_text(row["sizes"])
+        for loop, (exact, sure) in enumerate(zip(row["exact"], row["confidence"], strict=True), 1):
+            loops.append({"size": size, "loop": loop, "exact": exact, "confidence": sure})
+        for name, chosen in row["chosen"].items():
+            stops.append({"size": size, "rule": name, "loop": round(chosen["mean"], 2)} | chosen)
+    same, loss, watched, traits = Counter(run.outline.seed for run in group), [], [], []
+    for run in group:
+        one, metrics = run.outline, run.rows("metrics")
+        seed = one.seed if same[one.seed] == 1 else f"{one.seed}, problems {one.data_seed}"
+        logged = [row for row in metrics if (row.get("loss") or 0) > 0]
+        smooth = running_mean([row["loss"] for row in logged])
+        for row, value in list(zip(logged, smooth, strict=True))[:: max(1, len(logged) // LOSSES)]:
+            loss.append({"seed": seed, "step": row["step"], "loss": float(f"{value:.4g}")})
+        for row in metrics:
+            for size, share in row.get("exact", {}).items():
+                watched.append({"seed": seed, "size": size, "step": row["step"], "exact": share})
+        for row in latest_rows(anatomy_rows([run])):  # exact match against difficulty features
+            for trait, parts in row["by"].items():
+                for part in parts:
+                    shown = {"seed": seed, "size": size_text(row["sizes"]), "trait": trait}
+                    shown["middle"] = (part["low"] + part["high"]) / 2
+                    traits.append(shown | {"exact": part["exact"], "count": part["count"]})
+    # The positions at which wrong answers first go wrong, over all seeds.
+    wrong = [
+        {"size": size, "position": position, "answers": count}
+        for size, rows in group_by_size(anatomy_rows(group)).items()
+        for position, count in sorted(merge_rows(rows)["first_wrong"].items())
+    ]
+    charts = {"maps": maps, "loops": loops, "stops": stops, "loss": loss, "watched": watched}
+    return charts | {"wrong": wrong, "traits": traits}
+
+
+def table_rows(
+    runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], card: Sequence[Row]
+) -> dict[str, list[Row]]:
+    """Return the rows of each table that has rows, by its name."""
+    groups = by_recipe(runs) if runs else {}
+    found = {
+        "scores": identified_scores(runs, inquiries),
+        "curves": [{**row, "families": " ".join(row["families"])} for row in _length_rows(runs, inquiries)],
+        # Lists are of the sizes of several seeds, not sizes themselves.
+        "card": [
+            {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
+            for row in card
+        ],
+        "metrics": metrics_rows(runs),
+        "stopping": [{"recipe": name} | row for name in groups for row in depth_rows(_depth_rows(groups[name]))],
+        "anatomy": [{"recipe": name} | row for name, group in groups.items() for row in anatomy_rows(group)],
+        "differences": recipe_differences(groups),
+    }
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _length_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
+    """Return exact match against length: a row per curve and size."""
+    found = all_curves(runs, inquiries)
+    rows = []
+    for curve, name in zip(found, name_curves(found), strict=True):
+        line = {point.sizes for point in curve.diagonal()}
+        for point in curve.points():
+            row = {"label": curve.label, "name": name, "problems": curve.problems, "stopping": curve.stopping}
+            row |= {"own": curve.stopping in ("", curve.own_rule), "trained": curve.top, "size": point.length}
+            row |= {"sizes": size_text(point.sizes), "along": point.sizes in line, "mean": round(point.mean, 6)}
+            row |= {"low": round(point.low, 6), "high": round(point.high, 6), "seeds": point.seeds}
+            rows.append(row | {"count": point.count, "families": list(point.families)})
+    return rows
+
+
+def _depth_rows(group: Sequence[RunFolder]) -> list[Row]:
+    """Return the scores after each loop from the first run that has them: per size, the row with the most problems."""
+    rows = next((rows for run in group if (rows := run.rows("depth"))), [])
+    return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
+
+
+def recipe_differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
+    """Return a row per field in which recipes differ, a column per recipe; seeds and names are ignored."""
+    flat = {label: flatten_fields(group[0].config()) for label, group in groups.items()}
+    paths = dict.fromkeys(path for one in flat.values() for path in one if path not in SEEDS)
+    rows = [{"field": path} | {label: one.get(path, "–") for label, one in flat.items()} for path in paths]
+    return [row for row in rows if len({str(value) for name, value in row.items() if name != "field"}) > 1]
+
+
+def flatten_fields(tree: Any, path: str = "") -> dict[str, Any]:
+    """Return a recipe's fields by path, such as ``model.width``; a part's kind is stored at the part's own path."""
+    if isinstance(tree, dict):
+        inside = [flatten_fields(part, f"{path}.{name}".lstrip(".")) for name, part in tree.items() if name != "kind"]
+        own = {path: tree["kind"]} if path and "kind" in tree else {}
+        return own | {name: value for part in inside for name, value in part.items()}
+    if isinstance(tree, list) and any(isinstance(part, dict) for part in tree):
+        numbered = [flatten_fields(part, f"{path}.{number}") for number, part in enumerate(tree, 1)]
+        return {name: value for part in numbered for name, value in part.items()}
+    return {path: " ".join(map(str, tree)) if isinstance(tree, list) else tree}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,10 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
         )
     listed, searched = _list_examples(model, min(tries or TRIES, RECORDED_TRIES), problems, RECORDED)
     recorded = record_model(model, listed, given_prompts=problems)
-    examples = [_format_example(one["prompt"], listed[one["prompt"]], one["right"]) for one in recorded["recordings"]]
+    examples = [
+        {"prompt": one["prompt"], "origin": listed[one["prompt"]], "right": one["right"]}
+        for one in recorded["recordings"]
+    ]
     return recorded | {"examples": examples, "searched": searched}
 
 
@@ -98,59 +102,44 @@ def collect_examples(weights: Weights, tries: int | None = None, problems: Seque
     solver, found = Solver(weights), []
     for prompt, origin in listed.items():
         try:
-            found.append(_format_example(prompt, origin, solver.solve(prompt).correct))
+            found.append({"prompt": prompt, "origin": origin, "right": solver.solve(prompt).correct})
         except UsageError:  # longer than the model's position table
             if origin == GIVEN:
                 raise
     return {"examples": found, "searched": searched}
 
 
-def _format_example(prompt: str, origin: str, right: bool | None) -> dict[str, Any]:
-    return {"prompt": prompt, "origin": origin, "right": right}
-
-
 def _list_examples(
     weights: Weights, tries: int, problems: Sequence[str], multiples: Sequence[int]
 ) -> tuple[dict[str, str], str]:
-    """Return problems with their origins, those of the reader first, and a summary of the attack."""
-    failing, searched = _find_failures(weights, tries)
-    drawn = dict([*_draw_examples(weights, multiples), *((prompt, "attack") for prompt in failing)])
-    given = dict.fromkeys(problems, GIVEN)
-    return given | {prompt: origin for prompt, origin in drawn.items() if prompt not in given}, searched
-
-
-def _draw_examples(weights: Weights, multiples: Sequence[int]) -> list[tuple[str, str]]:
-    """Draw one problem of the harder set, if the task has one, at twice the training length; uniform problems at
-    multiples of the training length; and one problem of each of some families."""
-    recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
-    top = recipe.lengths.top
+    """Return problems with their origins, and a summary of the attack. The reader's problems come first; then one of
+    the harder set, if the task has one, at twice the training length; uniform problems at multiples of the training
+    length; one of each of some families; and problems that the model gets wrong."""
+    recipe, drawn = weights.recipe, dict[str, str]()
+    draw, top = stream(0, "page", recipe.task.name), recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
     structured = [(top, name) for name in names[:: max(1, len(names) // HARD)][:HARD]]
     hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder else []
-    wanted = [*hard, *((factor * top, "uniform") for factor in multiples), *structured]
-    found = []
-    for length, origin in wanted:
-        try:
+    for length, origin in [*hard, *((factor * top, "uniform") for factor in multiples), *structured]:
+        with suppress(UsageError):  # a size that the task cannot draw
             size = torch.tensor([list(recipe.sizes(length))])
             (prompt,) = typed_prompts(recipe.task, get_sampler(recipe.task, origin)(size, draw))
-        except UsageError:  # a size that the task cannot draw
-            continue
-        found.append((prompt, f"{origin}, {size_text(size[0].tolist())}"))
-    return found
-
-
-def _find_failures(weights: Weights, tries: int) -> tuple[list[str], str]:
-    """Return problems that the model gets wrong, and a description of the search for them."""
+            drawn[prompt] = f"{origin}, {size_text(size[0].tolist())}"
+    failing: list[str] = []
     stored = json.loads(FAILURES.read_text(encoding="utf-8")).get(weights.name)
     if stored and stored["weights"] == weights_digest(weights.model.state_dict()):
         also = f"; {stored['also']}" if "also" in stored else ""
-        command = f"lengthwise attack {weights.name} {stored['options']}"
-        return stored["prompts"], f"{command} {describe_search(stored)}{also}"
-    try:
-        ran = attack(weights, tries=tries)
-    except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
-        return [], f"No attack: {error}"
-    return [row["prompt"] for row in ran["shortest"][:MAX_FAILURES]], f"An attack {describe_search(ran)}"
+        failing = stored["prompts"]
+        searched = f"lengthwise attack {weights.name} {stored['options']} {describe_search(stored)}{also}"
+    else:
+        try:
+            ran = attack(weights, tries=tries)
+            failing = [row["prompt"] for row in ran["shortest"][:MAX_FAILURES]]
+            searched = f"An attack {describe_search(ran)}"
+        except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
+            searched = f"No attack: {error}"
+    given = dict.fromkeys(problems, GIVEN)
+    return given | drawn | dict.fromkeys(failing, "attack") | given, searched
 
 
 def describe_search(search: Mapping[str, Any]) -> str:

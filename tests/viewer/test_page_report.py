@@ -21,10 +21,9 @@ from lengthwise.report.publish import publish
 from lengthwise.report.published import read_published_runs
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
-from lengthwise.viewer import rows
+from lengthwise.viewer import report
 from lengthwise.viewer.document import vendor_scripts
-from lengthwise.viewer.report import LIBRARIES, MOST, report_page
-from lengthwise.viewer.rows import flatten_fields, recipe_differences
+from lengthwise.viewer.report import LIBRARIES, MOST, flatten_fields, recipe_differences, report_page
 
 RESULTS = Path(__file__).parents[2] / "results"
 SEEDS = [(0, 0), (0, 1), (1, 1)]
@@ -190,7 +189,7 @@ def test_recipes_of_one_name_have_their_own_rules_too():
         for rule in ("Oracle", "MaxConfidence"):
             score = lw.Score("parity", "w", rule, "uniform", (20,), 10, 1.0, 1.0, 1.0, 20.0)
             runs[-1].append("scores", score.row() | {"seed": 0})
-    shown = {(row["stopping"], row["own"]) for row in rows._length_rows(runs, [])}
+    shown = {(row["stopping"], row["own"]) for row in report._length_rows(runs, [])}
     assert shown == {("Oracle", True), ("MaxConfidence", False)}
 
 
@@ -210,7 +209,7 @@ def test_loops_that_were_looked_at_twice_are_drawn_once(tmp_path):
     for count, exact in ((16, 0.5), (8, 0.25)):
         row = {"task": "parity", "sizes": [4], "count": count, "seed": 0, "planned": 2}
         run.append("depth", row | {"exact": [exact] * 2, "confidence": [-1.0] * 2, "chosen": chosen})
-    shown = rows.chart_rows([run], [])
+    shown = report.chart_rows([run], [])
     assert [row["exact"] for row in shown["loops"]] == [0.5, 0.5]
     assert len(shown["stops"]) == 3
 
@@ -236,7 +235,7 @@ def test_runs_that_differ_in_the_seed_of_their_problems_have_lines_of_their_own(
             row = {"task": "parity", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [8], "seed": 0}
             by = {"ones": [part | {"exact": share}]}
             run.append("anatomy", row | {"count": count, "exact": share, "ends": ends, "first_wrong": {}, "by": by})
-    found = rows.chart_rows(runs, [])
+    found = report.chart_rows(runs, [])
     names = ["0, problems 0", "0, problems 1", 1]
     for chart in ("loss", "watched", "traits"):
         assert [row["seed"] for row in found[chart]] == names, chart
@@ -256,7 +255,7 @@ def test_a_page_of_results_has_the_traits_of_every_seed(tmp_path):
         )
     publish(runs, tmp_path)
     for shown in (runs, read_published_runs(tmp_path)):
-        assert [(row["seed"], row["exact"]) for row in rows.chart_rows(shown, [])["traits"]] == [
+        assert [(row["seed"], row["exact"]) for row in report.chart_rows(shown, [])["traits"]] == [
             (0, 0),
             (1, 0.1),
             (2, 0.2),

@@ -28,7 +28,7 @@ from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.viewer import document, viewer
-from lengthwise.viewer.models import MOST, TASKS, _describe_task, check_exportable, export_model
+from lengthwise.viewer.models import MOST, TASKS, _describe_task, export_model, find_export_obstacle
 from lengthwise.viewer.viewer import NETWORK
 
 # Recurrent models are only exported; no page computes a scan, a convolution or a grid.
@@ -200,7 +200,7 @@ def test_every_shipped_model_of_these_tasks_can_be_shown(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_shipped_model_of_these_tasks_is_refused(name):
-    check_exportable(catalog.recipe(name), 1)
+    assert not find_export_obstacle(catalog.recipe(name), 1)
 
 
 REFUSED = {
@@ -217,14 +217,13 @@ REFUSED = {
 
 @pytest.mark.parametrize(("name", "changes"), REFUSED.items())
 def test_a_model_that_no_page_computes_is_refused_in_one_line(name, changes):
-    with pytest.raises(UsageError, match="no page can run this model: it ") as told:
-        check_exportable(catalog.recipe(name, changes), 1)
-    assert "\n" not in str(told.value)
+    obstacle = find_export_obstacle(catalog.recipe(name, changes), 1)
+    assert obstacle.startswith("it ") and "\n" not in obstacle
 
 
 def test_weights_in_a_page_have_a_limit():
-    with pytest.raises(UsageError, match="1,000,001 parameters are more than 1,000,000"):
-        check_exportable(catalog.recipe("looped-pairs"), MOST + 1)
+    obstacle = find_export_obstacle(catalog.recipe("looped-pairs"), MOST + 1)
+    assert obstacle == "1,000,001 parameters are more than 1,000,000"
 
 
 def test_every_field_of_a_transformer_is_looked_at():
