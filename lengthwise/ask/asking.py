@@ -8,11 +8,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from lengthwise.ask.client import Client, Failure, Key, Refusal, shorten
-from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Item, judge
+from lengthwise.ask.inquiry import InquiryRun, Item, judge
 from lengthwise.base.fields import Config
 from lengthwise.base.process import on_stop_signals
 from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
@@ -100,8 +99,8 @@ class _Asker:
     @property
     def reason(self) -> str:
         """The reason why some prompts have no reply."""
-        capped = [f"--limit {self.options.limit} is reached"] if self.capped else []
-        return "; ".join([*capped, *([f"the last error: {self.trouble}"] if self.trouble else [])])
+        capped = [f"--limit {self.options.limit} is reached"] * self.capped
+        return "; ".join(capped + [f"the last error: {self.trouble}"] * bool(self.trouble))
 
     async def run(self, items: Iterable[Item]) -> None:
         """Ask all items. Raises UsageError for errors that would repeat."""
@@ -123,8 +122,12 @@ class _Asker:
         """Ask one prompt until there is a reply or no try is left."""
         for attempt in range(TRIES):
             await self._back_off(attempt)
-            if not self._count_request():
+            if self.options.limit is not None and self.requests >= self.options.limit:
+                self.capped = True
+                self.closed.set()
+            if self.closed.is_set():
                 return
+            self.requests += 1
             try:
                 start = time.monotonic()
                 reply = await client.ask(item.prompt)
@@ -142,9 +145,7 @@ class _Asker:
                 row = reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)}
                 row |= judge(self.inquiry_run.inquiry.task, reply["said"], item.right)
                 hidden = {name: self.options.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
-                self.inquiry_run.append(
-                    "replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden
-                )
+                self.inquiry_run.append("replies", asdict(item) | hidden)
                 self.replies, self.in_vain, self.has_replies = self.replies + 1, 0, True
                 self.on_reply(self.replies, self.requests)
                 return
@@ -160,16 +161,6 @@ class _Asker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self.closed.wait()
-
-    def _count_request(self) -> bool:
-        """Return True if another request may be sent, and count it."""
-        if self.options.limit is not None and self.requests >= self.options.limit:
-            self.capped = True
-            self.closed.set()
-        if self.closed.is_set():
-            return False
-        self.requests += 1
-        return True
 
     def _record_error(self, reason: str, wait: float | None = None) -> None:
         self.trouble = shorten(self.options.key.redact(reason))

@@ -10,19 +10,18 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from lengthwise.ask.folder import Row, token_counts
-from lengthwise.ask.inquiry import Inquiry
+from lengthwise.ask.inquiry import Inquiry, token_counts
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
+from lengthwise.base.score_rows import Row
 
 PIECE = 12  # this many consecutive characters of the key are hidden like the full key
 SHORT = 4  # a shorter value, such as x, is a placeholder for a local endpoint, and not hidden
-NAME = re.compile(r"[A-Z]+(_[A-Z]+)*_?\d?")  # certainly a variable's name
 LARGEST = 4 * 2**20  # bytes per response, about ten times the longest real replies
 
 
@@ -43,11 +42,9 @@ class Key:
         value = os.environ.get(name, "").strip()
         if variable and not value:
             # Repeat the name only if it certainly is one: it may be the key itself.
-            called = name if NAME.fullmatch(name) else "variable of that name"
-            raise UsageError(
-                f"--key-variable: the environment has no {called}, or it is empty; "
-                "give the variable's name, not the key"
-            )
+            called = name if re.fullmatch(r"[A-Z]+(_[A-Z]+)*_?\d?", name) else "variable of that name"
+            rest = "or it is empty; give the variable's name, not the key"
+            raise UsageError(f"--key-variable: the environment has no {called}, {rest}")
         if not (value.isascii() and value.isprintable()) or " " in value:
             raise UsageError(f"the key in {name} has invalid characters: set it again")
         return Key(name, value)
@@ -99,13 +96,8 @@ class Client:
         # A redirect would be an uncounted request, and could send the key to another host.
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
         transport.event_hooks = {"request": [_request_uncompressed], "response": [_limit_size]}
-        async with openai.AsyncOpenAI(
-            api_key=key.value or "none",
-            base_url=inquiry.endpoint,
-            timeout=timeout,
-            max_retries=0,
-            http_client=transport,
-        ) as connection:
+        options = {"base_url": inquiry.endpoint, "timeout": timeout, "max_retries": 0, "http_client": transport}
+        async with openai.AsyncOpenAI(api_key=key.value or "none", **options) as connection:
             yield Client(connection, inquiry, key, timeout)
 
     async def ask(self, prompt: str) -> Row:
@@ -175,16 +167,14 @@ async def _limit_size(response: Any) -> None:
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if it is missing or invalid."""
-    try:
-        if text := headers.get("retry-after-ms"):
-            seconds = float(text) / 1000
-        elif text := headers.get("retry-after", ""):
-            until = None if re.fullmatch(r"[\d.]+", text) else parsedate_to_datetime(text).timestamp()
-            seconds = float(text) if until is None else max(0.0, until - time.time())
-        else:
-            return None
-    except (ValueError, OverflowError):
-        return None
+    text, seconds = headers.get("retry-after", ""), -1.0
+    with suppress(ValueError, OverflowError):
+        if milliseconds := headers.get("retry-after-ms"):
+            seconds = float(milliseconds) / 1000
+        elif re.fullmatch(r"[\d.]+", text):
+            seconds = float(text)
+        elif text:
+            seconds = max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     return seconds if 0 <= seconds < float("inf") else None
 
 

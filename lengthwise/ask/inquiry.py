@@ -1,4 +1,5 @@
-"""The configuration of an inquiry, its problems as text, and the scores of replies."""
+"""The configuration of an inquiry, its problems as text, the scores of replies, and its folder.
+``lengthwise.runs.folder`` describes the folder's files; none contains the key."""
 
 from __future__ import annotations
 
@@ -7,19 +8,25 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from lengthwise.base import fields
+from lengthwise.base.files import path_inside, read_json_object, write_json
 from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, Score, UsageError
 from lengthwise.experiment.data import fresh_problems, smallest_natural_size
+from lengthwise.experiment.recipe import import_parts
 from lengthwise.experiment.source import FRESH, Source
+from lengthwise.runs.folder import InquiryFolder, runs_folder
 from lengthwise.tasks import Task, iterate_texts
 
+TOKENS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
 ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
 
 
@@ -85,18 +92,13 @@ class Inquiry(fields.Config):
         task = self.task
         return InquiryOutline(self.id, self.model, task.name, tuple(task.axes), self.problems, self.seed)
 
-    def message(self, prompt: str) -> str:
-        """Return the message to the model for one prompt."""
-        return f"{self.instruction}\n\n{prompt}"
-
     def messages(self, prompt: str) -> list[dict[str, str]]:
         """Return all messages of one request; examples become earlier turns of the conversation."""
-        turns = [
-            {"role": role, "content": text}
-            for example, answer in self.examples
-            for role, text in (("user", self.message(example)), ("assistant", answer))
-        ]
-        return [*turns, {"role": "user", "content": self.message(prompt)}]
+        turns = []
+        for question, answer in (*self.examples, (prompt, "")):
+            turns.append({"role": "user", "content": f"{self.instruction}\n\n{question}"})
+            turns.append({"role": "assistant", "content": answer})
+        return turns[:-1]
 
     def options(self) -> dict[str, Any]:
         """Return the request's other parameters; those that are None are left to the endpoint."""
@@ -133,7 +135,7 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
         bottom = smallest_natural_size(size, inquiry.bottom, inquiry.top)
         chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
         problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
-        found += [Item(size, prompt, answer) for prompt, answer in iterate_texts(inquiry.task, problems)]
+        found += [Item(size, *texts) for texts in iterate_texts(inquiry.task, problems)]
     return found
 
 
@@ -199,3 +201,98 @@ def score_replies(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str,
             more = {"asked": len(wanted), "chatter": chatter, "lenient": right / len(known)}
             rows.append(score.row() | {"seed": inquiry.seed} | more)
     return rows
+
+
+# Folder
+
+
+class InquiryRun(InquiryFolder):
+    """The folder of an inquiry: rows of ``replies`` and ``scores``."""
+
+    def __init__(self, folder: Path, inquiry: Inquiry) -> None:
+        super().__init__(folder)
+        self.inquiry = inquiry
+
+    @staticmethod
+    def of(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
+        """Open the folder of an inquiry, creating it if needed. Raises UsageError if it holds anything else."""
+        run = InquiryRun.locate(inquiry, folder)
+        if not (path := run.folder / "asked.json").exists():
+            write_json(path, fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
+        return run
+
+    @staticmethod
+    def locate(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
+        """Return the folder of an inquiry as ``of`` does, without creating it."""
+        path = folder or path_inside(runs_folder(), inquiry.name)
+        if (path / "asked.json").exists():
+            if InquiryRun.open(path).inquiry != inquiry:
+                raise UsageError(f"{path}: belongs to an inquiry with other settings; choose another folder")
+        elif path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
+            raise UsageError(f"{path}: holds other files; choose another folder")
+        return InquiryRun(path, inquiry)
+
+    @staticmethod
+    def open(folder: Path) -> InquiryRun:
+        """Open an existing folder. Raises UsageError if it is not an inquiry's."""
+        path = folder / "asked.json"
+        import_parts()
+        tree = read_json_object(path)
+        tree.pop("outline", None)
+        try:
+            return InquiryRun(folder, fields.decode(Inquiry, tree))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+
+    def config(self) -> Row:
+        """Return the inquiry as plain values, with defaults for fields that its file lacks."""
+        return fields.encode(self.inquiry)
+
+    @cached_property
+    def outline(self) -> InquiryOutline:
+        """The inquiry's facts that reports show."""
+        return self.inquiry.outline
+
+    def replies(self) -> dict[str, Row]:
+        """Return the rows of ``replies``, by prompt; damaged ones are left out (``damaged_replies``)."""
+        found: dict[str, Row] = {}
+        for row in self.rows("replies"):
+            found.setdefault(row["prompt"], row | token_counts(row))
+        return found
+
+    def save_scores(self, rows: Iterable[Row]) -> None:
+        """Append new scores. Sizes with missing replies are not saved: prompts that fail repeatedly may be the hard
+        ones, so these scores would be biased."""
+        self.append_new("scores", *(row for row in rows if row["count"] == row["asked"]))
+
+    def tokens_spent(self) -> dict[str, int]:
+        """Return the endpoint's token counts, summed over all replies."""
+        counts = [token_counts(row) for row in self.rows("replies")]
+        return {name: sum(count[name] for count in counts) for name in TOKENS}
+
+
+def token_counts(usage: Any) -> dict[str, int]:
+    """Return the token counts that an endpoint reports for a reply, each 0 if it is missing or implausible."""
+    counts = {name: usage.get(name) if isinstance(usage, dict) else None for name in TOKENS}
+    return {name: n if type(n) is int and 0 <= n <= 10**9 else 0 for name, n in counts.items()}
+
+
+def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
+    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies. The counts of
+    ``known`` replies scale the estimate, since endpoints count tokens differently, and models write more than the
+    answer."""
+
+    def count_tokens(text: str) -> int:  # one or more per word, one per three digits, one per sign
+        words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
+        return sum(1 + len(word) // 8 for word in words)
+
+    def estimate_from_text(prompts: Mapping[str, str]) -> tuple[int, int]:
+        texts = [message["content"] for prompt in prompts for message in inquiry.messages(prompt)]
+        asked = sum(4 + count_tokens(text) for text in texts)  # a chat template adds some tokens to a message
+        return asked, sum(1 + count_tokens(right) for right in prompts.values())  # each reply ends with another
+
+    guessed = estimate_from_text({prompt: row["right"] for prompt, row in known.items()})
+    spent = [sum(row[name] for row in known.values()) for name in TOKENS]
+    times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]
+    wanted = estimate_from_text(missing)
+    return {name: round(count * more) for name, count, more in zip(TOKENS, wanted, times, strict=True)}

@@ -13,8 +13,7 @@ from rich.text import Text
 from lengthwise.api import UsageError, catalog
 from lengthwise.ask.asking import RequestOptions, collect_replies
 from lengthwise.ask.client import Key, import_client
-from lengthwise.ask.folder import InquiryRun, estimate_tokens
-from lengthwise.ask.inquiry import Inquiry, Item, draw_items, score_replies
+from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, draw_items, estimate_tokens, score_replies
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.cli.console import err, print_result, warn

@@ -94,7 +94,7 @@ def run(args: Options) -> int:
     runs = drop_repeats(_open_run(name) for name, path in paths.items() if path is None)
     inquiries: list[InquiryFolder] = []
     if any(paths.values()):
-        from lengthwise.ask.folder import InquiryRun
+        from lengthwise.ask.inquiry import InquiryRun
 
         inquiries = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
     if args.html:

@@ -13,8 +13,7 @@ from conftest import command
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry, is_leniently_right
+from lengthwise.ask.inquiry import Inquiry, InquiryRun, is_leniently_right
 from lengthwise.cli import entry
 from lengthwise.cli.entry import main
 from lengthwise.cli.options import parse_sizes

@@ -24,8 +24,7 @@ from lengthwise import ask
 from lengthwise.api import catalog
 from lengthwise.ask import asking, client
 from lengthwise.ask.client import Key, read_reply
-from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import ALONE, Inquiry, draw_items, is_leniently_right, judge
+from lengthwise.ask.inquiry import ALONE, Inquiry, InquiryRun, draw_items, is_leniently_right, judge
 from lengthwise.base import process
 from lengthwise.base.fields import part_classes
 from lengthwise.base.types import UsageError, wilson

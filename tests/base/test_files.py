@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 from torture import fuzz
 
 import lengthwise as lw
-from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry
+from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base import files
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.files import read_bytes, remove_temporary_files, write

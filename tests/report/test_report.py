@@ -17,8 +17,7 @@ from matplotlib.colors import to_hex
 from reported import TOP, logged, recipe, scored
 from rich.console import Console
 
-from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry
+from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base import csv_files
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Claim

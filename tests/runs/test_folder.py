@@ -8,8 +8,7 @@ import pytest
 
 from lengthwise.api import catalog
 from lengthwise.api.runs import Run
-from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry
+from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base.files import read_rows
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli.entry import main

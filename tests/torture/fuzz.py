@@ -30,8 +30,7 @@ import torch
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry
+from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import encode
 from lengthwise.cli import entry

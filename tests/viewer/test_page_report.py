@@ -13,8 +13,7 @@ from conftest import command
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.ask.folder import InquiryRun
-from lengthwise.ask.inquiry import Inquiry, draw_items, judge, score_replies
+from lengthwise.ask.inquiry import Inquiry, InquiryRun, draw_items, judge, score_replies
 from lengthwise.base.csv_files import read_csv
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
