@@ -26,8 +26,6 @@ SURE = 3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its i
 DRAWN = 8  # maximum number of claims on other sizes or problems that are measured too
 PROBLEMS = 200  # problems for each of these claims
 LONG = 5.0  # seconds; claims that would take longer are skipped
-# Fields that the recipe determines.
-FOLLOWS = ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping")
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,8 @@ def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> It
         yield f"{claims.parameters:,} parameters are claimed, there are {parameters:,}"
     if claims.outline is not None:
         claimed, actual = asdict(claims.outline), asdict(build_outline(weights.recipe))
-        for name in FOLLOWS:
-            if claimed[name] != actual[name]:
+        for name in ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping"):
+            if claimed[name] != actual[name]:  # the recipe determines them
                 yield f"{name} {claimed[name]} is claimed, the recipe says {actual[name]}"
     own = weights_digest(weights.model.state_dict())
     others = {row["sealed"] for row in claims.rows if row.get("sealed", own) != own}
@@ -80,10 +78,9 @@ def find_refuted_claims(claims: Claims, measured: Iterable[Row], weights: Weight
             if estimate_evaluation(recipe, sizes, PROBLEMS, [recipe.stopping]).seconds <= LONG:
                 (score,) = evaluate(weights, sizes, samples=PROBLEMS, kind=row["problems"], seed=seed)
                 scores[_score_key(row)] = score.row()
-    compared = [row for row in own if _score_key(row) in scores]
+    compared = [(row, scores[_score_key(row)]) for row in own if _score_key(row) in scores]
     refuted = []
-    for row in compared:
-        score = scores[_score_key(row)]
+    for row, score in compared:
         low, _ = wilson(row["exact"], effective_trials(row), SURE)
         _, high = wilson(score["exact"], effective_trials(score), SURE)
         if low > high:

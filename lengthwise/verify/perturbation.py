@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
@@ -21,7 +21,6 @@ from lengthwise.runs.run import Weights
 
 Perturbation = Callable[[Tensor, Generator], Tensor]
 MOVED = 1e-6  # smaller changes of a logit, relative to the largest logit, are rounding
-TINY = 1e-6  # relative to a tensor's root mean square; genuine answers tolerate this change
 DRAWS = 3  # draws per perturbation
 TIMES = 3  # number of times problems are answered, to test for determinism
 
@@ -31,19 +30,10 @@ def shuffle_values(tensor: Tensor, draw: Generator) -> Tensor:
     return tensor.flatten()[torch.randperm(tensor.numel(), generator=draw)].view_as(tensor)
 
 
-def add_noise(tensor: Tensor, draw: Generator) -> Tensor:
-    """Add noise as large as the tensor's root mean square."""
-    return tensor + torch.randn(tensor.shape, generator=draw) * _root_mean_square(tensor)
-
-
-def add_tiny_noise(tensor: Tensor, draw: Generator) -> Tensor:
-    """Add noise far too small to affect a genuine answer."""
-    return tensor + torch.randn(tensor.shape, generator=draw) * TINY * _root_mean_square(tensor)
-
-
-def _root_mean_square(tensor: Tensor) -> float:
-    """Return the root mean square; 1 for a tensor of zeros."""
-    return float(tensor.square().mean().sqrt()) or 1.0
+def add_noise(tensor: Tensor, draw: Generator, size: float = 1.0) -> Tensor:
+    """Add noise as large as the tensor's root mean square, times ``size``; to zeros, as if that were 1."""
+    root_mean_square = float(tensor.square().mean().sqrt()) or 1.0
+    return tensor + torch.randn(tensor.shape, generator=draw) * size * root_mean_square
 
 
 @contextmanager
@@ -82,8 +72,8 @@ def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[s
     """Return the results of the unchanged weights, and of weights that are "shuffled", "noisy" and "jittered". Of
     several draws of each, return the best result where the model should fail, and the worst where it should not."""
     found = {"as it is": measure_answers(weights, problems)}
-    changes = ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", add_tiny_noise, min)
-    for name, change, chosen in changes:
+    jitter = partial(add_noise, size=1e-6)  # far too small to affect a genuine answer
+    for name, change, chosen in ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", jitter, min):
         draws = []
         for number in range(DRAWS):
             with change_parameters(weights.model, change, stream(seed, "perturbed", name, number)):
@@ -125,15 +115,13 @@ def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, in
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
     first, *others = [_predict(weights, batch, seed) for seed in range(TIMES)]
-    again = torch.stack([_rows_that_differ(first, other) for other in others]).any(0)
+    again = torch.stack([(first != other).any(1) for other in others]).any(0)
     if recipe.stopping.together > 1:
         return int(again.sum()), 0
-    order = torch.arange(rows).flip(0)
-    parts = [_predict(weights, batch.take(part), TIMES) for part in order.chunk(2)]
-    parts = [
-        F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts
-    ]  # a half without the longest rows has fewer slots
-    return int(again.sum()), int(_rows_that_differ(first.flip(0), torch.cat(parts)).sum())
+    parts = [_predict(weights, batch.take(part), TIMES) for part in torch.arange(rows).flip(0).chunk(2)]
+    # A half without the longest rows has fewer slots.
+    reverse = torch.cat([F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts])
+    return int(again.sum()), int((first.flip(0) != reverse).any(1).sum())
 
 
 def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
@@ -145,7 +133,3 @@ def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [recipe.stopping])
     end = recipe.layout.end(recipe.task)
     return (predicted.symbols + 1) * answer_mask(predicted.symbols, batch.answer_slots, end)
-
-
-def _rows_that_differ(one: Tensor, two: Tensor) -> Bool[Tensor, " b"]:
-    return (one != two).any(1)

@@ -63,9 +63,6 @@ from lengthwise.verify.perturbation import (
 SAMPLES = 1000  # uniform problems per size
 STRUCTURED = 0.4  # problems per family, relative to ``samples``: 400 by default, while 381, all right, suffice for .99
 PERTURBED = 128  # number of problems whose answers are compared
-LEAST = 0.2  # minimum exact match above chance for detecting a collapse; below it the loss is used
-WORSE = 1.25  # minimum factor by which the loss must then grow
-UNUSED = 0.02  # allowed fraction of unused parameters: some never have an effect, e.g. a bias of keys
 MOMENTS = 8  # training steps at which the sizes of problems are checked
 RETRAINED = 400  # problems per size, of retrained weights
 
@@ -110,8 +107,8 @@ def verify(
     # Fresh problems with the sizes of training.
     clock, draw = recipe.lengths.curriculum_step(recipe.steps, None), stream(seed, "verification")
     problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)
-    checks += [_check_determinism(weights, problems), context := _check_context(weights)]
-    if context.verdict == "passed":  # scores mean nothing if the model sees its answer
+    checks += _check_repetition_and_context(weights, problems)
+    if checks[-1].verdict == "passed":  # scores mean nothing if the model sees its answer
         line.update(0, "changing weights")
         checks += _check_behaviour(weights, problems, seed)
         rows, left_out = _measure_scores(weights, asked, seed, samples, minutes, line)
@@ -227,47 +224,42 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
     steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
     most = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
     finding = f"drew problems of up to {size_text(most)}; its recipe says {size_text(tops)}"
-    if not within_training_sizes(most, tops):
-        return Check("training lengths", "exposed", finding)
-    if all(within_training_sizes(at, tops) for at in [*sizes, *(row["sizes"] for row in claims.rows)]):
-        return Check("training lengths", "exposed", f"{finding}; no longer size was measured or claimed")
-    return Check("training lengths", "passed", finding)
+    honest = within_training_sizes(most, tops)
+    if honest and all(within_training_sizes(at, tops) for at in [*sizes, *(row["sizes"] for row in claims.rows)]):
+        honest, finding = False, f"{finding}; no longer size was measured or claimed"
+    return Check("training lengths", "passed" if honest else "exposed", finding)
 
 
 # Checks that need answers
 
 
-def _check_determinism(weights: Weights, problems: Problems) -> Check:
+def _check_repetition_and_context(weights: Weights, problems: Problems) -> Iterator[Check]:
+    """Check that answers are the same when asked again, and then what the model sees."""
     again, apart = count_changed_answers(weights, problems)
     count = len(problems)
-    if again:
-        return Check("deterministic", "exposed", f"{again} of {count} answers differ when asked again")
     finding = f"{count} answers, asked three times" + (f"; {apart} differ in another order" if apart else "")
-    return Check("deterministic", "exposed" if apart > 0.05 * count else "passed", finding)
-
-
-def _check_context(weights: Weights) -> Check:
+    finding = f"{again} of {count} answers differ when asked again" if again else finding
+    yield Check("deterministic", "exposed" if again or apart > 0.05 * count else "passed", finding)
     try:
         check_sight(weights.model, weights.recipe)
+        yield Check("no leaks", "passed", "reads neither padding nor, where forbidden, later tokens")
     except UsageError as error:
-        return Check("no leaks", "exposed", str(error))
-    return Check("no leaks", "passed", "reads neither padding nor, where forbidden, later tokens")
+        yield Check("no leaks", "exposed", str(error))
 
 
 def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Check that answers depend on the weights, and on all of them."""
     found, luck = measure_perturbed(weights, problems, seed), chance_score(problems)
-    whole = found["as it is"]
+    whole, near = found["as it is"], found["jittered"]
     worst = max((found["shuffled"], found["noisy"]), key=lambda one: (one.exact, -one.loss))
     how = "with shuffled or noisy weights"
-    if whole.exact - luck >= LEAST:
+    if whole.exact - luck >= 0.2:
         verdict = "passed" if worst.exact - luck <= (whole.exact - luck) / 2 else "exposed"
         finding = f"exact match {share_text(whole.exact)}, {share_text(worst.exact)} {how} (chance {share_text(luck)})"
-    else:
-        verdict = "passed" if worst.loss >= WORSE * whole.loss else "open"
+    else:  # too few answers are right to detect a collapse: the loss must grow
+        verdict = "passed" if worst.loss >= 1.25 * whole.loss else "open"
         finding = f"loss {whole.loss:.2f}, {worst.loss:.2f} {how}; few answers are right"
     yield Check("depends on its weights", verdict, finding)
-    near = found["jittered"]
     same = abs(near.exact - whole.exact) <= 0.05 and near.loss <= whole.loss + 0.05
     finding = f"exact match {share_text(near.exact)} and loss {near.loss:.3f} with weights changed by a millionth"
     yield Check("robust to rounding", "passed" if same else "exposed", finding)
@@ -275,7 +267,7 @@ def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterato
     idle = find_unused_parameters(weights, problems.take(slice(PERTURBED // 4)), seed)
     unused, total = sum(counts[name] for name in idle), sum(counts.values())
     finding = f"{unused:,} of {total:,} parameters change no answer" + (f": {', '.join(idle)}" if idle else "")
-    bad = unused > UNUSED * total or not counts
+    bad = unused > 0.02 * total or not counts  # some never have an effect, such as a bias of keys
     yield Check("uses its parameters", "exposed" if bad else "passed", finding if counts else "it has none")
 
 
@@ -311,10 +303,8 @@ def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
     This is stricter than a score card's longest size. The score card compares the families' exact match itself with
     .99, because it has only a hundred problems of each, and tolerates unsolved sizes within the training range.
     """
-    rows = list(rows)
-    structured = family_rows_by_size(rows)
-    uniform = uniform_rows_by_size(rows)
-    found = None
+    rows, found = list(rows), None
+    structured, uniform = family_rows_by_size(rows), uniform_rows_by_size(rows)
     for at in sorted({*uniform, *structured}, key=lambda at: (max(at), at)):
         parts = [*structured.get(at, []), *([uniform[at]] if at in uniform else [])]
         if any(row["exact" if row["problems"] == "every" else "low"] < SOLVED for row in parts):
@@ -324,13 +314,13 @@ def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
 
 
 def _check_claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
-    wrong, count = find_refuted_claims(claims, rows, weights, seed)
+    (wrong, count), number = find_refuted_claims(claims, rows, weights, seed), len(claims.rows)
     if not count:
-        finding = f"none of {len(claims.rows)} claims could be tested" if claims.rows else "no scores are claimed"
+        finding = f"none of {number} claims could be tested" if number else "no scores are claimed"
         return Check("claimed scores", "open", finding)
     finding = f"{len(wrong)} of {count} tested claims are refuted" if wrong else f"{count} tested claims hold"
-    summary = f"{finding}; {len(claims.rows)} in all"
-    return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))
+    text = "; ".join([finding, f"{number} in all", *wrong[:3]])
+    return Check("claimed scores", "exposed" if wrong else "passed", text)
 
 
 def _check_attack(outcome: Row, reason: str) -> Check:
@@ -356,15 +346,13 @@ def compare_retrained(
     with tempfile.TemporaryDirectory() as folder:
         try:
             run = train(weights.recipe, Path(folder) / "run", progress=progress, **options)
-            again = run.weights(weights.device)
+            again = replace(run.weights(weights.device), name=weights.name)
         except Diverged as error:
             return Check(name, "exposed", f"training its recipe failed: {error}")
     if weights_digest(again.model.state_dict()) == weights_digest(weights.model.state_dict()):
         return Check(name, "passed", "its recipe reproduces these weights, bit for bit")
     uniform = [row for row in rows if row["problems"] == "uniform"]
-    again = replace(again, name=weights.name)
-    sizes = [tuple(row["sizes"]) for row in uniform]
-    measured = [score.row() for score in evaluate(again, sizes, samples=RETRAINED, seed=seed)]
-    wrong, count = find_refuted_claims(Claims(uniform), measured, again, seed)
+    scores = evaluate(again, [tuple(row["sizes"]) for row in uniform], samples=RETRAINED, seed=seed)
+    wrong, count = find_refuted_claims(Claims(uniform), [score.row() for score in scores], again, seed)
     summary = f"different weights; retrained ones score worse at {len(wrong)} of {count} sizes"
     return Check(name, "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))
