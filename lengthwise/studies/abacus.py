@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lengthwise.base.results import Claim
 from lengthwise.base.types import UsageError
-from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Panel, Study, choose_names
 from lengthwise.recipes.abacus import (
     abacus_addition,
@@ -18,7 +17,6 @@ from lengthwise.recipes.abacus import tasks as other_tasks
 
 SECOND_HAND = "paper, quoted second-hand"
 LOOPS = (1, 2, 8, 16, 32)  # loops in the blog's maps
-FAR, FARTHEST = (100, 100), 160  # the paper's map, and the end of its diagonal
 
 CLAIMS = (
     Claim("Abacus, 16 × 1", 100, "0.929 over 21–100 digits", SECOND_HAND),
@@ -33,66 +31,25 @@ CLAIMS = (
 
 def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
     """Abacus embeddings: the map of sums up to 40 × 40 digits; positions compared; layers and loops; other tasks."""
-    panels = {
-        "cpu": _cpu_panels(),
-        "blog": (_map_panel((blog_abacus_addition(),), loops=LOOPS),),
-        "paper": (_map_panel(tuple(paper().values()), loops=LOOPS, grid=FAR, sizes=(60, 100, FARTHEST)),),
-    }
-    if scale not in panels:
-        raise UsageError(f"scale: {scale!r} is not one of: {', '.join(panels)}")
-    by_name = {panel.name: panel for panel in panels[scale]}
-    return Study(
-        title="Abacus embeddings",
-        panels=tuple(by_name[name] for name in choose_names(tasks, by_name)),
-        samples=100,
-    )
-
-
-def _map_panel(
-    recipes: tuple[Recipe, ...],
-    loops: tuple[int, ...] = (),
-    grid: tuple[int, int] = (40, 40),
-    sizes: tuple[int, ...] = (60, 100),
-) -> Panel:
-    return Panel(
-        title="Addition, trained on up to 20 digits",
-        recipes=recipes,
-        sizes=sizes,
-        grid=grid,
-        loops=loops,
-        claims=CLAIMS,
-        strong=recipes[0].name,
-        name="addition",
-    )
-
-
-def _cpu_panels() -> tuple[Panel, ...]:
-    return (
-        _map_panel((abacus_addition(), abacus_addition_full())),
-        Panel(
-            "Positions, trained on up to 5 digits",
-            tuple(positions().values()),
-            tuple(range(1, 16)),
-            strong="abacus-positions-abacus",
-            name="positions",
-        ),
-        Panel(
-            "Sixteen layers, split into layers and loops",
-            tuple(splits().values()),
-            (),
-            grid=(12, 12),
-            loops=LOOPS,
-            strong="abacus-split-8x2",
-            name="splits",
-        ),
-        *(
-            Panel(
-                f"{recipe.task.name.replace('-', ' ').capitalize()}, trained on up to {recipe.lengths.top}",
-                (recipe,),
-                (),
-                grid=(2 * recipe.lengths.top,) * 2,
-                name=recipe.task.name,
-            )
-            for recipe in other_tasks().values()
-        ),
-    )
+    if scale not in ("cpu", "blog", "paper"):
+        raise UsageError(f"scale: {scale!r} is not one of: cpu, blog, paper")
+    recipes, loops, grid, sizes = (abacus_addition(), abacus_addition_full()), (), (40, 40), (60, 100)
+    if scale == "blog":
+        recipes, loops = (blog_abacus_addition(),), LOOPS
+    elif scale == "paper":  # the paper's map, and the end of its diagonal
+        recipes, loops, grid, sizes = tuple(paper().values()), LOOPS, (100, 100), (60, 100, 160)
+    first = {"grid": grid, "loops": loops, "claims": CLAIMS, "strong": recipes[0].name, "name": "addition"}
+    panels = [Panel("Addition, trained on up to 20 digits", recipes, sizes, **first)]
+    if scale == "cpu":
+        compared = {"strong": "abacus-positions-abacus", "name": "positions"}
+        title = "Positions, trained on up to 5 digits"
+        panels.append(Panel(title, tuple(positions().values()), tuple(range(1, 16)), **compared))
+        compared = {"loops": LOOPS, "strong": "abacus-split-8x2", "name": "splits"}
+        title = "Sixteen layers, split into layers and loops"
+        panels.append(Panel(title, tuple(splits().values()), (), grid=(12, 12), **compared))
+        for recipe in other_tasks().values():
+            name, top = recipe.task.name, recipe.lengths.top
+            title = f"{name.replace('-', ' ').capitalize()}, trained on up to {top}"
+            panels.append(Panel(title, (recipe,), (), grid=(2 * top, 2 * top), name=name))
+    by_name = {panel.name: panel for panel in panels}
+    return Study("Abacus embeddings", tuple(by_name[name] for name in choose_names(tasks, by_name)), samples=100)

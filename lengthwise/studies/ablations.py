@@ -11,32 +11,21 @@ from lengthwise.recipes.looped import SETTINGS, build_variation
 TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20, "abacus": 10}
 TASKS |= {"published-parity": 20, "published-binary-sum": 20}
 TASKS |= {f"half-{task}": setting.top for task, setting in SETTINGS["half"].items()}
-TIMES = (2, 3, 5, 10)
 
 
 def ablations(tasks: str = "all") -> Study:
     """Our looped models with one part changed at a time, measured at 2, 3, 5 and 10 times the training length."""
-    return Study(
-        title="Ablations of the looped system",
-        panels=tuple(_build_panel(task) for task in choose_names(tasks, TASKS)),
-        note="One part is changed at a time; nothing was chosen by these figures.",
-        samples=200,
-    )
-
-
-def _build_panel(task: str) -> Panel:
-    top = TASKS[task]
-    found = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
-    if task.startswith("published-"):
-        found.insert(0, build_variation(task.removeprefix("published-"), "fop-loop-adaptive"))
-    sizes: tuple[int, ...] = (top // 2, top, *(times * top for times in TIMES))
-    if task.startswith("half-"):
-        found.insert(0, build_variation(task.removeprefix("half-"), "fop-loop-adaptive", "half"))
-        sizes = (top, *range(top + 1, 2 * top + 1))
-    return Panel(
-        title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: one part changed",
-        recipes=tuple(found),
-        sizes=sizes,
-        strong=found[0].name,
-        name=task,
-    )
+    panels = []
+    for task in choose_names(tasks, TASKS):
+        top = TASKS[task]
+        found = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
+        if task.startswith("published-"):
+            found.insert(0, build_variation(task.removeprefix("published-"), "fop-loop-adaptive"))
+        sizes: tuple[int, ...] = (top // 2, top, *(times * top for times in (2, 3, 5, 10)))
+        if task.startswith("half-"):
+            found.insert(0, build_variation(task.removeprefix("half-"), "fop-loop-adaptive", "half"))
+            sizes = tuple(range(top, 2 * top + 1))
+        title = f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: one part changed"
+        panels.append(Panel(title, tuple(found), sizes, strong=found[0].name, name=task))
+    note = "One part is changed at a time; nothing was chosen by these figures."
+    return Study("Ablations of the looped system", tuple(panels), note, samples=200)

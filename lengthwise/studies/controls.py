@@ -7,28 +7,16 @@ from lengthwise.recipes.controls import controls as recipes
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
 
-TASKS = ("pairs", *FORMS)
-
 
 def controls(tasks: str = "pairs") -> Study:
     """Our looped models, and the same without the loop, without the window, and without both, on the same data."""
-    return Study(
-        title="What the loop does, and what the window",
-        panels=tuple(_build_panel(task) for task in choose_names(tasks, TASKS)),
-        note="Nothing was chosen by these figures. Ignore longer problems of a recipe that fails at training lengths.",
-        strong="both",
-    )
-
-
-def _build_panel(task: str) -> Panel:
-    arms = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))
-    if task == "pairs":
-        arms = (looped_pairs(), *arms, standard_pairs())
-    top = arms[0].lengths.top
-    return Panel(
-        title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: loop, window, both or neither",
-        recipes=arms,
-        sizes=(top // 2, top, 2 * top, 3 * top),
-        strong=arms[0].name,
-        name=task,
-    )
+    panels = []
+    for task in choose_names(tasks, ("pairs", *FORMS)):
+        arms = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))
+        if task == "pairs":
+            arms = (looped_pairs(), *arms, standard_pairs())
+        top = arms[0].lengths.top
+        title = f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: loop, window, both or neither"
+        panels.append(Panel(title, arms, (top // 2, top, 2 * top, 3 * top), strong=arms[0].name, name=task))
+    note = "Nothing was chosen by these figures. Ignore longer problems of a recipe that fails at training lengths."
+    return Study("What the loop does, and what the window", tuple(panels), note, strong="both")

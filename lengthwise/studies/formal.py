@@ -9,7 +9,6 @@ from lengthwise.recipes.formal import ARCHITECTURES, STEPS, TASKS, Scale, formal
 
 TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
 FAMILIES = "-families"  # suffix of a method that trains with half of each batch from families
-NOTE = "500 steps at the cpu scale, 10,000 at paper, 30,000 at long; widths and curriculum are the same for all."
 
 
 def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> Study:
@@ -23,21 +22,15 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
     check_unique(names, "methods")
     if scale not in STEPS:
         raise UsageError(f"scale: {scale!r} is not one of: {', '.join(STEPS)}")
-    panels = tuple(_build_panel(task, names, scale) for task in on)
-    return Study("Formal languages", panels, note=NOTE, samples=200, matrix=True)
-
-
-def _build_panel(task: str, names: list[str], scale: Scale) -> Panel:
-    recipes = tuple(
-        formal_recipe(task, name.removesuffix(FAMILIES), scale, families=0.5 * name.endswith(FAMILIES))
-        for name in names
-    )
-    top = recipes[0].lengths.top
-    return Panel(
-        title=TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}",
-        recipes=recipes,
-        sizes=tuple(round(times * top) for times in MATRIX_TIMES),
-        far_families=True,
-        strong=recipes[-1].name,
-        name=task,
-    )
+    panels = []
+    for task in on:
+        recipes = tuple(
+            formal_recipe(task, name.removesuffix(FAMILIES), scale, families=0.5 * name.endswith(FAMILIES))
+            for name in names
+        )
+        top = recipes[0].lengths.top
+        title = TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}"
+        sizes = tuple(round(times * top) for times in MATRIX_TIMES)
+        panels.append(Panel(title, recipes, sizes, far_families=True, strong=recipes[-1].name, name=task))
+    note = "500 steps at the cpu scale, 10,000 at paper, 30,000 at long; widths and curriculum are the same for all."
+    return Study("Formal languages", tuple(panels), note, samples=200, matrix=True)

@@ -34,39 +34,32 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     own = [OURS] if scale == "cpu" else []
     chosen = [*METHODS, *own] if methods == "all" else methods.split(",")
     on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
-    panels = tuple(_build_panel(task, chosen, scale) for task in on)
+    strong, panels = next((name for name in OWN if name in chosen), chosen[-1]), []
+    for task in on:
+        recipes = {method: _find_recipe(task, method, scale) for method in chosen}
+        top, tested = recipes[chosen[0]].lengths.top, test_length(task, scale)
+        extra = 30 if task in LATE else 20
+        claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
+        panel = Panel(
+            title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}",
+            recipes=tuple(recipes.values()),
+            sizes=(tested,),
+            curve=tuple(range(1, 3 * top + 1)),
+            also=(Oracle(), MaxConfidence(extra), MaxConfidence(extra, per="batch")),
+            # There are no published results for half the range.
+            claims=() if scale == "half" else (claim, *CLAIMS.get(task, ())),
+            strong=recipes[strong].name,
+            name=task,
+        )
+        panels.append(panel)
     check_unique(on, "tasks")
     check_unique(chosen, "methods")
-    return Study(
-        title="Looped transformers and their baselines",
-        panels=panels,
-        samples=6400,
-        strong=next((name for name in OWN if name in chosen), chosen[-1]),
-    )
+    return Study("Looped transformers and their baselines", tuple(panels), samples=6400, strong=strong)
 
 
 def test_length(task: str, scale: Scale) -> int:
     """Return the test length of a task: the published one, scaled to the training lengths of this scale."""
     return TESTED[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
-
-
-def _build_panel(task: str, methods: list[str], scale: Scale) -> Panel:
-    recipes = tuple(_find_recipe(task, method, scale) for method in methods)
-    top = recipes[0].lengths.top
-    tested = test_length(task, scale)
-    extra = 30 if task in LATE else 20
-    claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
-    claims = () if scale == "half" else (claim, *CLAIMS.get(task, ()))  # no published results for half the range
-    return Panel(
-        title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}",
-        recipes=recipes,
-        sizes=(tested,),
-        curve=tuple(range(1, 3 * top + 1)),
-        also=(Oracle(), MaxConfidence(extra), MaxConfidence(extra, per="batch")),
-        claims=claims,
-        strong=_find_recipe(task, next((name for name in OWN if name in methods), methods[-1]), scale).name,
-        name=task,
-    )
 
 
 def _find_recipe(task: str, method: str, scale: Scale) -> Recipe:

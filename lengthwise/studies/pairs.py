@@ -7,28 +7,20 @@ from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.pairs import notebook as recipes
 
 TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bits, modulo 2ⁿ"}
-SIZES = (4, 6, 8, 10, 12, 16, 20, 24)
 
 
 def pairs() -> Study:
     """Both models of the pairs system, trained on the same kinds of sums."""
     title = "Sums of stacked digits, trained on up to 8"
     sizes = (4, 8, 12, 16, 20, 24, 50, 100)
-    return Study(
-        title=title,
-        panels=(Panel(title, (looped_pairs(), standard_pairs()), sizes, hard=True, strong="looped-pairs"),),
-    )
+    return Study(title, (Panel(title, (looped_pairs(), standard_pairs()), sizes, hard=True, strong="looped-pairs"),))
 
 
 def notebook(tasks: str = "all") -> Study:
     """A standard and a looped encoder, trained on exactly 8 digits with the notebook's optimizer, steps and dropout."""
-    return Study(
-        title="Standard against looped, as in the notebook",
-        panels=tuple(_build_panel(name) for name in choose_names(tasks, TITLES)),
-        note="Nothing was chosen by these figures; dropout is off at test, where the notebook left it on.",
-    )
-
-
-def _build_panel(name: str) -> Panel:
-    found = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
-    return Panel(TITLES[name], found, SIZES, strong=f"notebook-looped-{name}", name=name)
+    panels, sizes = [], (4, 6, 8, 10, 12, 16, 20, 24)
+    for name in choose_names(tasks, TITLES):
+        found = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
+        panels.append(Panel(TITLES[name], found, sizes, strong=f"notebook-looped-{name}", name=name))
+    note = "Nothing was chosen by these figures; dropout is off at test, where the notebook left it on."
+    return Study("Standard against looped, as in the notebook", tuple(panels), note)

@@ -9,7 +9,4 @@ from lengthwise.recipes.window import looped_parity
 def parity() -> Study:
     """The looped model on parity, trained on up to 20 bits."""
     title = "Parity, trained on up to 20 bits"
-    return Study(
-        title=title,
-        panels=(Panel(title, (looped_parity(),), (10, 20, 26, 30, 40, 60, 100)),),
-    )
+    return Study(title, (Panel(title, (looped_parity(),), (10, 20, 26, 30, 40, 60, 100)),))

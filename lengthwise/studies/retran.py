@@ -17,22 +17,10 @@ def retran(scale: str = "cpu", sizes: str = "small") -> Study:
     recipes = {"cpu": cpu(), "paper": paper()}
     if scale not in recipes:
         raise UsageError(f"scale: {scale!r} is not one of: {', '.join(recipes)}")
-    prefix = "" if scale == "cpu" else "paper-"
-    panels = tuple(
-        Panel(
-            title=f"Expressions, {size} models",
-            recipes=tuple(recipes[scale][f"{prefix}{name}-{size}"] for name in build_models(size)),
-            sizes=(30, 40),
-            natural=True,
-            curve=tuple(range(8, 41)),
-            claims=CLAIMS,
-            strong=f"{prefix}retran-{size}",
-            name=size,
-        )
-        for size in choose_names(sizes, SIZES, "sizes")
-    )
-    note = (
-        "`natural` problems follow the training distribution, but were not trained on: up to 30 "
-        "characters, and from 31 to 40."
-    )
-    return Study(title="ReTran, GPT and LSTM", panels=panels, note=note, samples=6400)
+    prefix, panels = "" if scale == "cpu" else "paper-", []
+    for size in choose_names(sizes, SIZES, "sizes"):
+        chosen = tuple(recipes[scale][f"{prefix}{name}-{size}"] for name in build_models(size))
+        options = {"curve": tuple(range(8, 41)), "claims": CLAIMS, "strong": f"{prefix}retran-{size}", "name": size}
+        panels.append(Panel(f"Expressions, {size} models", chosen, (30, 40), natural=True, **options))
+    note = "`natural` problems follow the training distribution, but were not trained on: up to 30 characters, and from"
+    return Study("ReTran, GPT and LSTM", tuple(panels), f"{note} 31 to 40.", samples=6400)
