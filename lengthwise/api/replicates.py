@@ -16,8 +16,7 @@ from lengthwise.base.files import is_folder
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
-from lengthwise.report.pooled import PooledComparison
-from lengthwise.report.scored import Scores
+from lengthwise.report.scored import PooledComparison, Scores
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
 from lengthwise.runs.run import Run
 

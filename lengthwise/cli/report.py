@@ -20,9 +20,9 @@ from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
-from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import is_results_folder, read_figures_json, read_inquiries, read_published_runs
+from lengthwise.report.scored import PooledComparison
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.runs.folder import (

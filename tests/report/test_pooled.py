@@ -7,7 +7,7 @@ from reported import recipe, scored
 
 import lengthwise as lw
 from lengthwise.base.results import student_quantile, welch_interval
-from lengthwise.report.pooled import PooledComparison
+from lengthwise.report.scored import PooledComparison
 
 
 def seeds(name, *shares, size=16, first=0):
