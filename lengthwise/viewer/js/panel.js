@@ -12,19 +12,31 @@ const MOST_CELLS = 220; // positions that tables show
 class Panel {
   /** `steer({ loop, position })` is called when the reader points at a loop and a position. */
   constructor(model, steer) {
+    const { name, task, parameters, trained } = model;
     this.model = model;
-    this.network = networkOf(model);
-    this.mode = "said";
     this.steer = steer;
+    this.answer = el("p", { class: "answer" });
+    this.map = this.canvas((event) => this.point(event));
+    this.about = `${name}: ${task.name}, ${parameters.toLocaleString("en")} parameters, trained on sizes up to ${trained}`;
     this.build();
   }
 
+  /** A canvas that calls `point(event)` when the reader presses on it or drags. */
+  canvas(point) {
+    const canvas = el("canvas", { role: "img", class: "map" });
+    canvas.addEventListener("pointerdown", point);
+    canvas.addEventListener("pointermove", (event) => event.buttons && point(event));
+    return canvas;
+  }
+
+  get said() {
+    return this.trace.loops[this.loop - 1];
+  }
+
   build() {
-    const { name, parameters, trained } = this.model;
-    this.answer = el("p", { class: "answer" });
-    this.map = el("canvas", { role: "img", class: "map" });
-    this.map.addEventListener("pointerdown", (event) => this.point(event));
-    this.map.addEventListener("pointermove", (event) => event.buttons && this.point(event));
+    const { name } = this.model;
+    this.network = networkOf(this.model);
+    this.mode = "said";
     this.modes = el("select", { onchange: () => this.changeMode() });
     for (const [mode, text] of Object.entries(MODES)) this.modes.append(el("option", { value: mode }, text));
     this.stops = el("table", { class: "stops" });
@@ -41,7 +53,7 @@ class Panel {
         el("div", {},
           el("p", { class: "line" }, el("label", {}, "The map shows ", this.modes)),
           el("div", { class: "wide" }, this.map), el("p", { class: "key" }), this.answer,
-          el("p", { class: "soft" }, `${name}: ${this.model.task.name}, ${parameters.toLocaleString("en")} parameters, trained on sizes up to ${trained}`)),
+          el("p", { class: "soft" }, this.about)),
         el("div", {},
           el("h3", {}, "Where stopping rules stop"), el("div", { class: "wide" }, this.stops),
           el("p", { class: "soft" }, "Confidence: the geometric mean of the probabilities of the answer's symbols."),
@@ -88,10 +100,6 @@ class Panel {
     this.showNow();
     this.showHeads();
     this.showProgram();
-  }
-
-  get said() {
-    return this.trace.loops[this.loop - 1];
   }
 
   /** One sentence on this loop. */

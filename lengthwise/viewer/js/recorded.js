@@ -3,23 +3,10 @@
 
 const CELL = { least: 4, most: 30 }, CURVE = { height: 130, left: 34, foot: 16 }, FLOOR = -4; // log₁₀ of a movement that counts as none
 
-class RecordedPanel {
-  /** `steer({ loop, position })` is called when the reader points at a loop and a position. */
-  constructor(model, steer) {
-    this.model = model;
-    this.steer = steer;
-    this.build();
-  }
-
+class RecordedPanel extends Panel {
   build() {
-    const { name, parameters, trained, rule, task } = this.model;
-    this.answer = el("p", { class: "answer" });
-    this.map = el("canvas", { role: "img", class: "map" });
-    this.curve = el("canvas", { role: "img", class: "map" });
-    for (const [canvas, point] of [[this.map, (event) => this.pointMap(event)], [this.curve, (event) => this.pointCurve(event)]]) {
-      canvas.addEventListener("pointerdown", point);
-      canvas.addEventListener("pointermove", (event) => event.buttons && point(event));
-    }
+    const { name, rule } = this.model;
+    this.curve = this.canvas((event) => this.pointCurve(event));
     this.key = el("p", { class: "key" });
     this.there = el("p", { class: "mono" });
     this.root = el(
@@ -31,7 +18,7 @@ class RecordedPanel {
           el("h3", {}, "Correct symbols, and movement of the state"), el("div", { class: "wide" }, this.curve),
           el("p", { class: "key" }, "Blue: share of correct symbols. Violet: the largest relative movement of a position’s state in each loop (logarithmic, 0.0001 to 10). Triangle: the recipe’s rule stops here."),
           this.answer,
-          el("p", { class: "soft" }, `${name}: ${task.name}, ${parameters.toLocaleString("en")} parameters, trained on sizes up to ${trained}, stopped by ${rule}. Recorded, not computed here.`))),
+          el("p", { class: "soft" }, `${this.about}, stopped by ${rule}. Recorded, not computed here.`))),
     );
   }
 
@@ -56,10 +43,6 @@ class RecordedPanel {
     this.showCurve();
     this.showThere();
     this.showAnswer();
-  }
-
-  get said() {
-    return this.trace.loops[this.loop - 1];
   }
 
   isRight({ correct }) {
@@ -120,7 +103,7 @@ class RecordedPanel {
     this.curve.setAttribute("aria-label", `Correct symbols and movement over ${loops.length} loops. ${this.sentence()}`);
   }
 
-  pointMap(event) {
+  point(event) {
     if (!this.trace) return;
     if (!this.trace.shape) {
       const found = pointed(event, this.map, this.grid);
