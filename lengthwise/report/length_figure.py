@@ -161,10 +161,36 @@ def _draw_panels(
 
 
 def _draw_plot(axes: Axes, panel: Plot, longest: int | None = None) -> None:
-    """Draw a panel's curves, up to ``longest`` or their largest size, and describe their bands."""
-    _set_up_axes(axes, panel.curves, longest or max(curve.diagonal()[-1].length for curve in panel.curves))
-    few, banded = len(panel.curves) <= len(COLOURS), list[Curve]()
-    for look, curve in zip(panel.looks, panel.curves, strict=True):
+    """Shade the training range, draw a panel's curves up to ``longest`` or their largest size, and describe them."""
+    curves, tops = panel.curves, sorted({curve.top for curve in panel.curves if curve.top})
+    right = 1.02 * max([longest or max(curve.diagonal()[-1].length for curve in curves), *tops])
+    axes.set(xlim=(0, right), ylim=(-0.02, 1.02), yticks=np.linspace(0, 1, 6))
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
+    place = axes.get_subplotspec()
+    if place is None or place.is_last_row():
+        label, kinds = "length", {curve.axes for curve in curves}
+        if {row["task"] for curve in curves for rows in curve.rows_by_seed.values() for row in rows} == {"addition"}:
+            label = "digits per operand"
+        elif len(kinds) == 1:  # what sizes count
+            short: dict[str, int] = {}
+            for curve in curves:
+                short |= {name: most for name, most in zip(curve.axes, curve.tops, strict=True) if most < curve.top}
+            free = " = ".join(name for name in curves[0].axes if name not in short)
+            label = ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
+        axes.set_xlabel(label)
+    if place is None or place.is_first_col():
+        axes.set_ylabel("exact match")
+    for top in tops:
+        axes.axvspan(0, top, color=SHADE, zorder=0.1, linewidth=0)
+        axes.axvline(top, color=FAINT, linewidth=0.7, zorder=1.5)
+    if tops:
+        text = "trained to " + " and ".join(filter(None, [", ".join(map(str, tops[:-1])), str(tops[-1])]))
+        # Align the text with the end of the training range, unless the range is too narrow for it.
+        side, at = ("right", tops[-1]) if tops[-1] > 0.2 * right else ("left", 0)
+        look = {"fontsize": 7, "color": FAINT, "annotation_clip": False}
+        axes.annotate(text, (at, 1.02), (0, 3), ha=side, textcoords="offset points", **look)
+    few, banded = len(curves) <= len(COLOURS), list[Curve]()
+    for look, curve in zip(panel.looks, curves, strict=True):
         points = curve.diagonal()
         sizes, means = [point.length for point in points], [point.mean for point in points]
         layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
@@ -196,37 +222,6 @@ def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> 
     for number in range(count, down * across):  # panels above an empty place show axis labels
         grid.ravel()[number - across].xaxis.set_tick_params(labelbottom=True)
     return figure, grid.ravel().tolist()[:count]
-
-
-def _set_up_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
-    """Set up the axes for exact match against length, up to ``longest``, and shade the training range."""
-    tops = sorted({curve.top for curve in curves if curve.top})
-    right = 1.02 * max([longest, *tops])
-    axes.set(xlim=(0, right), ylim=(-0.02, 1.02), yticks=np.linspace(0, 1, 6))
-    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
-    place = axes.get_subplotspec()
-    if place is None or place.is_last_row():
-        label, kinds = "length", {curve.axes for curve in curves}
-        if {row["task"] for curve in curves for rows in curve.rows_by_seed.values() for row in rows} == {"addition"}:
-            label = "digits per operand"
-        elif len(kinds) == 1:  # what sizes count
-            short: dict[str, int] = {}
-            for curve in curves:
-                short |= {name: most for name, most in zip(curve.axes, curve.tops, strict=True) if most < curve.top}
-            free = " = ".join(name for name in curves[0].axes if name not in short)
-            label = ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
-        axes.set_xlabel(label)
-    if place is None or place.is_first_col():
-        axes.set_ylabel("exact match")
-    for top in tops:
-        axes.axvspan(0, top, color=SHADE, zorder=0.1, linewidth=0)
-        axes.axvline(top, color=FAINT, linewidth=0.7, zorder=1.5)
-    if tops:
-        text = "trained to " + " and ".join(filter(None, [", ".join(map(str, tops[:-1])), str(tops[-1])]))
-        # Align the text with the end of the training range, unless the range is too narrow for it.
-        side, at = ("right", tops[-1]) if tops[-1] > 0.2 * right else ("left", 0)
-        look = {"fontsize": 7, "color": FAINT, "annotation_clip": False}
-        axes.annotate(text, (at, 1.02), (0, 3), ha=side, textcoords="offset points", **look)
 
 
 def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:

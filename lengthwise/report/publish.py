@@ -50,20 +50,36 @@ def publish(
     runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
     title = title or default_title([one.outline for one in [*runs, *inquiries]])
     figures = _draw_figures(runs, inquiries, title, strong, width)  # drawn first, so that an error leaves no files
-    again = (folder / "runs.json").exists()
-    files = _write_data(runs, inquiries, folder, operations)
+    groups = by_recipe(runs) if runs else {}
+    files = [folder / "runs.json"]
+    # Files of an earlier publication that are not overwritten would be mistaken for results of this one.
+    old = ["inquiries.json", "card.json", *(f"anatomy-{label}.json" for label in groups)]
+    old += [f"{table}.csv{packed}" for table in ("scores", "metrics") for packed in ("", ".gz")]
+    drawn = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in groups)]
+    old += [f"{figure}.{kind}" for figure in drawn for kind in KNOWN_FORMATS]
+    old = old if files[0].exists() else []
+    entries = []
+    for run in runs:
+        verdict = {"verdict": DIVERGED} if run.diverged else {}
+        recipe = {"outline": encode(run.outline), "recipe": run.config()}
+        entries.append(run_columns(run) | run.about() | verdict | recipe)
+    write_json_rows(files[0], entries)
+    if inquiries:
+        entries = [_inquiry_columns(one) | {"outline": encode(one.outline)} | one.config() for one in inquiries]
+        files.append(_write_json(folder, "inquiries", entries))
+    if rows := identified_scores(runs, inquiries):
+        files.append(write_csv(folder / "scores.csv", rows, compress_above=LARGE))
+    if metrics := metrics_rows(runs):
+        files.append(write_csv(folder / "metrics.csv", metrics, compress_above=LARGE))
+    if any(run.rows("scores") for run in runs):
+        files.append(_write_json(folder, "card", score_card(runs, operations)))
+    for label, group in groups.items():
+        if anatomies := anatomy_rows(group):
+            files.append(_write_json(folder, f"anatomy-{label}", anatomies))
     files.append(_write_json(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
-    if not again:
-        return files
-    # Files of an earlier publication that these did not overwrite would be mistaken for their results.
-    labels = list(by_recipe(runs)) if runs else []
-    drawn = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels)]
-    names = [f"{figure}.{kind}" for figure in drawn for kind in KNOWN_FORMATS]
-    names += ["inquiries.json", "card.json", *(f"anatomy-{label}.json" for label in labels)]
-    names += [f"{table}.csv{packed}" for table in ("scores", "metrics") for packed in ("", ".gz")]
-    for name in names:
-        if (path := folder / name) not in files:
+    for path in (folder / name for name in old):
+        if path not in files:
             remove(path)
     return files
 
@@ -117,32 +133,6 @@ def anatomy_rows(runs: Sequence[RunFolder]) -> list[Row]:
         for row in run.rows("anatomy")
         if row["problems"] == "uniform" and row["stopping"] == run.outline.stopping
     ]
-
-
-def _write_data(
-    runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], folder: Path, operations: Mapping[str, float] | None
-) -> list[Path]:
-    """Write the rows behind the figures, with recipes and versions."""
-    entries = []
-    for run in runs:
-        verdict = {"verdict": DIVERGED} if run.diverged else {}
-        recipe = {"outline": encode(run.outline), "recipe": run.config()}
-        entries.append(run_columns(run) | run.about() | verdict | recipe)
-    files = [folder / "runs.json"]
-    write_json_rows(files[0], entries)
-    if inquiries:
-        entries = [_inquiry_columns(one) | {"outline": encode(one.outline)} | one.config() for one in inquiries]
-        files.append(_write_json(folder, "inquiries", entries))
-    if rows := identified_scores(runs, inquiries):
-        files.append(write_csv(folder / "scores.csv", rows, compress_above=LARGE))
-    if metrics := metrics_rows(runs):
-        files.append(write_csv(folder / "metrics.csv", metrics, compress_above=LARGE))
-    if any(run.rows("scores") for run in runs):
-        files.append(_write_json(folder, "card", score_card(runs, operations)))
-    for label, group in (by_recipe(runs) if runs else {}).items():
-        if anatomies := anatomy_rows(group):
-            files.append(_write_json(folder, f"anatomy-{label}", anatomies))
-    return files
 
 
 def identified_scores(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
