@@ -129,6 +129,6 @@ def card(*folders: str) -> str:
     for folder in folders:
         unfit = unfitted(folder)
         for row in json.loads((ROOT / folder / "card.json").read_text()):
-            _, *cells = card_cells(row)
+            _, *cells = card_cells(row).values()
             lines.append(f"| `{row['recipe']}`{unfit.get(row['recipe'], '')} | {' | '.join(cells)} |\n")
     return "".join(lines)

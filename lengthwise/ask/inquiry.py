@@ -54,7 +54,15 @@ class Inquiry(fields.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not _is_address(self.endpoint):  # the error does not quote it, as it may contain a password
+        try:
+            parts = urlsplit(self.endpoint)
+            _ = parts.port  # raises ValueError if it is not a number
+        except ValueError:
+            parts = urlsplit("")
+        plain = self.endpoint.isprintable() and " " not in self.endpoint
+        plain = plain and not (parts.username or parts.password or parts.query or parts.fragment)
+        if not (plain and parts.scheme in ("http", "https") and parts.hostname):
+            # The error does not quote it, as it may contain a password.
             raise UsageError(
                 "--endpoint: an address such as http://localhost:8000/v1, without user, password or question mark; "
                 "a key comes from the environment alone"
@@ -104,16 +112,6 @@ class Inquiry(fields.Config):
         """Return the request's other parameters; those that are None are left to the endpoint."""
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in options.items() if value is not None}
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # raises ValueError if it is not a number
-    except ValueError:
-        return False
-    plain = not (parts.username or parts.password or parts.query or parts.fragment) and text.isprintable()
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and " " not in text
 
 
 @dataclass(frozen=True)

@@ -34,18 +34,6 @@ from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
 SURE = 381  # problems that must all be right for the 95 % interval to start at SOLVED
-HEADINGS = (
-    "recipe",
-    "trained to",
-    "chosen on",
-    "longest",
-    "longest, uniform",
-    "worst family",
-    "seeds beyond",
-    "parameters",
-    "operations",
-    "CPU min",
-)
 
 
 def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None = None) -> list[Row]:
@@ -118,14 +106,14 @@ def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Si
 
 
 def card_table(rows: Sequence[Row]) -> Table:
-    """Return the score card as a terminal table."""
+    """Return the score card as a terminal table, of one or more rows."""
     caption = (
         f"longest: the largest size solved, per seed: {SOLVED} or more at the lower end of the 95 % interval (from "
         f"{SURE} problems on) and on every family; seeds beyond: those that solve a size longer than in training"
     )
-    table = FittedTable(*HEADINGS, caption=caption)
+    table = FittedTable(*card_cells(rows[0]), caption=caption)
     for row in rows:
-        table.add_row(*card_cells(row))
+        table.add_row(*card_cells(row).values())
     return table
 
 
@@ -134,22 +122,23 @@ def format_sizes(sizes: Iterable[Any]) -> str:
     return ", ".join(str(size) if size else "–" for size in sizes) or "–"
 
 
-def card_cells(row: Row) -> list[str]:
-    """Format a row of the score card; a dash stands for an unknown value."""
+def card_cells(row: Row) -> dict[str, str]:
+    """Format a row of the score card, by heading; a dash stands for an unknown value."""
     unfit, low = describe_misfit(row.get("fit"), row["trained_to"]), row.get("worst")
     parameters, operations, seconds = row["parameters"], row["operations"], row["cpu_s"]
-    return [
-        row["recipe"] + (f" ({unfit})" if unfit else ""),
-        row["trained_to"],
-        format_sizes(row.get("chosen_on", [])),
-        format_sizes(row["longest"]),
-        format_sizes(row.get("longest_uniform", row["longest"])),
-        f"{problems_text(low['family'])} {share_text(low['exact'])} at {low['size']}" if low else "not measured",
-        f"{row['generalise']} of {row['seeds']}" if row["seeds"] else "–",
-        "–" if parameters is None else f"{parameters:,}",
-        "–" if operations is None else f"{operations:.1e}",
-        "–" if seconds is None else f"{seconds / 60:.1f}",
-    ]
+    worst = f"{problems_text(low['family'])} {share_text(low['exact'])} at {low['size']}" if low else "not measured"
+    return {
+        "recipe": row["recipe"] + (f" ({unfit})" if unfit else ""),
+        "trained to": row["trained_to"],
+        "chosen on": format_sizes(row.get("chosen_on", [])),
+        "longest": format_sizes(row["longest"]),
+        "longest, uniform": format_sizes(row.get("longest_uniform", row["longest"])),
+        "worst family": worst,
+        "seeds beyond": f"{row['generalise']} of {row['seeds']}" if row["seeds"] else "–",
+        "parameters": "–" if parameters is None else f"{parameters:,}",
+        "operations": "–" if operations is None else f"{operations:.1e}",
+        "CPU min": "–" if seconds is None else f"{seconds / 60:.1f}",
+    }
 
 
 # On the Hub
@@ -191,7 +180,8 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         "",
     ]
     if controls:
-        table = [HEADINGS, ["---"] * len(HEADINGS), *map(card_cells, score_card([run, *controls]))]
+        first, *others = map(card_cells, score_card([run, *controls]))
+        table = [first, ["---"] * len(first), *(cells.values() for cells in (first, *others))]
         text += ["## Controls", "", *(f"| {' | '.join(cells)} |" for cells in table), ""]
     text += ["## Training", ""]
     text += [f"Recipe `{outline.name}` (`{outline.id}`), seed {outline.seed}, {outline.steps:,} steps."]

@@ -14,9 +14,8 @@ from lengthwise.base.results import Claim
 from lengthwise.base.schemas import DepthRow, Distribution, ParameterRow
 from lengthwise.base.score_rows import ALONE, Row, group_by
 from lengthwise.report import all_curves, by_recipe, drop_repeats
-from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
-from lengthwise.report.depth_figure import depth_figure
+from lengthwise.report.depth_figure import anatomy_figure, depth_figure
 from lengthwise.report.length_figure import choose_curves, default_title, length_figure, overview_figure
 from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
 from lengthwise.report.map_figure import heat_map, label_scores

@@ -11,8 +11,8 @@ from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import ALONE, Row, latest_rows, size_text
 from lengthwise.report import all_curves, by_recipe, name_curves
-from lengthwise.report.anatomy_figure import group_by_size, merge_rows
-from lengthwise.report.card import HEADINGS, SURE, card_cells, format_sizes, score_card
+from lengthwise.report.card import SURE, card_cells, format_sizes, score_card
+from lengthwise.report.depth_figure import group_by_size, merge_rows
 from lengthwise.report.length_figure import default_title
 from lengthwise.report.lines import line_style
 from lengthwise.report.loss_figure import running_mean
@@ -22,9 +22,8 @@ from lengthwise.report.tables import depth_rows
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
 from lengthwise.viewer.document import build_document, escape, join_scripts, vendor_scripts
-from lengthwise.viewer.models import find_export_obstacle
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
-from lengthwise.viewer.viewer import model_data
+from lengthwise.viewer.viewer import find_export_obstacle, model_data
 
 MOST = 3_000_000  # bytes per page; models that do not fit are left out
 LIBRARIES = "vega", "vega-lite", "vega-embed"
@@ -107,8 +106,10 @@ def _build_body(
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(inquiries)} inquiries" if inquiries else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
     again = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
-    head, lines = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEADINGS), ""
-    for first, *others in map(card_cells, card):
+    head = lines = ""
+    for row in map(card_cells, card):
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in row)
+        first, *others = row.values()
         cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
         lines += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
     table = (

@@ -13,8 +13,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli.entry import main
 from lengthwise.report import WORST, Curve, curves
-from lengthwise.report.anatomy_figure import anatomy_figure
-from lengthwise.report.depth_figure import depth_figure
+from lengthwise.report.depth_figure import anatomy_figure, depth_figure
 from lengthwise.report.length_figure import length_figure, overview_figure, score_figure, split_panels
 from lengthwise.report.lines import line_style, shorten_labels
 from lengthwise.report.loss_figure import loss_figure, parameter_figure, running_mean

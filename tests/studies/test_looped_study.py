@@ -26,8 +26,7 @@ from lengthwise.models.timed import Timed
 from lengthwise.objectives import Halting
 from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, build_variation
-from lengthwise.report.anatomy_figure import anatomy_figure
-from lengthwise.report.depth_figure import depth_figure
+from lengthwise.report.depth_figure import anatomy_figure, depth_figure
 from lengthwise.report.publish import anatomy_rows
 from lengthwise.report.published import read_published_runs
 from lengthwise.report.style import save

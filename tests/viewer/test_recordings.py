@@ -16,8 +16,7 @@ from lengthwise.evaluation import depth
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Weights, load
-from lengthwise.viewer.models import find_export_obstacle, record_model
-from lengthwise.viewer.viewer import model_data, viewer_page
+from lengthwise.viewer.viewer import find_export_obstacle, model_data, record_model, viewer_page
 
 MAZE, SUDOKU = "#####/#S.G#/###.#/#...#/#####", "..../21.3/1..4/.42."
 OWN = "looped-parity", ["model.positions=RoPE", "model.width=8", "model.heads=2"]  # no page computes RoPE

@@ -28,8 +28,7 @@ from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.viewer import document, viewer
-from lengthwise.viewer.models import MOST, TASKS, _describe_task, export_model, find_export_obstacle
-from lengthwise.viewer.viewer import NETWORK
+from lengthwise.viewer.viewer import MOST_PARAMETERS, NETWORK, TASKS, _describe_task, export_model, find_export_obstacle
 
 # Recurrent models are only exported; no page computes a scan, a convolution or a grid.
 SHIPPED = [name for name in list_shipped() if not re.search("small|maze|prefix-sum|sudoku", name)]
@@ -222,14 +221,14 @@ def test_a_model_that_no_page_computes_is_refused_in_one_line(name, changes):
 
 
 def test_weights_in_a_page_have_a_limit():
-    obstacle = find_export_obstacle(catalog.recipe("looped-pairs"), MOST + 1)
+    obstacle = find_export_obstacle(catalog.recipe("looped-pairs"), MOST_PARAMETERS + 1)
     assert obstacle == "1,000,001 parameters are more than 1,000,000"
 
 
 def test_every_field_of_a_transformer_is_looked_at():
     """A field that is added must be computed by a page, refused, or known to change nothing at test."""
     from lengthwise.models.transformer import Transformer
-    from lengthwise.viewer.models import FIXED, ONE_OF
+    from lengthwise.viewer.viewer import FIXED, ONE_OF
 
     at_test = {"width", "layers", "heads", "mlp", "activation", "eps", "positions"}
     in_training = {"noise", "dropout", "init_std", "init", "embedding_std"}
