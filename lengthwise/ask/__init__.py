@@ -3,7 +3,7 @@
 inquiry    Inquiry, draw_items(...) → Item  the configuration; problems as text
            score_replies(...)               rows like those of ``Score.row``
            InquiryRun                       the inquiry's folder; each reply is saved at once
-client     Client.ask(prompt) → reply       one request, and the meaning of its errors
-           Key                              the endpoint's key, which is never written to a file
-asking     collect_replies(...) → Outcome   asks all prompts without a reply, several at a time
+asking     Key                              the endpoint's key, which is never written to a file
+           Client.ask(prompt) → reply       one request, and the meaning of its errors
+           collect_replies(...) → Outcome   asks all prompts without a reply, several at a time
 """

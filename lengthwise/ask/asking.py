@@ -1,25 +1,219 @@
-"""Ask many prompts concurrently, retry failures that may be temporary, and save each reply at once."""
+"""Ask many prompts of an OpenAI-compatible endpoint concurrently, retry failures that may be temporary, and save each
+reply at once. The endpoint's key is read from an environment variable, sent in headers, and hidden elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import json
+import os
 import random
+import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any
 
-from lengthwise.ask.client import Client, Failure, Key, Refusal, shorten
-from lengthwise.ask.inquiry import InquiryRun, Item, judge
+from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, judge, token_counts
+from lengthwise.base.extras import import_library
 from lengthwise.base.fields import Config
 from lengthwise.base.process import on_stop_signals
 from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
+from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
 
 TRIES = 6  # requests per prompt and call, at most
 LONGEST = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
 PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends and can be repeated later
+PIECE = 12  # this many consecutive characters of the key are hidden like the full key
+SHORT = 4  # a shorter value, such as x, is a placeholder for a local endpoint, and not hidden
+LARGEST = 4 * 2**20  # bytes per response, about ten times the longest real replies
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key from an environment variable; an empty value means that the endpoint needs none."""
+
+    variable: str
+    value: str = field(default="", repr=False)
+
+    @staticmethod
+    def read(variable: str | None) -> Key:
+        """Read the key from ``variable``, which must then be set, or by default from OPENAI_API_KEY, if that is set.
+
+        Raises UsageError, without showing the key, if the variable is not set or contains invalid characters.
+        """
+        name = variable or "OPENAI_API_KEY"
+        value = os.environ.get(name, "").strip()
+        if variable and not value:
+            # Repeat the name only if it certainly is one: it may be the key itself.
+            called = name if re.fullmatch(r"[A-Z]+(_[A-Z]+)*_?\d?", name) else "variable of that name"
+            rest = "or it is empty; give the variable's name, not the key"
+            raise UsageError(f"--key-variable: the environment has no {called}, {rest}")
+        if not (value.isascii() and value.isprintable()) or " " in value:
+            raise UsageError(f"the key in {name} has invalid characters: set it again")
+        return Key(name, value)
+
+    def redact(self, text: str) -> str:
+        """Replace the key, and each word that contains ``PIECE`` consecutive characters of it, by ``[key]``."""
+        if len(self.value) < SHORT:
+            return text
+        pieces = {self.value[i : i + PIECE] for i in range(max(1, len(self.value) - PIECE + 1))}
+        text = text.replace(self.value, "[key]")
+        return re.sub(r"\S+", lambda word: "[key]" if any(piece in word[0] for piece in pieces) else word[0], text)
+
+    def check_absent(self, inquiry: Inquiry) -> None:
+        """Raise UsageError if the inquiry, which is written to a file, contains the key."""
+        texts = (inquiry.endpoint, inquiry.model, inquiry.instruction)
+        if len(self.value) >= PIECE and any(self.redact(text) != text for text in texts):
+            raise UsageError(f"the endpoint, the model or the question contains the key in {self.variable}: remove it")
+
+
+class Failure(Exception):
+    """A failed request that may be retried, after ``wait`` seconds if the endpoint asks for it; ``responded`` is False
+    if the endpoint did not respond at all."""
+
+    def __init__(self, reason: str, wait: float | None = None, *, responded: bool = True) -> None:
+        super().__init__(reason)
+        self.wait, self.responded = wait, responded
+
+
+class Refusal(Exception):
+    """The endpoint rejects this prompt; retrying would not help."""
+
+
+def import_client() -> Any:
+    """Import the module ``openai``, which is slow. Raises UsageError if it is not installed."""
+    return import_library("openai", "ask", "ask needs the openai client, which is not installed")
+
+
+class Client:
+    """An open connection to the endpoint of an inquiry."""
+
+    def __init__(self, connection: Any, inquiry: Inquiry, key: Key, timeout: float) -> None:
+        self.connection, self.inquiry, self.key, self.timeout = connection, inquiry, key, timeout
+
+    @staticmethod
+    @asynccontextmanager
+    async def open(inquiry: Inquiry, key: Key, timeout: float) -> AsyncIterator[Client]:
+        """Open a client for a ``with`` block; ``timeout`` is in seconds per request, until the reply is complete."""
+        openai = import_client()
+        # A redirect would be an uncounted request, and could send the key to another host.
+        transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
+        transport.event_hooks = {"request": [_request_uncompressed], "response": [_limit_size]}
+        options = {"base_url": inquiry.endpoint, "timeout": timeout, "max_retries": 0, "http_client": transport}
+        async with openai.AsyncOpenAI(api_key=key.value or "none", **options) as connection:
+            yield Client(connection, inquiry, key, timeout)
+
+    async def ask(self, prompt: str) -> Row:
+        """Send one request; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
+        openai, inquiry = import_client(), self.inquiry
+        try:
+            # The client's own timeout applies to each read, so a slow stream of bytes would never time out.
+            async with asyncio.timeout(self.timeout):
+                response = await self.connection.chat.completions.with_raw_response.create(
+                    model=inquiry.model, messages=inquiry.messages(prompt), **inquiry.options()
+                )
+            return read_reply(response.text)
+        except (TimeoutError, openai.APITimeoutError):
+            raise Failure(f"no reply within {self.timeout:g} s", responded=False) from None
+        except openai.APIStatusError as error:
+            raise self._translate_status(error) from None
+        except openai.OpenAIError as error:
+            if isinstance(error.__cause__, Failure | Refusal):  # raised in a hook
+                raise error.__cause__ from None
+            raise Failure(f"{error} {error.__cause__ or ''}", responded=False) from None
+
+    def _translate_status(self, error: Any) -> Exception:
+        """Return the exception for an HTTP error status: UsageError if all further requests would get it too. The body
+        of a 401 is not quoted, as it may show the key."""
+        status, variable = error.status_code, self.key.variable
+        inner = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
+        message = inner.get("message", inner) if isinstance(inner, dict) else inner
+        quoted = f"{status}: {message}" if message else f"{status}"
+        no_key = f"it needs a key (401): set {variable}, or name another variable by --key-variable"
+        mistakes = {
+            401: f"the key in {variable} is refused (401)" if self.key.value else no_key,
+            402: f"it needs payment ({quoted})",
+            403: f"it forbids this ({quoted})",
+            404: f"it has no model {self.inquiry.model}, or its address is wrong (most end in /v1) ({quoted})",
+        }
+        if status < 400:
+            mistakes[status] = f"it has moved ({status}): give its new address"
+        if status == 429 and "insufficient_quota" in (error.code, error.type):
+            mistakes[status] = f"the quota is used up ({quoted})"
+        if status in mistakes:
+            return UsageError(f"{self.inquiry.endpoint}: {shorten(self.key.redact(mistakes[status]))}")
+        if status in (408, 409, 425, 429) or status >= 500:
+            return Failure(f"the endpoint says {quoted}", _retry_after(error.response.headers))
+        return Refusal(f"the endpoint refuses a prompt ({quoted})")
+
+
+async def _request_uncompressed(request: Any) -> None:
+    """Request an uncompressed response, so that its size is known as it is received."""
+    request.headers["Accept-Encoding"] = "identity"
+
+
+async def _limit_size(response: Any) -> None:
+    """Read a response of at most ``LARGEST`` bytes, to be decoded as UTF-8."""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise Failure("the endpoint's response is compressed, which was not asked for")
+    stream, whole = response.stream, bytearray()
+    async for part in stream:
+        whole += part
+        if len(whole) > LARGEST:
+            raise Refusal(f"the endpoint's response is larger than {LARGEST // 2**20} MiB")
+    await stream.aclose()  # frees the connection for another request
+    http = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or openai's replacement
+    response.stream = http.ByteStream(bytes(whole))
+    # JSON is UTF-8. The header may name any Python codec: some are not for text, and punycode takes minutes.
+    response.encoding = "utf-8"
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if it is missing or invalid."""
+    text, seconds = headers.get("retry-after", ""), -1.0
+    with suppress(ValueError, OverflowError):
+        if milliseconds := headers.get("retry-after-ms"):
+            seconds = float(milliseconds) / 1000
+        elif re.fullmatch(r"[\d.]+", text):
+            seconds = float(text)
+        elif text:
+            seconds = max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def shorten(text: str) -> str:
+    """Return a text as one line of at most 240 printable characters, safe to print to a terminal."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= 240 else f"{text[:239]}…"
+
+
+def read_reply(text: str) -> Row:
+    """Read a chat completion's JSON: ``said`` (its text), ``finish``, ``served`` (the model's name in the reply) and
+    token counts. Raises Failure if there is no message: a proxy's page, an incomplete body, no choice."""
+    try:
+        tree = json.loads(text)
+        content = tree["choices"][0]["message"].get("content")
+    except (ValueError, RecursionError):
+        raise Failure("the endpoint's reply is not JSON") from None
+    except (LookupError, TypeError, AttributeError):
+        raise Failure("the endpoint's reply holds no message") from None
+    if not isinstance(content, str | None):
+        raise Failure("the endpoint's message is not text")
+    finish, served, usage = tree["choices"][0].get("finish_reason"), tree.get("model"), tree.get("usage")
+    return {
+        "said": content or "",  # null, e.g. if the model ran out of tokens while reasoning, counts as an empty answer
+        "finish": finish if isinstance(finish, str) else None,
+        "served": served if isinstance(served, str) else None,
+        **token_counts(usage),
+    }
+
+
+# Many requests
 
 
 @dataclass(frozen=True)
@@ -44,10 +238,7 @@ class Outcome:
 
 
 def collect_replies(
-    run: InquiryRun,
-    items: Sequence[Item],
-    options: RequestOptions,
-    on_reply: Callable[[int, int], None] = lambda replies, sent: None,
+    run: InquiryRun, items: Sequence[Item], options: RequestOptions, on_reply: Callable[[int, int], None]
 ) -> Outcome:
     """Ask every different prompt that has no reply yet.
 

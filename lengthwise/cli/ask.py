@@ -11,8 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from lengthwise.api import UsageError, catalog
-from lengthwise.ask.asking import RequestOptions, collect_replies
-from lengthwise.ask.client import Key, import_client
+from lengthwise.ask.asking import Key, RequestOptions, collect_replies, import_client
 from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, draw_items, estimate_tokens, score_replies
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole

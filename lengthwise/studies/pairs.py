@@ -1,10 +1,11 @@
-"""Length generalization of a looped and a standard model: the demo, and the notebook's experiment."""
+"""Length generalization of a looped and a standard model: the demo, the notebook's experiment, and parity."""
 
 from __future__ import annotations
 
 from lengthwise.experiment.study import Panel, Study, choose_names
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.pairs import notebook as recipes
+from lengthwise.recipes.window import looped_parity
 
 TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bits, modulo 2ⁿ"}
 
@@ -24,3 +25,9 @@ def notebook(tasks: str = "all") -> Study:
         panels.append(Panel(TITLES[name], found, sizes, strong=f"notebook-looped-{name}", name=name))
     note = "Nothing was chosen by these figures; dropout is off at test, where the notebook left it on."
     return Study("Standard against looped, as in the notebook", tuple(panels), note)
+
+
+def parity() -> Study:
+    """The looped model on parity, trained on up to 20 bits."""
+    title = "Parity, trained on up to 20 bits"
+    return Study(title, (Panel(title, (looped_parity(),), (10, 20, 26, 30, 40, 60, 100)),))

@@ -21,6 +21,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from lengthwise import __version__
 from lengthwise.base.errors import Diverged, remove_controls
 from lengthwise.base.fields import nested_parts, validate
 from lengthwise.base.files import json_text, read_json_object
@@ -66,15 +67,13 @@ PERTURBED = 128  # number of problems whose answers are compared
 MOMENTS = 8  # training steps at which the sizes of problems are checked
 RETRAINED = 400  # problems per size, of retrained weights
 
-Verdict = Literal["passed", "exposed", "open"]
-
 
 @dataclass(frozen=True)
 class Check:
     """The result of one check."""
 
     name: str
-    verdict: Verdict
+    verdict: Literal["passed", "exposed", "open"]
     told: str  # the finding, in one line
 
 
@@ -122,8 +121,12 @@ def verify(
         checks.append(_check_attack(found, refused))
     longest = longest_certain_size(rows)
     uniform = longest_certain_size(row for row in rows if row["problems"] == "uniform")
+    about = {"name": weights.name, "recipe": recipe.name, "id": recipe.id, "task": recipe.task.name}
+    about |= {"trained_to": size_text(recipe.tops), "stopping": recipe.stopping.name}
+    about |= {"tensors": weights_digest(weights.model.state_dict()), "files": dict(files or {}), "seed": seed}
+    about |= {"lengthwise": __version__, "torch": str(torch.__version__)}
     return {
-        "about": _describe_verification(weights, seed, files or {}),
+        "about": about | {"time": datetime.now(UTC).isoformat(timespec="seconds")},
         "parameters": parameters,
         "operations": {size_text(at): count_operations(weights, at) for at in asked if at not in left_out},
         "checks": [asdict(check) for check in checks],
@@ -132,27 +135,6 @@ def verify(
         "left_out": [size_text(at) for at in left_out],
         "scores": rows,
         "attack": found,
-    }
-
-
-def _describe_verification(weights: Weights, seed: int, files: Mapping[str, str]) -> Row:
-    """Return what was verified, when, and with which versions."""
-    from lengthwise import __version__
-
-    recipe = weights.recipe
-    return {
-        "name": weights.name,
-        "recipe": recipe.name,
-        "id": recipe.id,
-        "task": recipe.task.name,
-        "trained_to": size_text(recipe.tops),
-        "stopping": recipe.stopping.name,
-        "tensors": weights_digest(weights.model.state_dict()),
-        "files": dict(files),
-        "seed": seed,
-        "lengthwise": __version__,
-        "torch": str(torch.__version__),
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -22,8 +22,8 @@ import pytest
 
 from lengthwise import ask
 from lengthwise.api import catalog
-from lengthwise.ask import asking, client
-from lengthwise.ask.client import Key, read_reply
+from lengthwise.ask import asking
+from lengthwise.ask.asking import Key, read_reply
 from lengthwise.ask.inquiry import ALONE, Inquiry, InquiryRun, draw_items, is_leniently_right, judge
 from lengthwise.base import process
 from lengthwise.base.fields import part_classes
@@ -591,7 +591,7 @@ def test_a_quota_that_is_used_up_stops_at_once(endpoint, told):
 
 
 def test_a_response_without_end_is_not_read_to_its_end(endpoint, told, monkeypatch):
-    monkeypatch.setattr(client, "LARGEST", 2**16)
+    monkeypatch.setattr(asking, "LARGEST", 2**16)
     server = endpoint(lambda *_: "0" * 2**17)
     line = error_line(told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
     assert "the endpoint's response is larger than" in line
