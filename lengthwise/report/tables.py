@@ -33,7 +33,6 @@ from lengthwise.report import TRAINED, WORST, Curve, Point, name_curves, scores_
 from lengthwise.report.sheet import FittedTable
 
 ROUNDING = 1e-9  # tolerance for floating-point error in a fraction such as 0.07
-BAR = 10  # characters per bar
 NAMED = 2  # number of families to name; others are only counted
 BLOCKS = 8  # maximum per side of a map, to fit 80 characters
 COLUMNS = 7  # maximum number of sizes, to fit 80 characters with a name
@@ -102,17 +101,10 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     early = sorted({row["precision"] for row in rows if "precision" in row})
     notes += [f"sampling ended once the 95 % interval was within ±{width:g} of its middle" for width in early]
     notes += interval_notes(rows)
-    table = FittedTable(
-        *("size", *own, "", *fixed),
-        left_aligned=(*own, ""),
-        no_wrap=("size", "", *fixed),
-        optional_column=1 + len(own),
-        caption="; ".join(notes),
-    )
+    look = {"left_aligned": (*own, ""), "no_wrap": ("size", "", *fixed), "optional_column": 1 + len(own)}
+    table = FittedTable("size", *own, "", *fixed, caption="; ".join(notes), **look)
     for row in rows:
-        size, *rest, loops, count = _detail_cells(
-            row, is_trained=tops is not None and within_training_sizes(row["sizes"], tops)
-        )
+        size, *rest, loops, count = _detail_cells(row, tops)
         cells = (scaled_accuracy_text(row.get(name)) for name in further)
         table.add_row(size, *(row[name] for name in own), *rest, *cells, loops, count)
     return table
@@ -156,7 +148,7 @@ def language_model_table(rows: Iterable[Row]) -> Table:
     )
     table = FittedTable(*headings, left_aligned=("",), no_wrap=headings, optional_column=1, caption=caption)
     for row in rows:
-        *cells, tokens, _, count = _detail_cells(row, is_trained=False)
+        *cells, tokens, _, count = _detail_cells(row, None)
         count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
         lenient = Text(share_text(row["lenient"], 3) if "lenient" in row else "–")
         table.add_row(*cells, lenient, tokens, str(row["chatter"]), count)
@@ -167,28 +159,21 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
     """Return a row per curve and size, with the mean and standard error over seeds and the number of seeds that solve
     the size; and a row per claim. ``fit`` is exact match at the training length, if measured."""
     fits = scores_at_training_length(curves)
-    rows = [
-        {
-            "panel": panel,
-            "who": curve.label,
-            "stopping": curve.stopping,
-            "problems": curve.problems,
-            "size": size_text(point.sizes),
-            "exact": round(point.mean, 5),
-            "error": None if point.error is None else round(point.error, 5),
-            "solved": point.solved,
-            "seeds": point.seeds,
-            "count": point.count,
-            "fit": round(fits[curve.label], 5) if curve.label in fits else None,
-            "trained_to": curve.top,
-            **({"diverged": curve.diverged} if curve.diverged else {}),
-        }
-        for curve in curves
-        for point in curve.points()
-        if point.length in sizes
-    ]
-    published = [{"who": c.who, "size": c.size, "published": c.figure, "standing": c.standing} for c in claims]
-    return [*rows, *({"panel": panel} | row for row in published)]
+    rows: list[Row] = []
+    for curve in curves:
+        whose = {"panel": panel, "who": curve.label, "stopping": curve.stopping, "problems": curve.problems}
+        fit = round(fits[curve.label], 5) if curve.label in fits else None
+        trained = {"fit": fit, "trained_to": curve.top} | ({"diverged": curve.diverged} if curve.diverged else {})
+        for point in curve.points():
+            if point.length in sizes:
+                error = None if point.error is None else round(point.error, 5)
+                score = {"size": size_text(point.sizes), "exact": round(point.mean, 5), "error": error}
+                seeds = {"solved": point.solved, "seeds": point.seeds, "count": point.count}
+                rows.append(whose | score | seeds | trained)
+    for one in claims:
+        published = {"published": one.figure, "standing": one.standing}
+        rows.append({"panel": panel, "who": one.who, "size": one.size} | published)
+    return rows
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
@@ -207,11 +192,10 @@ def summary_table(rows: Sequence[Row]) -> Table:
             continue
         error = "" if row["error"] is None else f" ± {share_text(row['error'], 3)}"
         kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
-        warnings = training_warnings(row["fit"], row["trained_to"], row.get("diverged", 0))
-        notes = [f"{row['stopping']}{kind}", warnings]
-        seeds = f"{row['solved']} of {row['seeds']}"
-        exact = f"{share_text(row['exact'], 3)}{error}"
-        table.add_row(row["who"], row["size"], exact, seeds, ", ".join(filter(None, notes)))
+        notes = [f"{row['stopping']}{kind}"]
+        notes.append(training_warnings(row["fit"], row["trained_to"], row.get("diverged", 0)))
+        cells = f"{share_text(row['exact'], 3)}{error}", f"{row['solved']} of {row['seeds']}"
+        table.add_row(row["who"], row["size"], *cells, ", ".join(filter(None, notes)))
     return table
 
 
@@ -321,13 +305,14 @@ def _share_style(share: float) -> str:
     return "dim red" if share == 0 else ""
 
 
-def _detail_cells(row: Row, *, is_trained: bool) -> list[Text]:
+def _detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
     exact, style = row["exact"], _share_style(row["exact"])
-    # To an eighth of a character; any value above 0 is visible.
-    eighths = max(round(exact * BAR * 8), 1 if exact > 0 else 0)
-    bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(BAR, "·")
+    # A bar of ten characters, to an eighth of a character; any value above 0 is visible.
+    eighths = max(round(exact * 80), 1 if exact > 0 else 0)
+    bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(10, "·")
+    trained = tops is not None and within_training_sizes(row["sizes"], tops)
     return [
-        Text.assemble((TRAINED if is_trained else "", "dim"), size_text(row["sizes"])),
+        Text.assemble((TRAINED * trained, "dim"), size_text(row["sizes"])),
         Text(bar, style),
         Text(share_text(exact, 3), style),
         Text(interval_text(row), "dim"),

@@ -68,27 +68,23 @@ def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> It
 def find_refuted_claims(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int) -> tuple[list[str], int]:
     """Return the claims that are significantly better than the measured scores, and the number of claims compared.
     Some claims that ``measured`` does not cover are drawn at random and measured here."""
-    own = [row for row in claims.rows if row["stopping"] == weights.recipe.stopping.name]
+    recipe = weights.recipe
+    own = {
+        (tuple(row["sizes"]), row["problems"]): row for row in claims.rows if row["stopping"] == recipe.stopping.name
+    }
     scores = {(tuple(row["sizes"]), row["problems"]): row for row in measured}
-    unknown = [row for row in own if _score_key(row) not in scores]
-    drawn = Random(derive_seed(seed, "claims")).sample(unknown, min(DRAWN, len(unknown)))
-    for row in drawn:
-        recipe, sizes = weights.recipe, [tuple(row["sizes"])]
+    unknown = [key for key in own if key not in scores]
+    for sizes, problems in Random(derive_seed(seed, "claims")).sample(unknown, min(DRAWN, len(unknown))):
         with suppress(UsageError):  # there are no such problems
-            if estimate_evaluation(recipe, sizes, PROBLEMS, [recipe.stopping]).seconds <= LONG:
-                (score,) = evaluate(weights, sizes, samples=PROBLEMS, kind=row["problems"], seed=seed)
-                scores[_score_key(row)] = score.row()
-    compared = [(row, scores[_score_key(row)]) for row in own if _score_key(row) in scores]
-    refuted = []
-    for row, score in compared:
-        low, _ = wilson(row["exact"], effective_trials(row), SURE)
+            if estimate_evaluation(recipe, [sizes], PROBLEMS, [recipe.stopping]).seconds <= LONG:
+                (score,) = evaluate(weights, [sizes], samples=PROBLEMS, kind=problems, seed=seed)
+                scores[sizes, problems] = score.row()
+    refuted, compared = [], [key for key in own if key in scores]
+    for sizes, problems in compared:
+        claim, score = own[sizes, problems], scores[sizes, problems]
+        low, _ = wilson(claim["exact"], effective_trials(claim), SURE)
         _, high = wilson(score["exact"], effective_trials(score), SURE)
         if low > high:
-            where = f"{row['problems']} at {size_text(row['sizes'])}"
-            shares = f"{share_text(row['exact'], 3)} is claimed, {share_text(score['exact'], 3)} was measured"
-            refuted.append(f"{where}: {shares} on {score['count']:,} problems")
+            shares = f"{share_text(claim['exact'], 3)} is claimed, {share_text(score['exact'], 3)} was measured"
+            refuted.append(f"{problems} at {size_text(sizes)}: {shares} on {score['count']:,} problems")
     return refuted, len(compared)
-
-
-def _score_key(row: Row) -> tuple[tuple[int, ...], str]:
-    return tuple(row["sizes"]), row["problems"]
