@@ -31,19 +31,8 @@ class Reader(ABC):
         self.model = model
 
     @abstractmethod
-    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        """Compute loop number ``loop``, from 0, at the new positions."""
-
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         """Return the logits of the next positions, whose columns are ``inputs``, after ``loops`` loops."""
-        state = self.start(inputs)
-        for loop in range(loops):
-            state = self.advance(state, loop)
-        return self.model.read(state)
-
-    def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        """Return the state of the new positions before the first loop."""
-        return self.model.start(self.model.embed(inputs))
 
 
 class Cache:
@@ -89,7 +78,7 @@ class CachedTransformer(Reader):
         self.attention = AttentionContext.of(model.encodings, inputs, causal=True)
         self.vectors, self.cache, self.seen = model.position_vectors(inputs), Cache(), 0
 
-    def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+    def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         model, start = cast(TransformerModel, self.model), self.seen
         self.seen = stop = start + inputs.tokens.shape[1]
         self.cache.turn = 0
@@ -106,11 +95,11 @@ class CachedTransformer(Reader):
                 seen = torch.cat([seen, seen.new_tensor([bias.shape[-1] - 1])])
             bias = bias[..., start:stop, :][..., seen]
         attention = AttentionContext(padding_mask[:, start:stop], True, bias, angles, keys)
-        self.context = TransformerContext(embedded, attention, self.cache)
-        return model.start(self.context)
-
-    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        return self.model.advance(state, self.context)
+        context = TransformerContext(embedded, attention, self.cache)
+        state = model.start(context)
+        for _ in range(loops):
+            state = model.advance(state, context)
+        return model.read(state)
 
 
 class SteppingReader(Reader):
@@ -120,9 +109,11 @@ class SteppingReader(Reader):
         super().__init__(model)
         self.memory: dict[int, Any] = {}
 
-    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        state, self.memory[loop] = self.model.step(state, self.memory.get(loop))
-        return state
+    def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+        state = self.model.start(self.model.embed(inputs))
+        for loop in range(loops):
+            state, self.memory[loop] = self.model.step(state, self.memory.get(loop))
+        return self.model.read(state)
 
 
 def build_reader(model: Model, inputs: Inputs) -> Reader | None:

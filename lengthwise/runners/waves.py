@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,25 +24,10 @@ from lengthwise.runners.cpu.cell import build_gate_matrix
 from lengthwise.runners.cpu.recurrent import rotate, stack_linear, stack_maps, stack_norms, weight_and_bias
 
 Step = Callable[..., Any]
-Parts = tuple[Tensor, ...]  # fields of States, or keys and values
+# The states: the layers' outputs "l r d", and the cells' short "l r d" and long states "l r h". ReTran's memory: keys
+# and values "l s r d"; for layer l, slot t + l + 1 holds position t, and slot l the learned first vector.
+Parts = tuple[Tensor, ...]
 Pair = tuple[Tensor, Tensor]  # weights and biases: of linear layers "l i o" and "l 1 o", of norms "l 1 d" each
-
-
-class States(NamedTuple):
-    """The states of all cells after a wave."""
-
-    outputs: Float[Tensor, "l r d"]  # outputs of the layers
-    short: Float[Tensor, "l r d"]
-    long: Float[Tensor, "l r h"]
-
-
-class WaveContext(NamedTuple):
-    """The values that a wave of ReTran computes with and that depend only on its number."""
-
-    seen: Bool[Tensor, "l s 1 1"]  # slots of keys and values that a layer attends to
-    written: Bool[Tensor, "l s 1 1"]
-    cos: Float[Tensor, "l 1 d"]  # cosines of the angles of keys and queries
-    sin: Float[Tensor, "l 1 d"]
 
 
 class _LSTM(cpu.recurrent.PackedLSTM):
@@ -74,21 +59,21 @@ def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiler: Callabl
     states, active = _initial_states(cells, x), _find_active_layers(depth, positions, x)
     factors = _draw_dropout(x, model.drop.p if model.drop.training else 0.0, len(active), (depth - 1, rows, width))
     for wave, runs in enumerate(active):
-        states = States(*step(gates, out_short, states, columns[min(wave, positions - 1)], runs, factors[wave]))
-        outputs.append(states.outputs[-1])
+        states = step(gates, out_short, states, columns[min(wave, positions - 1)], runs, factors[wave])
+        outputs.append(states[0][-1])
     return outputs[depth - 1 :]
 
 
 def _compute_cells(
     gates: Pair,
     out_short: Pair,
-    states: States,
+    states: Parts,
     x: Float[Tensor, "r d"],
     active: Bool[Tensor, "l 1 1"],
     factors: Tensor | None,
 ) -> Parts:
     """Return the states after a wave of the LSTM, whose first layer reads ``x``."""
-    below = torch.cat([x[None], states.outputs[:-1] if factors is None else states.outputs[:-1] * factors])
+    below = torch.cat([x[None], states[0][:-1] if factors is None else states[0][:-1] * factors])
     return _update_active(active, _step_cells(gates, out_short, below, states), states)
 
 
@@ -100,8 +85,7 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
     states, active = _initial_states(cells, x), _find_active_layers(depth, positions, x)
     layer, slot = (torch.arange(count, device=x.device) for count in (depth, depth + positions))
     wave = torch.arange(len(active), device=x.device)[:, None]
-    # The memory: keys and values "l s r d" that the layers attend to. For layer l, slot t + l + 1 holds position t, and
-    # slot l the learned first vector, all that there is before the first wave.
+    # Before the first wave, the memory has only the learned first vectors.
     own = (slot == layer[:, None])[..., None, None]
     firsts = [(one.key(one.first), one.value(one.first)) for one in layers]
     memory = tuple(
@@ -113,34 +97,36 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
     written = active[..., 0] & (slot == wave[..., None] + 1)
     angles = ((wave - layer + 1)[..., None, None] * model.rates.repeat(2 * heads)).to(x.dtype)
     parts = seen_slots[..., None, None], written[..., None, None], angles.cos(), angles.sin()
-    contexts = [WaveContext(*one) for one in zip(*(part.unbind() for part in parts), strict=True)]
+    contexts = [*zip(*(part.unbind() for part in parts), strict=True)]
     probability = layers[0].dropout if layers[0].training else 0.0
     seen = _draw_dropout(x, probability, len(active), (depth, depth + positions, rows, heads))
     sums = _draw_dropout(x, probability, len(active), (2, depth, rows, width))
     for number, runs in enumerate(active):
         column, factors = columns[min(number, positions - 1)], (seen[number], sums[number])
-        new, memory = step(weights, states, memory, column, runs, contexts[number], factors, heads)
-        states = States(*new)
-        outputs.append(states.outputs[-1])
+        states, memory = step(weights, states, memory, column, runs, contexts[number], factors, heads)
+        outputs.append(states[0][-1])
     return outputs[depth - 1 :]
 
 
 def _compute_layers(
     weights: dict[str, Pair],
-    states: States,
+    states: Parts,
     memory: Parts,
     x: Float[Tensor, "r d"],
     active: Bool[Tensor, "l 1 1"],
-    context: WaveContext,
+    context: Parts,
     factors: tuple[Tensor | None, Tensor | None],
     heads: int,
 ) -> tuple[Parts, Parts]:
-    """Return states and memory after a wave of ReTran, whose first layer reads ``x``."""
-    below, turn = torch.cat([x[None], states.outputs[:-1]]), (context.cos, context.sin)
+    """Return states and memory after a wave of ReTran, whose first layer reads ``x``. ``context`` depends only on the
+    wave: the slots that a layer attends to and those that are written "l s 1 1", and cosines and sines "l 1 d" of the
+    angles of keys and queries."""
+    seen, written, cos, sin = context
+    below, turn = torch.cat([x[None], states[0][:-1]]), (cos, sin)
     drop_seen, drop_sums = factors
     query = _split_heads(rotate(_linear(weights["query"], below), turn), heads)[:, None]
     query = query * math.sqrt(heads / x.shape[-1])
-    attention = (_split_heads(memory[0], heads) * query).sum(-1).masked_fill(~context.seen, -torch.inf).softmax(1)
+    attention = (_split_heads(memory[0], heads) * query).sum(-1).masked_fill(~seen, -torch.inf).softmax(1)
     if drop_seen is not None:
         attention = attention * drop_seen
     mixed = _linear(weights["mix"], (attention[..., None] * _split_heads(memory[1], heads)).sum(1).flatten(-2))
@@ -149,7 +135,7 @@ def _compute_layers(
     y = _layer_norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
     straight, on, value = _linear(weights["key_value"], y).chunk(3, -1)
     new = rotate(torch.cat([straight, on], -1), turn), value
-    stored = [torch.where(context.written, one[:, None], kept) for one, kept in zip(new, memory, strict=True)]
+    stored = [torch.where(written, one[:, None], kept) for one, kept in zip(new, memory, strict=True)]
     return _update_active(active, (y, short, long), states), tuple(stored)
 
 
@@ -157,10 +143,11 @@ def _split_heads(x: Float[Tensor, "*l d"], heads: int) -> Float[Tensor, "*l head
     return x.unflatten(-1, (heads, -1))
 
 
-def _step_cells(gates: Pair, out_short: Pair, x: Float[Tensor, "l r d"], states: States) -> Parts:
+def _step_cells(gates: Pair, out_short: Pair, x: Float[Tensor, "l r d"], states: Parts) -> Parts:
     """Compute a step of all cells: outputs, short states and long states (``nn.lstm.Cell``)."""
-    i, f, o, g = _linear(gates, torch.cat([x, states.short], -1)).chunk(4, -1)
-    long = f.sigmoid() * states.long + i.sigmoid() * g.tanh()
+    _, short, long = states
+    i, f, o, g = _linear(gates, torch.cat([x, short], -1)).chunk(4, -1)
+    long = f.sigmoid() * long + i.sigmoid() * g.tanh()
     output, short = _linear(out_short, o.sigmoid() * long).chunk(2, -1)
     return output, short, long
 
@@ -182,13 +169,13 @@ def _stack_gates(cells: Sequence[Cell]) -> Pair:
     return stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
 
 
-def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> States:
+def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> Parts:
     """Return the states before the first wave."""
     rows, _, width = x.shape
     short = torch.stack([cell.first_short.expand(rows, -1) for cell in cells])
     long = torch.stack([cell.first_long.expand(rows, -1) for cell in cells])
     # With gradients, as in later waves, so that one compiled function serves all.
-    return States(x.new_zeros(len(cells), rows, width).requires_grad_(torch.is_grad_enabled()), short, long)
+    return x.new_zeros(len(cells), rows, width).requires_grad_(torch.is_grad_enabled()), short, long
 
 
 def _find_active_layers(depth: int, positions: int, x: Tensor) -> Bool[Tensor, "w l 1 1"]:
