@@ -105,10 +105,8 @@ def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
 
 
 class _InputTable(_Table):
-    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        return self.look_up(inputs)
+    vectors = _Table.look_up
 
 
 class _AttentionTable(_Table):
-    def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        return self.look_up(inputs)
+    keys = _Table.look_up

@@ -172,13 +172,8 @@ def _advance_lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, 
 
     for cell in model.cells:
         step_cell = partial(step, cell, cell.input(x))
-        x = cell.out(_scan_positions(step_cell, x, cell.out.in_features, *_first_states(cell, x)))
+        x = cell.out(_scan_positions(step_cell, x, cell.out.in_features, *cell.start(x.shape[0])))
     return x
-
-
-def _first_states(cell: Cell, x: Tensor) -> tuple[Tensor, Tensor]:
-    rows = x.new_zeros(x.shape[0], 1)
-    return rows + cell.first_short, rows + cell.first_long
 
 
 def _advance_retran(model: ReTranModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
@@ -218,4 +213,4 @@ def _advance_retran_layer(
         values = torch.where(now, layer.value(y).unflatten(-1, by_head)[:, :, None], values)
         return y, short, long, keys, values
 
-    return _scan_positions(step, x, width, *_first_states(layer.cell, x), keys, values)
+    return _scan_positions(step, x, width, *layer.cell.start(rows), keys, values)

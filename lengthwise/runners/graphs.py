@@ -174,20 +174,19 @@ class Graphs(Runner):
 
     def _record(self, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Recording | None:
         """Return a new recording; if it fails, set ``reason`` and return None."""
-        while True:
-            try:
-                return Recording(self, shape, inputs, running)
-            except UsageError:
+        try:
+            return Recording(self, shape, inputs, running)
+        except UsageError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
                 raise
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise
-                if self.compiles:
-                    self.compiles = False  # try again without torch's compiler, which may lack its tools here
-                    continue
+            if not self.compiles:
                 self.reason = f"its step cannot be recorded ({error_line(error)})"
                 self.release()
                 return None
+        self.compiles = False  # try again without torch's compiler, which may lack its tools here
+        return self._record(shape, inputs, running)
 
     def publish_gradients(self, weight_numbers: list[int]) -> None:
         """Set these weights' gradients to the buffers. Gradients that the objective itself has added are kept."""

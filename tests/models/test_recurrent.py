@@ -259,12 +259,12 @@ def recalled(query, key, value, dropout):
     """Three steps of two layers: what is stored is looked at by all that follow; the last row leaves."""
     torch.manual_seed(0)
     recall = Recall((2, 3, 4, 3), 2, probability=dropout, like=query)
-    found = []
+    found, token = [], query.new_zeros(()).requires_grad_()
     for step, rows in enumerate((3, 3, 2)):
-        recall.store(key[step][:, :rows], value[step][:, :rows], 0, step)
+        token = recall.store(key[step][:, :rows], value[step][:, :rows], token, 0, step)
         hidden = torch.tensor([[False] * (step + 1), [step > 0] + [False] * step])
-        found.append(recall.attend(query[step][:, :rows], 0, slice(step + 1), hidden))
-    found.append(recall.attend(query[0][1:], 1, slice(1, 3), None))
+        found.append(recall.attend(query[step][:, :rows], token, 0, slice(step + 1), hidden))
+    found.append(recall.attend(query[0][1:], token, 1, slice(1, 3), None))
     return tuple(found)
 
 
@@ -282,10 +282,11 @@ def test_dropout_in_recall_keeps_the_mean():
     for seed in range(4000 if LONG else 800):
         torch.manual_seed(seed)
         recall = Recall((2, 2, 4, 3), 2, probability=0.3, like=query)
+        token = query.new_zeros(())
         for step in range(2):
-            recall.store(key[step], value[step], 0, step)
+            token = recall.store(key[step], value[step], token, 0, step)
         hidden = torch.tensor([[False, False], [True, False]])
-        found.append(recall.attend(query[1], 0, slice(2), hidden))
+        found.append(recall.attend(query[1], token, 0, slice(2), hidden))
     error = torch.stack(found).std(0) / math.sqrt(len(found))
     assert ((torch.stack(found).mean(0) - plain).abs() < 5 * error + 1e-9).all()
     assert error.any()

@@ -146,9 +146,10 @@ class Wave(RecurrentRunner):
         longs = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
         # The output of layer l at position t is stored in slot t + l + 1, its learned first vector in slot l.
         recall = Recall((depth, positions + depth, width, rows), heads, probability=probability, like=x)
+        token = x.new_zeros(()).requires_grad_(torch.is_grad_enabled())
         for number, layer in enumerate(layers):
             key, value = (part(layer.first).expand(1, rows, -1) for part in (layer.key, layer.value))
-            recall.store(key, value, number, number)
+            token = recall.store(key, value, token, number, number)
 
         def select(part: Float[Tensor, "all ..."]) -> Float[Tensor, "l ..."]:
             """Select the active layers of stacked weights. No slice if all are: its gradient would cost a copy."""
@@ -178,14 +179,14 @@ class Wave(RecurrentRunner):
             hidden = slots < torch.arange(len(active), device=x.device)[:, None] if len(active) > 1 else None
 
             query = rotate(linear("query", below), cos_sin)
-            mixed = linear("mix", recall.attend(query, first, slice(first, wave + 1), hidden))
+            mixed = linear("mix", recall.attend(query, token, first, slice(first, wave + 1), hidden))
             h = norm("norm_attention", below + dropout(mixed, probability))
             seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
             emitted, long = step_cells(seen, select(gates), long)
             out, short = linear("out_short", emitted.mT).chunk(2, -1)
             y = norm("norm_cell", h + dropout(out, probability))
             *keys, value = linear("key_value", y).split(width, -1)
-            recall.store(rotate(torch.cat(keys, -1), cos_sin), value, first, wave + 1)
+            token = recall.store(rotate(torch.cat(keys, -1), cos_sin), value, token, first, wave + 1)
             outputs[first : active.stop], shorts[first : active.stop] = y.unbind(), short.unbind()
             longs[first : active.stop] = long.unbind()
             if active[-1] == depth - 1:
@@ -198,35 +199,30 @@ class Recall:
 
     ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. A token fixes
     the order: each ``store`` takes the previous ``store``'s token, and each ``attend`` takes the latest token, so the
-    backward pass of a ``store`` runs after those of all ``attend`` calls that read its slot.
+    backward pass of a ``store`` runs after those of all ``attend`` calls that read its slot. The token's graph refers
+    to this object, which must not hold the token: such a cycle would never be freed.
     """
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
         """Create empty slots of ``shape`` (layers, slots, width, rows); rows are last, so that small heads are fast
         too."""
-        self.state = _SharedState(like.new_zeros(shape), like.new_zeros(shape), heads, probability)
-        self.token = like.new_zeros(()).requires_grad_(torch.is_grad_enabled())
+        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+        self.heads, self.probability = heads, probability
+        self._gradients: tuple[Tensor, Tensor] | None = None
+        self._pass = -1
 
-    def store(self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], layer: int, slot: int) -> None:
-        """Write keys and values of l layers, from ``layer`` on, to a slot of the first r rows."""
-        self.token = _Store.apply(key, value, self.token, self.state, layer, slot)
+    def store(
+        self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], token: Tensor, layer: int, slot: int
+    ) -> Float[Tensor, ""]:
+        """Write keys and values of l layers, from ``layer`` on, to a slot of the first r rows. Return a new token."""
+        return _Store.apply(key, value, token, self, layer, slot)
 
     def attend(
-        self, query: Float[Tensor, "l r d"], layer: int, slots: slice, mask: Bool[Tensor, "l s"] | None
+        self, query: Float[Tensor, "l r d"], token: Tensor, layer: int, slots: slice, mask: Bool[Tensor, "l s"] | None
     ) -> Float[Tensor, "l r d"]:
         """Compute attention of each row's query over ``slots``, in l layers from ``layer`` on; ``mask`` is True
         for slots that a layer does not see. A head's coordinates are contiguous."""
-        return _AttendSlots.apply(query, self.token, self.state, layer, slots, mask)
-
-
-class _SharedState:
-    """The state shared by all steps. It must not hold the token, whose graph refers to the state: such a cycle would
-    never be freed."""
-
-    def __init__(self, keys: Tensor, values: Tensor, heads: int, probability: float) -> None:
-        self.keys, self.values, self.heads, self.probability = keys, values, heads, probability
-        self._gradients: tuple[Tensor, Tensor] | None = None
-        self._pass = -1
+        return _AttendSlots.apply(query, token, self, layer, slots, mask)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """Return the gradients of all keys and values, as accumulated so far in this backward pass."""
@@ -238,9 +234,7 @@ class _SharedState:
 
 class _Store(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, key: Tensor, value: Tensor, token: Tensor, state: _SharedState, layer: int, slot: int
-    ) -> Tensor:
+    def forward(ctx: Any, key: Tensor, value: Tensor, token: Tensor, state: Recall, layer: int, slot: int) -> Tensor:
         layers, rows, _ = key.shape
         ctx.state, ctx.where = state, (slice(layer, layer + layers), slot, slice(None), slice(rows))
         state.keys[ctx.where], state.values[ctx.where] = key.mT, value.mT
@@ -258,7 +252,7 @@ class _AttendSlots(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, token: Tensor, state: _SharedState, layer: int, slots: slice, mask: Tensor | None
+        ctx: Any, query: Tensor, token: Tensor, state: Recall, layer: int, slots: slice, mask: Tensor | None
     ) -> Tensor:
         layers, rows, width = query.shape
         ctx.state, ctx.where = state, (slice(layer, layer + layers), slots, slice(None), slice(rows))
@@ -335,13 +329,13 @@ def stack_linear(parts: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tens
 
 def stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights and biases "l 1 d" of the layer norms."""
-    stacked = {}
-    for name in NORMS:
-        scales, shifts = zip(*(weight_and_bias(getattr(layer, name)) for layer in layers), strict=True)
-        stacked[name] = torch.stack(scales)[:, None], torch.stack(shifts)[:, None]
-    return stacked
+    norms = {name: [getattr(layer, name) for layer in layers] for name in NORMS}
+    return {
+        name: (torch.stack([one.weight for one in own])[:, None], torch.stack([one.bias for one in own])[:, None])
+        for name, own in norms.items()
+    }
 
 
-def weight_and_bias(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
-    """Return a part's weight and bias."""
+def weight_and_bias(part: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Return a layer's weight and bias."""
     return part.weight, part.bias

@@ -40,7 +40,7 @@ from lengthwise.runners.plain import PERIODS, relative_movement
 GROUP_POSITIONS = 4096  # about the fastest group size, in positions with padding: it fits in the cache
 MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
 
-LINEAR = (nn.Linear,)
+LINEAR, NORM, ATTENTION = (nn.Linear,), (nn.LayerNorm,), (SoftmaxAttention,)
 PARTS = claims.register_types(
     {
         TransformerModel: {
@@ -52,19 +52,10 @@ PARTS = claims.register_types(
             "readout": (nn.Linear, ScaledReadout, nn.Sequential),
         },
         InputInjection: {"join": LINEAR, "gate": LINEAR},
-        DigitReadin: {},
-        Block: {
-            "norm_mixer": (nn.LayerNorm,),
-            "mixer": (SoftmaxAttention,),
-            "norm_mlp": (nn.LayerNorm,),
-            "mlp": (MLP,),
-            "drop": (nn.Dropout,),
-        },
+        Block: {"norm_mixer": NORM, "mixer": ATTENTION, "norm_mlp": NORM, "mlp": (MLP,), "drop": (nn.Dropout,)},
         MLP: {"widen": LINEAR, "act": (nn.ReLU, nn.GELU), "narrow": LINEAR},
         SoftmaxAttention: {"project": LINEAR, "out": LINEAR},
-        ScaledReadout: {},
-        nn.ReLU: {},
-        nn.GELU: {},
+        **{kind: {} for kind in (DigitReadin, ScaledReadout, nn.ReLU, nn.GELU)},
     }
 )
 
