@@ -62,10 +62,8 @@ class Compiled(claims.Claiming):
         """Yield the state of all rows after each loop; finished rows keep their last state."""
         model, device = self.model, get_device(self.model)
         running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
-        context, advance = (
-            model.embed(pad_to_bucket(model, inputs, BUCKET).to(device)),
-            compile_function(advance_running, BACKEND),
-        )
+        context = model.embed(pad_to_bucket(model, inputs, BUCKET).to(device))
+        advance = compile_function(advance_running, BACKEND)
         state = model.start(context)
         for k, runs in enumerate(running):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= no_grad_loops):

@@ -117,10 +117,19 @@ def supervise_together(recorders: Sequence[Recorder], answers: Sequence[Sequence
     for index, (call, number) in enumerate(calls[0]):
         logits = [own[number] if isinstance(own, list) else own for own in answers[call]]
         targets = [one.targets[index][2] for one in recorders]
-        if all(map(len, targets)):
-            results = zip(*_supervise_segments(logits, targets), strict=True)
-            for own, known, result in zip(logits, targets, results, strict=True):
-                own.supervision = partial(_reuse_result, known, result, getattr(own, "supervision", None))
+        if not all(map(len, targets)):
+            continue
+        counts, device = torch.tensor([len(own) for own in targets])[:, None], logits[0].device
+        ends, known = to_device(counts.cumsum(0), device), to_device(torch.cat(targets), device)
+        number, counts = torch.arange(len(known), device=device), to_device(counts, device)
+        is_own = (number < ends) & (number >= ends - counts)  # s n
+        rows = torch.cat(logits)
+        losses = F.cross_entropy(rows, known, reduction="none")
+        right = (rows.detach().argmax(-1) == known).to(losses.dtype)
+        # Each model's mean cross-entropy, and its fraction of correct tokens.
+        means = [torch.where(is_own, each, 0.0).sum(1) / counts[:, 0] for each in (losses, right)]
+        for own, labels, *result in zip(logits, targets, *(mean.unbind() for mean in means), strict=True):
+            own.supervision = partial(_reuse_result, labels, tuple(result), getattr(own, "supervision", None))
 
 
 def _reuse_result(
@@ -130,20 +139,6 @@ def _reuse_result(
     if torch.equal(known_targets, targets):
         return result
     return earlier_supervision(targets) if earlier_supervision else None  # type: ignore[no-any-return]
-
-
-def _supervise_segments(
-    logits: Sequence[Float[Tensor, "n v"]], targets: Sequence[Int[Tensor, " n"]]
-) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Return each model's mean cross-entropy, and each model's fraction of correct tokens."""
-    counts = torch.tensor([len(own) for own in targets])[:, None]
-    device, rows = logits[0].device, torch.cat([*logits])
-    ends, known = to_device(counts.cumsum(0), device), to_device(torch.cat([*targets]), device)
-    number, counts = torch.arange(len(known), device=device), to_device(counts, device)
-    own = (number < ends) & (number >= ends - counts)  # s n
-    losses, right = F.cross_entropy(rows, known, reduction="none"), rows.detach().argmax(-1) == known
-    means = [torch.where(own, each, 0.0).sum(1) / counts[:, 0] for each in (losses, right.to(losses.dtype))]
-    return means[0].unbind(), means[1].unbind()
 
 
 def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[Answer]:

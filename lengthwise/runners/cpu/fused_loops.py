@@ -221,7 +221,7 @@ class _AllLoops(torch.autograd.Function):
                 kept.append(saved)
             if norm[0] is not None:
                 before = state
-                state, *normed = _norm(before, norm[0], norm[1], settings.eps)
+                state, *normed = torch.native_layer_norm(before, before.shape[1:], norm[0], norm[1], settings.eps)
                 kept.append([before, *normed])
             done.append(state.index_select(0, loop.done))
         ctx.settings, ctx.sizes = settings, [len(saved) for saved in kept]
@@ -258,14 +258,15 @@ def _forward_layer(
     """Compute one block; return its output and the tensors for its backward pass. After attention, a loop's last block
     computes only the states that a later loop or the loss reads."""
     wanted = loop.wanted if is_last else None
-    seen, *normed = _norm(x, layer.norm_attention, layer.norm_attention_bias, settings.eps)
+    width, eps = x.shape[1:], settings.eps
+    seen, *normed = torch.native_layer_norm(x, width, layer.norm_attention, layer.norm_attention_bias, eps)
     qkv = layer.project @ seen.T
     if layer.project_bias is not None:
         qkv.add_(layer.project_bias[:, None])
     found, attended = _attend(qkv, loop.views, settings.heads)
     found, rest = (found, x) if wanted is None else (found.index_select(1, wanted), x.index_select(0, wanted))
     middle = F.linear(found.T, layer.out, layer.out_bias).add_(rest)
-    read, *normed_again = _norm(middle, layer.norm_mlp, layer.norm_mlp_bias, settings.eps)
+    read, *normed_again = torch.native_layer_norm(middle, width, layer.norm_mlp, layer.norm_mlp_bias, eps)
     wide = F.linear(read, layer.widen, layer.widen_bias)
     active, gate = (wide.relu(), None) if settings.relu else elementwise.gelu_forward(wide)
     state = F.linear(active, layer.narrow, layer.narrow_bias).add_(middle)
@@ -338,11 +339,6 @@ def _attend_backward(
             to_part.index_add_(1, state_numbers, to_parts.index_select(1, at))
         parts.append(to_part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-
-def _norm(x: Float[Tensor, "n d"], weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Apply a layer norm: return the result, means and inverse standard deviations."""
-    return torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
 
 
 def _norm_backward(
