@@ -165,12 +165,12 @@ def run_loops(
     parameters = []
     for block in blocks:
         attention, mlp = block_attention(block), block.mlp
-        parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
-        layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
-        bias = None if layer.project_bias is None else reorder_heads(layer.project_bias, 3)
-        parameters += layer._replace(
-            project=reorder_heads(layer.project, 3), project_bias=bias, out=reorder_heads(layer.out.T, 1).T
-        )
+        project = attention.project.weight, attention.project.bias
+        project = (None if part is None else reorder_heads(part, 3) for part in project)
+        out = reorder_heads(attention.out.weight.T, 1).T, attention.out.bias
+        parameters += [block.norm_mixer.weight, block.norm_mixer.bias, *project, *out]
+        for part in (block.norm_mlp, mlp.widen, mlp.narrow):
+            parameters += [part.weight, part.bias]
     last = (None, None) if norm is None else (norm.weight, norm.bias)
     return _AllLoops.apply(x, settings, *parameters, *last)
 
@@ -184,44 +184,56 @@ class _Settings(NamedTuple):
     relu: bool
     inject_again: bool
 
-    def split(self, tensors: Sequence[Any]) -> tuple[list[_Layer], Sequence[Any]]:
-        """Split parameters (or gradients) by layer, and return them with the final norm's."""
-        size, end = len(_Layer._fields), len(tensors) - 2
-        return [_Layer(*tensors[start : start + size]) for start in range(0, end, size)], tensors[end:]
-
 
 class _Layer(NamedTuple):
-    """The parameters of a block, or their gradients. A bias is None if the layer has none."""
+    """The parameters of a block: weight and bias of each part, or (parameter, gradient) of both. A linear layer's bias
+    may be None."""
 
-    norm_attention: Tensor
-    norm_attention_bias: Tensor
-    project: Tensor
-    project_bias: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    norm_mlp: Tensor
-    norm_mlp_bias: Tensor
-    widen: Tensor
-    widen_bias: Tensor | None
-    narrow: Tensor
-    narrow_bias: Tensor | None
+    norm_attention: Any
+    project: Any
+    out: Any
+    norm_mlp: Any
+    widen: Any
+    narrow: Any
+
+
+def _split_parameters(parameters: Sequence[Any]) -> tuple[list[_Layer], tuple[Any, Any]]:
+    """Split parameters by layer, and return them with the final norm's."""
+    *pairs, norm = zip(parameters[::2], parameters[1::2], strict=True)
+    size = len(_Layer._fields)
+    return [_Layer(*pairs[start : start + size]) for start in range(0, len(pairs), size)], norm
 
 
 class _AllLoops(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, settings: _Settings, *parameters: Tensor | None) -> Tensor:
-        layers, norm = settings.split(parameters)
+        layers, norm = _split_parameters(parameters)
+        (loops, heads, eps, relu, inject_again), width = settings, x.shape[1:]
         state, done, kept = x, [], []
-        for number, loop in enumerate(settings.loops):
+        for number, loop in enumerate(loops):
             if number:
                 state = state[: loop.positions]
-                state = state + x[: loop.positions] if settings.inject_again else state
+                state = state + x[: loop.positions] if inject_again else state
             for layer in layers:
-                state, saved = _forward_layer(state, layer, loop, settings, is_last=layer is layers[-1])
-                kept.append(saved)
+                seen, *normed = torch.native_layer_norm(state, width, *layer.norm_attention, eps=eps)
+                qkv = layer.project[0] @ seen.T
+                if layer.project[1] is not None:
+                    qkv.add_(layer.project[1][:, None])
+                found, attended = _attend(qkv, loop.views, heads)
+                rest, own = state, [state, *normed, seen]
+                # The last block computes only the states that a later loop or the loss reads.
+                if layer is layers[-1] and loop.wanted is not None:
+                    found, rest = found.index_select(1, loop.wanted), rest.index_select(0, loop.wanted)
+                middle = F.linear(found.T, *layer.out).add_(rest)
+                read, *normed = torch.native_layer_norm(middle, width, *layer.norm_mlp, eps=eps)
+                wide = F.linear(read, *layer.widen)
+                active, gate = (wide.relu(), None) if relu else elementwise.gelu_forward(wide)
+                state = F.linear(active, *layer.narrow).add_(middle)
+                wide = None if relu else wide
+                kept.append([*own, found, middle, *normed, read, wide, gate, active, *attended])
             if norm[0] is not None:
                 before = state
-                state, *normed = torch.native_layer_norm(before, before.shape[1:], norm[0], norm[1], settings.eps)
+                state, *normed = torch.native_layer_norm(before, width, *norm, eps=eps)
                 kept.append([before, *normed])
             done.append(state.index_select(0, loop.done))
         ctx.settings, ctx.sizes = settings, [len(saved) for saved in kept]
@@ -231,75 +243,47 @@ class _AllLoops(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_done: Tensor) -> tuple[Tensor | None, ...]:
-        settings, tensors = ctx.settings, ctx.saved_tensors  # under checkpointing they can be read once
+        loops, heads, _, relu, inject_again = ctx.settings
+        tensors = ctx.saved_tensors  # under checkpointing they can be read once
         saved = iter(tensors)
         parameters = list(islice(saved, len(tensors) - sum(ctx.sizes)))
         kept = [list(islice(saved, size)) for size in ctx.sizes]
         to = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
-        layers, norm = settings.split(list(zip(parameters, to, strict=True)))
-        to_x, to_state = to_done.new_zeros(settings.loops[0].positions, to_done.shape[1]), to_done[:0]
-        lefts = to_done.split([len(loop.done) for loop in settings.loops])
-        for number, loop in reversed(list(enumerate(settings.loops))):
+        layers, norm = _split_parameters(list(zip(parameters, to, strict=True)))
+        to_x, to_state = to_done.new_zeros(loops[0].positions, to_done.shape[1]), to_done[:0]
+        lefts = to_done.split([len(loop.done) for loop in loops])
+        for number, loop in reversed(list(enumerate(loops))):
             count = loop.positions if loop.wanted is None else len(loop.wanted)
             to_state = torch.cat([to_state, to_state.new_zeros(count - loop.going, to_state.shape[1])])
             to_state.index_add_(0, loop.done, lefts[number])
             if norm[0][0] is not None:
-                to_state = _norm_backward(to_state, *kept.pop(), *norm)
+                x, mean, scale = kept.pop()
+                to_state = _norm_backward(to_state, x, mean, scale, norm)
             for layer in reversed(layers):
-                to_state = _backward_layer(to_state, kept.pop(), layer, loop, settings, is_last=layer is layers[-1])
-            if settings.inject_again or not number:  # x enters this loop
+                x, mean, scale, seen, found, middle, mean_again, scale_again, *rest = kept.pop()
+                read, wide, gate, active, *attended = rest
+                _add_linear_gradients(to_state, active, layer.narrow)
+                to_wide = to_state @ layer.narrow[0][0]
+                if relu:
+                    to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
+                else:
+                    to_wide = elementwise.gelu_backward(to_wide, wide, gate)
+                _add_linear_gradients(to_wide, read, layer.widen)
+                to_read = to_wide @ layer.widen[0][0]
+                to_middle = _norm_backward(to_read, middle, mean_again, scale_again, layer.norm_mlp).add_(to_state)
+                _add_linear_gradients(to_middle, found.T, layer.out)
+                to_found = layer.out[0][0].T @ to_middle.T
+                wanted = loop.wanted if layer is layers[-1] else None
+                if wanted is not None:
+                    to_found = to_found.new_zeros(len(to_found), len(x)).index_copy_(1, wanted, to_found)
+                to_projected = _attend_backward(to_found, attended, loop.views, heads).T
+                _add_linear_gradients(to_projected, seen, layer.project)
+                to_seen = to_projected @ layer.project[0][0]
+                to_state = _norm_backward(to_seen, x, mean, scale, layer.norm_attention)
+                to_state = to_state.add_(to_middle) if wanted is None else to_state.index_add_(0, wanted, to_middle)
+            if inject_again or not number:  # x enters this loop
                 to_x[: loop.positions].add_(to_state)
         return to_x, None, *to
-
-
-def _forward_layer(
-    x: Float[Tensor, "n d"], layer: _Layer, loop: Loop, settings: _Settings, *, is_last: bool
-) -> tuple[Float[Tensor, "m d"], list[Any]]:
-    """Compute one block; return its output and the tensors for its backward pass. After attention, a loop's last block
-    computes only the states that a later loop or the loss reads."""
-    wanted = loop.wanted if is_last else None
-    width, eps = x.shape[1:], settings.eps
-    seen, *normed = torch.native_layer_norm(x, width, layer.norm_attention, layer.norm_attention_bias, eps)
-    qkv = layer.project @ seen.T
-    if layer.project_bias is not None:
-        qkv.add_(layer.project_bias[:, None])
-    found, attended = _attend(qkv, loop.views, settings.heads)
-    found, rest = (found, x) if wanted is None else (found.index_select(1, wanted), x.index_select(0, wanted))
-    middle = F.linear(found.T, layer.out, layer.out_bias).add_(rest)
-    read, *normed_again = torch.native_layer_norm(middle, width, layer.norm_mlp, layer.norm_mlp_bias, eps)
-    wide = F.linear(read, layer.widen, layer.widen_bias)
-    active, gate = (wide.relu(), None) if settings.relu else elementwise.gelu_forward(wide)
-    state = F.linear(active, layer.narrow, layer.narrow_bias).add_(middle)
-    wide = None if settings.relu else wide
-    return state, [x, *normed, seen, found, middle, *normed_again, read, wide, gate, active, *attended]
-
-
-def _backward_layer(
-    gradient: Float[Tensor, "m d"], saved: list[Any], layer: Any, loop: Loop, settings: _Settings, *, is_last: bool
-) -> Float[Tensor, "n d"]:
-    """Return the gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
-    x, mean, scale, seen, found, middle, mean_again, scale_again, read, wide, gate, active, *attended = saved
-    wanted = loop.wanted if is_last else None
-    _add_linear_gradients(gradient, active, layer.narrow, layer.narrow_bias)
-    to_wide = gradient @ layer.narrow[0]
-    if settings.relu:
-        to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
-    else:
-        to_wide = elementwise.gelu_backward(to_wide, wide, gate)
-    _add_linear_gradients(to_wide, read, layer.widen, layer.widen_bias)
-    to_read = to_wide @ layer.widen[0]
-    to_middle = _norm_backward(to_read, middle, mean_again, scale_again, layer.norm_mlp, layer.norm_mlp_bias).add_(
-        gradient
-    )
-    _add_linear_gradients(to_middle, found.T, layer.out, layer.out_bias)
-    to_found = layer.out[0].T @ to_middle.T
-    if wanted is not None:
-        to_found = to_found.new_zeros(len(to_found), len(x)).index_copy_(1, wanted, to_found)
-    to_projected = _attend_backward(to_found, attended, loop.views, settings.heads).T
-    _add_linear_gradients(to_projected, seen, layer.project, layer.project_bias)
-    to_seen = to_projected @ layer.project[0]
-    to_x = _norm_backward(to_seen, x, mean, scale, layer.norm_attention, layer.norm_attention_bias)
-    return to_x.add_(to_middle) if wanted is None else to_x.index_add_(0, wanted, to_middle)
 
 
 def _attend(
@@ -342,29 +326,21 @@ def _attend_backward(
 
 
 def _norm_backward(
-    gradient: Float[Tensor, "n d"],
-    x: Float[Tensor, "n d"],
-    mean: Tensor,
-    scale: Tensor,
-    weight: tuple[Tensor, Tensor],
-    bias: tuple[Tensor, Tensor],
+    gradient: Float[Tensor, "n d"], x: Float[Tensor, "n d"], mean: Tensor, scale: Tensor, parameters: Any
 ) -> Float[Tensor, "n d"]:
     """Return the gradient of a layer norm's input; update its parameters' gradients, given as (parameter, gradient)."""
+    (weight, weight_gradient), (bias, bias_gradient) = parameters
     to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
-        gradient, x, x.shape[1:], mean, scale, weight[0], bias[0], [True, True, True]
+        gradient, x, x.shape[1:], mean, scale, weight, bias, [True, True, True]
     )
-    weight[1].add_(to_weight)
-    bias[1].add_(to_bias)
+    weight_gradient.add_(to_weight)
+    bias_gradient.add_(to_bias)
     return to_x
 
 
-def _add_linear_gradients(
-    gradient: Float[Tensor, "n o"],
-    x: Float[Tensor, "n i"],
-    weight: tuple[Tensor, Tensor],
-    bias: tuple[Tensor | None, Tensor | None],
-) -> None:
+def _add_linear_gradients(gradient: Float[Tensor, "n o"], x: Float[Tensor, "n i"], parameters: Any) -> None:
     """Add to the gradients of a linear layer's parameters, given as pairs (parameter, gradient)."""
-    torch.addmm(weight[1], gradient.T, x, out=weight[1])  # torch's FLOP counter does not count ``addmm_``
-    if bias[1] is not None:
-        bias[1].add_(gradient.sum(0))
+    (_, weight), (_, bias) = parameters
+    torch.addmm(weight, gradient.T, x, out=weight)  # torch's FLOP counter does not count ``addmm_``
+    if bias is not None:
+        bias.add_(gradient.sum(0))
