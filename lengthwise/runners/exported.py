@@ -119,8 +119,9 @@ def _explicit_attention() -> Iterator[None]:
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
+        scale: float | None = None,
     ) -> Tensor:
-        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        scores = query @ key.mT / math.sqrt(query.shape[-1]) if scale is None else query @ key.mT * scale
         if is_causal:
             index = torch.arange(query.shape[2])
             scores = scores.masked_fill(index > index[:, None], -torch.inf)

@@ -1,17 +1,19 @@
 """Weights as ONNX and as programs of torch.export: the same logits, for any batch, length and number of loops."""
 
 import json
+from dataclasses import replace
 
 import onnxruntime
 import pytest
 import torch
 from conftest import LONG, forked
-from forms import away
+from forms import BASE, away, built, close, some
 
 import lengthwise as lw
 from lengthwise.api.export import trace_model
 from lengthwise.cli import entry
-from lengthwise.runners.exported import INPUT_NAMES, Exported, graph_inputs
+from lengthwise.nn.mixers.attention_forms import ForgettingAttention
+from lengthwise.runners.exported import INPUT_NAMES, Exported, export_program, graph_inputs
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import load
@@ -101,6 +103,14 @@ def test_what_is_traced_equals_the_model(name):
     module = Exported(weights.model)
     with torch.no_grad():
         assert_equal(weights, lambda given: module(*given.values()))
+
+
+def test_attention_with_a_forget_gate_is_traced():
+    """It divides scores by the root of another width than that of its queries."""
+    model = built(replace(BASE, positions=(), mixer=ForgettingAttention()), True)
+    inputs, loops = some([4, 7, 7]), torch.tensor([1, 3, 2])
+    found = export_program(model, inputs, loops).module()(*graph_inputs(inputs, loops))
+    close(found[inputs.padding_mask], Plain(model).last(inputs, loops, inputs.padding_mask))
 
 
 @pytest.mark.parametrize("name", ONE_LOOP)
