@@ -37,10 +37,9 @@ from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, State, get_device, limited_encodings
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
-from lengthwise.runners.capture import capture, side_stream
 from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, has_dropout, pad_to_bucket
+from lengthwise.runners.cuda import capture, choose_attention, head_width, side_stream
 from lengthwise.runners.plain import choose_rows, detach, take_values
-from lengthwise.runners.short_attention import choose_attention, head_width
 
 BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
 MAX_RECORDINGS = 200  # the most recently used recordings are kept

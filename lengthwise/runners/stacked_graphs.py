@@ -21,9 +21,9 @@ from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext
 from lengthwise.runners.compiled import compile_function
+from lengthwise.runners.cuda import attend_by_products
 from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, input_tensors, round_weights
 from lengthwise.runners.plain import Plain, take_values
-from lengthwise.runners.short_attention import attend_by_products
 from lengthwise.runners.stacked import Answer, Query, join_inputs, pad_and_join
 
 

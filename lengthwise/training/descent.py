@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from lengthwise.runners.capture import capture
+from lengthwise.runners.cuda import capture
 
 Logs = list[dict[str, Tensor]]  # the values to log, of each descent
 

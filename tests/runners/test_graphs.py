@@ -26,9 +26,9 @@ from lengthwise.experiment.data import draw_batch
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import graphs
+from lengthwise.runners.cuda import CPU_WIDTH, max_product_width
 from lengthwise.runners.graphs import Graphs, Recording
 from lengthwise.runners.plain import Plain
-from lengthwise.runners.short_attention import CPU_WIDTH, max_product_width
 from lengthwise.training import loop
 from lengthwise.training.choice import Bf16
 from lengthwise.training.loop import Interrupted, prepare_steps, train

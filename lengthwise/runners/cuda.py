@@ -1,8 +1,9 @@
-"""Attention by two batched matrix products if rows are short, else by torch's fused kernel.
+"""CUDA graphs, a GPU's operations that are captured once and replayed; and the faster way to compute attention.
 
-The fused kernel works on tiles of 128 positions, which short rows leave mostly empty: at 22 positions two products took
-a quarter of its time on an H200. The largest row width at which products are faster is measured once for each GPU,
-number type and head width, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
+If rows are short, attention is computed by two batched matrix products, else by torch's fused kernel. The fused kernel
+works on tiles of 128 positions, which short rows leave mostly empty: at 22 positions two products took a quarter of its
+time on an H200. The largest row width at which products are faster is measured once for each GPU, number type and head
+width, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
 """
 
 from __future__ import annotations
@@ -22,12 +23,32 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_json_object, write_json
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.runners.capture import capture, side_stream
 
 CPU_WIDTH = 16  # row width on a CPU: fixed, so that results do not depend on the machine
 WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # row widths that are measured
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # number types of fused kernels
 PAIRS = 4096  # rows × heads in a measurement
+
+
+@contextmanager
+def side_stream() -> Iterator[None]:
+    """Run a ``with`` block on another CUDA stream, as required before a capture; both streams wait for each other."""
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    try:
+        with torch.cuda.stream(side):
+            yield
+    finally:
+        current.wait_stream(side)
+
+
+def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None]:
+    """Capture the GPU operations of a function, and return a function that repeats them."""
+    graph = torch.cuda.CUDAGraph()
+    # Meanwhile other threads, such as the one that draws batches, may continue.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        function()
+    return graph.replay
 
 
 @contextmanager
