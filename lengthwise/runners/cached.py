@@ -8,7 +8,7 @@ recurrent models and mixers, are kept per loop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -73,13 +73,15 @@ class Cache:
 class CachedTransformer(Reader):
     """A reader for causal transformers. Positional terms and the attention bias are computed once, for the full row."""
 
+    model: TransformerModel
+
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model)
         self.attention = AttentionContext.of(model.encodings, inputs, causal=True)
         self.vectors, self.cache, self.seen = model.position_vectors(inputs), Cache(), 0
 
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
-        model, start = cast(TransformerModel, self.model), self.seen
+        model, start = self.model, self.seen
         self.seen = stop = start + inputs.tokens.shape[1]
         self.cache.turn = 0
         embedded = model.embed_tokens(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])

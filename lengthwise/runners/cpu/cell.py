@@ -130,12 +130,8 @@ def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
 def _backward_through_gates(
     gates: Tensor, long_before: Tensor, long_after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
 ) -> Tensor:
-    """Compute the backward pass through the gates of one step.
-
-    Writes the gradient of the gates before their nonlinearities to ``out`` and returns the gradient of the previous
-    long state. Takes the gates after their nonlinearities, the long state ``long_before`` and ``long_after`` the step,
-    the gradient of e, and the gradient of the long state ``long_after`` from later steps.
-    """
+    """Return the gradient of the long state before a step, and write that of the gates before their nonlinearities to
+    ``out``. ``to_after`` is the gradient of the long state after the step from later steps."""
     i, f, o, new = gates.chunk(4, -2)
     to_i, to_f, to_o, to_new = out.chunk(4, -2)
     to_after = torch.addcmul(to_after, to_emitted, o)
