@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent
 sys.path.append(str(GOLDEN))
 
 import make  # noqa: E402 (a script, not a package)
