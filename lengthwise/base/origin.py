@@ -17,8 +17,7 @@ def is_foreign(cls: type) -> bool:
 
 
 def is_user_code(cls: type) -> bool:
-    """Return whether a user's own code defines the class: it is foreign, and belongs neither to Python's standard
-    library nor to an installed package."""
+    """Return whether a user's own code defines the class: not this package, Python's library or an installed one."""
     path, standard = source_file(cls), {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
     installed = path is not None and "site-packages" in path.parts
     return is_foreign(cls) and _root_package(cls) not in standard and not installed

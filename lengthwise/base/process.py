@@ -38,8 +38,7 @@ _FILTERS = threading.RLock()
 
 @contextlib.contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """Suppress Python's warnings during a ``with`` block. Filters of warnings are global to the process, so one thread
-    at a time changes and restores them."""
+    """Suppress warnings in a ``with`` block; as filters are global to the process, one thread at a time does so."""
     with _FILTERS, warnings.catch_warnings(action="ignore"):
         yield
 

@@ -191,8 +191,7 @@ def evaluation_problems(
 
 
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
-    """Return the largest size up to ``size`` that has problems for a purpose, else the smallest, on all axes. If the
-    task has all sizes, return ``size`` itself."""
+    """Return the largest size up to ``size`` that has problems for a purpose, else the smallest, on all axes."""
     return recipe.sizes(recipe.task.part(purpose).nearest_size(size))
 
 

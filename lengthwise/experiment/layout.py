@@ -371,8 +371,9 @@ def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> I
 
 def mask_before_end(predicted: Int[Tensor, "*k a"], end_id: int | None) -> Bool[Tensor, "*k a"]:
     """Return a mask that is True before each row's first end symbol, or everywhere if the row has none."""
-    ends = torch.zeros_like(predicted) if end_id is None else predicted == end_id
-    return ends.cumsum(-1) == 0
+    if end_id is None:
+        return torch.ones_like(predicted, dtype=torch.bool)
+    return (predicted == end_id).cumsum(-1) == 0
 
 
 def mask_through_end(predicted: Int[Tensor, "*k a"], end_id: int | None) -> Bool[Tensor, "*k a"]:

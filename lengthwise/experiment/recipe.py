@@ -277,8 +277,7 @@ def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
 
 
 def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
-    """Return the recipe with a sweep point's changes. Raises UsageError if they change the task or the training length,
-    since recipes are compared at one size."""
+    """Return the recipe with a sweep's changes. Raises UsageError if they change the task or the training length."""
     changes = [f"{path}={value}" for path, value in point.items()]
     found, top = recipe.change(changes), recipe.lengths.top
     if (found.task, found.lengths.top) != (recipe.task, top):

@@ -54,8 +54,7 @@ class Finite(Source):
 
 
 def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:
-    """Return a 63-bit hash of each prompt without its padding: FNV-1a over its symbols, then MurmurHash3's finaliser.
-    Equal on every machine."""
+    """Return a 63-bit hash of each prompt without padding: FNV-1a, then MurmurHash3's finaliser; equal everywhere."""
     code = torch.full_like(problems.prompt_length, -3750763034362895579, dtype=torch.long)
     for position, symbols in enumerate(problems.prompt.T):
         code = torch.where(position < problems.prompt_length, (code ^ symbols) * 1099511628211, code)

@@ -15,8 +15,7 @@ from lengthwise.experiment.stopping import After, Stopping
 
 
 def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
-    """Return the names in a comma-separated option such as ``--tasks``, or all ``known`` names for ``all``. Raises
-    UsageError for an unknown or repeated name."""
+    """Return the names of an option such as ``--tasks``; ``all``: all ``known``. Raises UsageError for a wrong name."""
     known = list(known)
     named = known if names == "all" else names.split(",")
     for name in named:
