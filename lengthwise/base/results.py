@@ -251,8 +251,8 @@ class Fate:
             "task": self.task, "sizes": list(self.sizes), "count": self.count,
         }  # fmt: skip
         names = ("after", "exact", "moved", "moved_over_two", "cosine")
-        return [about | dict(zip(names, values, strict=True)) for values in zip(
-            self.after, self.exact, self.moved, self.moved_over_two, self.cosine, strict=True)]  # fmt: skip
+        columns = zip(self.after, self.exact, self.moved, self.moved_over_two, self.cosine, strict=True)
+        return [about | dict(zip(names, values, strict=True)) for values in columns]
 
 
 def group_seeds(fates: Iterable[Fate]) -> list[list[Fate]]:

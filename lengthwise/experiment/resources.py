@@ -86,6 +86,8 @@ def estimate_evaluation(
     weights, model = count_parameters(recipe), recipe.model
     parts = (getattr(model, "mixer", None), *getattr(model, "positions", ()))
     attends_everywhere = not any(getattr(part, "sees_neighbours_only", False) for part in parts)
+    # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
+    compares = any(rule.reads_output and not rule.stops for rule in rules)
     memory, seconds = [], []
     for size in (shown := sizes[:: max(1, len(sizes) // 32)]):  # a sample of many sizes
         positions, rounds = _estimate_row(recipe, recipe.sizes(size))
@@ -95,8 +97,6 @@ def estimate_evaluation(
         problems = samples * positions * 20
         together = max(positions, 32_768)
         seen = 8 * getattr(model, "heads", 0) * positions**2 * attends_everywhere
-        # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
-        compares = any(rule.reads_output and not rule.stops for rule in rules)
         kept = loops if compares else max(rule.window for rule in rules)
         traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
         memory.append(4 * weights + problems + 4 * _activations_per_position(recipe) * together + traced + seen)

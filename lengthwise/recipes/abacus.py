@@ -177,11 +177,10 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
 def positions() -> dict[str, Recipe]:
     """Sums of up to 5 digits with one positional encoding, at a budget that also suffices for encodings without digit
     positions (McLeish et al. 2024). See results/abacus."""
-    recipes = [
+    return recipes_by_name(
         _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
         for name, chosen in POSITIONS.items()
-    ]
-    return recipes_by_name(recipes)
+    )
 
 
 def splits() -> dict[str, Recipe]:
