@@ -21,14 +21,13 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lengthwise.base.origin import is_foreign
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.data import check_size
 from lengthwise.experiment.layout import Layout
-from lengthwise.experiment.own_code import guard_foreign_code
+from lengthwise.experiment.own_code import guard_foreign_code, is_foreign
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model, get_device, limited_encodings, preserve_modes
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, describe_too_few_positions

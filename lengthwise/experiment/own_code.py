@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,11 +19,21 @@ from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import nested_parts
 from lengthwise.base.files import error_line
-from lengthwise.base.origin import is_foreign, is_user_code, source_file
 from lengthwise.experiment.recipe import Recipe
 
 PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))
+
+
+def is_foreign(cls: type) -> bool:
+    """Return whether the class is defined outside this package, torch and Python's builtins."""
+    return cls.__module__.partition(".")[0] not in ("lengthwise", "torch", "builtins")  # their own tests cover these
+
+
+def source_file(cls: type) -> Path | None:
+    """Return the class's source file; None if it has none, as in a notebook."""
+    name = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return Path(name) if name and name.endswith(".py") and Path(name).is_file() else None
 
 
 def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
@@ -88,7 +99,14 @@ def is_library_file(path: Path) -> bool:
 
 
 def _user_classes(classes: Iterable[type]) -> list[type]:
-    return sorted({cls for each in classes for cls in each.__mro__ if is_user_code(cls)}, key=str)
+    """Return the classes and bases that a user's own code defines: foreign, neither Python's nor an installed one."""
+    standard = {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
+    found = []
+    for cls in {base for each in classes for base in each.__mro__ if is_foreign(base)}:
+        path = source_file(cls)
+        if cls.__module__.partition(".")[0] not in standard and not (path and "site-packages" in path.parts):
+            found.append(cls)
+    return sorted(found, key=str)
 
 
 def _hash_class(cls: type) -> str:

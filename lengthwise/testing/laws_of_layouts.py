@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 
 from lengthwise.base.fields import part_classes
-from lengthwise.base.origin import is_foreign
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.experiment.layout import Layout
+from lengthwise.experiment.own_code import is_foreign
 from lengthwise.tasks import Task
 from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import FlippedCopy

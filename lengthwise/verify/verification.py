@@ -25,7 +25,6 @@ from lengthwise import __version__
 from lengthwise.base.errors import Diverged, remove_controls
 from lengthwise.base.fields import nested_parts, validate
 from lengthwise.base.files import json_text, read_json_object
-from lengthwise.base.origin import is_foreign
 from lengthwise.base.progress import Progress, ProgressLine
 from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
@@ -48,6 +47,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.own_code import is_foreign
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
