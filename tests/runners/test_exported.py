@@ -105,6 +105,7 @@ def test_what_is_traced_equals_the_model(name):
         assert_equal(weights, lambda given: module(*given.values()))
 
 
+@pytest.mark.usefixtures("untyped")
 def test_attention_with_a_forget_gate_is_traced():
     """It divides scores by the root of another width than that of its queries."""
     model = built(replace(BASE, positions=(), mixer=ForgettingAttention()), True)
