@@ -66,9 +66,8 @@ class Task(Config):
                 raise UsageError(f"{cls.__name__}.{old} is now called {new}: rename it")
         if isinstance(listed := vars(cls).get("listed_sizes"), Sequence):
             if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
-                raise UsageError(
-                    f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up, e.g. range(3, 300, 3)"
-                )
+                right = "must be ascending sizes from 1 up, e.g. range(3, 300, 3)"
+                raise UsageError(f"{cls.__name__}.listed_sizes {right}")
             cls.smallest, cls.largest = listed[0], listed[-1]
 
     @property
@@ -202,13 +201,9 @@ class SequenceTask(Task):
     """A task on n symbols in a row, uniform over the symbols that the task ``reads`` (by default, all)."""
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        count, width = len(self._read_symbols), int(sizes.max())
+        count, width = len(self.reads or self.symbols), int(sizes.max())
         row = torch.randint(count, (len(sizes), width), generator=generator, dtype=smallest_integer_type(count))
         return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
-
-    @property
-    def _read_symbols(self) -> tuple[str, ...]:
-        return self.reads or self.symbols
 
     def _to_ids(self, row: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
         """Convert indices among the symbols that the task reads to ids."""
@@ -217,23 +212,22 @@ class SequenceTask(Task):
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         if self.listed_sizes is not None and len(row) not in self.listed_sizes:
-            raise UsageError(
-                f"{self.name} has no prompt of {len(row)} symbols; its sizes are {format_ranges(self.listed_sizes)}"
-            )
+            known = format_ranges(self.listed_sizes)
+            raise UsageError(f"{self.name} has no prompt of {len(row)} symbols; its sizes are {known}")
         if fault := self.find_fault(self.vocab.decode(row)):
             raise UsageError(f"{self.name}: {fault}")
         return self.from_rows(torch.tensor([[len(row)]]), row[None])
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
-        return suitable_patterns(len(self._read_symbols))
+        return suitable_patterns(len(self.reads or self.symbols))
 
     def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        row = pattern(RowSampler(sizes[:, 0], int(sizes.max()), len(self._read_symbols), generator))
+        row = pattern(RowSampler(sizes[:, 0], int(sizes.max()), len(self.reads or self.symbols), generator))
         return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
-        row = enumerate_rows(len(self._read_symbols), size[0], limit)
+        row = enumerate_rows(len(self.reads or self.symbols), size[0], limit)
         if row is None:
             return None
         row = self._to_ids(row)
@@ -270,8 +264,7 @@ class SquareGridTask(Task):
         return self.side(sizes[:, 0]) ** 2
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        text, side = self.vocab.decode(answer), round(len(answer) ** 0.5)
-        return separate_lines(text, side)
+        return separate_lines(self.vocab.decode(answer), round(len(answer) ** 0.5))
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         return self.format(prompt)

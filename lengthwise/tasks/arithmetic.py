@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import torch
@@ -194,10 +194,8 @@ class Multiplication(ArithmeticTask):
         return sizes.sum(1)
 
 
+# Digits of several numbers, least significant first. A family returns changed digits, given uniform ones.
 Operands = Int[Tensor, "b m n"]
-
-
-# Families of sums of several numbers. Each returns changed digits, least significant first, given uniform ones.
 
 
 def all_highest(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
@@ -307,10 +305,6 @@ class MultiOperandAddition(NumberTask):
         return self.write_number(sum(map(self.read_number, prompt.split("+"))))
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        return torch.tensor([_count_sum_digits(count, length, self.base) for count, length in sizes.tolist()])
-
-
-@cache
-def _count_sum_digits(count: int, length: int, base: int) -> int:
-    """Return the number of digits of the largest sum."""
-    return len(np.base_repr(count * (base**length - 1), base))
+        different, index = sizes.unique(dim=0, return_inverse=True)
+        largest = [count * (self.base**length - 1) for count, length in different.tolist()]
+        return torch.tensor([len(np.base_repr(total, self.base)) for total in largest])[index]

@@ -175,8 +175,6 @@ class Expression(Task):
     answers_numbers = True
     question = "Answer the math question."  # the instruction that ReTran uses
 
-    # Sampling
-
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Sample from the grammar's distribution, conditioned on the length and on a value that is short enough."""
         lengths = sizes[:, 0]
@@ -263,8 +261,6 @@ class Expression(Task):
         texts = ["".join(parts) for parts in itertools.product(digits, OPERATORS, digits)]
         short = [text for text in texts if self._is_short(evaluate(text))]
         return self._from_texts(short) if len(short) <= limit else None
-
-    # People
 
     def parse(self, text: str) -> Problems:
         """Read an expression; ``--`` becomes ``+`` and ``+-`` becomes ``-``, leading zeros and the sign of ``-0`` are

@@ -225,9 +225,6 @@ def _write_expressions(
     return columns, [Step(step[4], number, *step[5:]) for step, number in zip(steps, numbers, strict=True)]
 
 
-# Values
-
-
 def evaluate(expression: str) -> int:
     """Return the value of an expression of the grammar, of any size, in one pass over its symbols.
 

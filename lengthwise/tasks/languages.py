@@ -58,8 +58,6 @@ class CountedBlocks(Task):
     def draw_pattern(self, pattern: Callable[..., Rows], sizes: Sizes, generator: Generator) -> Problems:
         return self.from_rows(sizes, pattern(self, sizes, generator))
 
-    # Families
-
     def _members(self, sizes: Sizes, generator: Generator | None = None) -> Rows:
         """Only words of the language."""
         return (self._positions(sizes) // sizes).clamp(max=self.letters - 1)
@@ -130,9 +128,8 @@ class CountedBlocks(Task):
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         if len(row) % self.letters:
-            raise UsageError(
-                f"{self.name}: a word has a multiple of {self.letters} letters, but {text!r} has {len(row)}"
-            )
+            multiple = f"a multiple of {self.letters} letters"
+            raise UsageError(f"{self.name}: a word has {multiple}, but {text!r} has {len(row)}")
         return self.from_rows(torch.tensor([[len(row) // self.letters]]), row[None])
 
     def reference(self, prompt: str) -> str:
@@ -233,8 +230,7 @@ class Dyck(SequenceTask):
         """Return problems with their answers, given rows of brackets."""
         rows, width = row.shape
         stack, depth, answer = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1).long(), []
-        for place in range(width):
-            symbol = row[:, place : place + 1].long()
+        for symbol in row.long().split(1, 1):
             opening = symbol < self.kinds
             stack = torch.where(opening, stack.scatter(1, depth, symbol % self.kinds), stack)
             depth = (depth + torch.where(opening, 1, -1)).clamp(min=0)  # depths after a row's end are not used
@@ -266,10 +262,8 @@ class Dyck(SequenceTask):
 
 
 POP, EMPTY = 4, 5  # ids: 0 and 1 are letters on the stack, 2 and 3 push them
+# A family returns the number of letters at the start, and the actions after them.
 Parts = tuple[Int[Tensor, "b 1"], Int[Tensor, "b p"]]
-
-
-# Families. Each returns the number of letters at the start, and the actions after them.
 
 
 def no_actions(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:

@@ -23,10 +23,8 @@ from lengthwise.tasks.family import enumerate_rows
 
 OPERATIONS = "+-*"
 _, MINUS, TIMES = range(3)  # their numbers
-Changed = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]  # numbers and operations
-
-
-# Families. Each returns changed numbers and operations, given uniform ones.
+# A family returns changed numbers and operations, given uniform ones.
+Changed = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]
 
 
 def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
@@ -158,27 +156,28 @@ class ModularArithmetic(ModularTask):
         return str(value % self.modulus)
 
 
-# Families of nestings. Each returns numbers for the operations, which are computed in ascending order of these numbers.
+# A family of nestings returns numbers for the operations, which are computed in ascending order of these numbers.
+Order = Float[Tensor, "b n"]
 
 
-def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> Order:
     """All brackets open at the start: (((1+2)*3)-4)."""
     return torch.arange(float(width)).expand(len(sizes), -1)
 
 
-def right_nested(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+def right_nested(sizes: Int[Tensor, "b 1"], width: int) -> Order:
     """All brackets close at the end: (1+(2*(3-4)))."""
     return -left_nested(sizes, width)
 
 
-def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> Order:
     """The outermost operations are at the two ends in turn, so the deepest is in the middle."""
     place = torch.arange(float(width))
     from_end = sizes - 2 - place
     return torch.where(place <= from_end, -2 * place, -2 * from_end - 1)
 
 
-def balanced(sizes: Int[Tensor, "b 1"], width: int) -> Float[Tensor, "b n"]:
+def balanced(sizes: Int[Tensor, "b 1"], width: int) -> Order:
     """Brackets are as shallow as possible: ((1+2)*(3-4))."""
     place = torch.arange(1, width + 1)
     power = place & -place  # the largest power of two that divides it
@@ -220,19 +219,11 @@ class BracketedTask(ModularTask):
             order = pattern(sizes, shape[1])
         elif pattern:
             numbers, operations = pattern(numbers, operations, self.modulus, generator)
-        row, places = self._write_brackets(sizes, numbers, operations, order)
-        return self.from_expressions(sizes, row, places, generator)
-
-    def _write_brackets(
-        self, sizes: Int[Tensor, "b 1"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"], order: Tensor
-    ) -> tuple[Int[Tensor, "b p"], Int[Tensor, "b n"]]:
-        """Return expressions and the positions of their numbers. Of neighbouring operations, the one with the largest
-        ``order`` is computed last."""
-        width = 4 * numbers.shape[1] - 3
-        place = torch.arange(numbers.shape[1])
-        real, between = place < sizes, place < sizes - 1
+        # Write brackets: of neighbouring operations, the one with the largest ``order`` is computed last.
         # An operation's bracket extends on each side up to the next operation that is computed later. So the operations
         # between it and the bracket's first (or last) number come before it, and the one beyond that number after it.
+        width, place = 4 * shape[1] - 3, torch.arange(shape[1])
+        real, between = place < sizes, place < sizes - 1
         order = order.masked_fill(~between, torch.inf)
         own = order[:, None].expand(-1, len(place), -1)
         right, left = (part & between[:, None] for part in (place >= place[:, None], place < place[:, None]))
@@ -250,7 +241,7 @@ class BracketedTask(ModularTask):
         row = F.pad(row, (0, 1))  # a place for symbols beyond a row's end
         row = row.scatter(1, number.where(real, width), numbers)
         row = row.scatter(1, operation.where(between, width), operations + len(self.writes))[:, :width]
-        return zero_after(row.to(SYMBOL), 4 * sizes[:, 0] - 3), number
+        return self.from_expressions(sizes, zero_after(row.to(SYMBOL), 4 * sizes[:, 0] - 3), number, generator)
 
     def evaluate(self, row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         """Return the values of expressions, computed symbol by symbol with a stack."""

@@ -149,9 +149,6 @@ def _choose_part_index(entry: Entry, shares: tuple[int, int, int]) -> int:
     return (drawn >= shares[0]) + (drawn >= shares[0] + shares[1])
 
 
-# Rows
-
-
 def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:
     """Return a file's problems and its digest. Faults raise UsageError, or are appended to ``errors``."""
     known: dict[str, tuple[Entry, int]] = {}

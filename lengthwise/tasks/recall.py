@@ -18,51 +18,48 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 
 LETTERS, DIGITS = string.ascii_lowercase, string.digits
+# A family returns the letters of the pairs, and the indices of the pairs that are queried.
+Arrangement = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]
 
 
-# Families. Each returns the letters of the pairs, and the indices of the pairs that are queried.
-
-Arrangement = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-def one_key(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def one_key(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """One letter in all pairs: the last digit counts."""
     return keys[:, :1].expand_as(keys), query_index
 
 
-def two_keys(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def two_keys(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """Two letters in turn."""
     return keys[:, torch.arange(keys.shape[1]) % 2], query_index
 
 
-def alphabetical(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def alphabetical(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """The letters in ascending order."""
     after = torch.arange(keys.shape[1]) >= sizes
     return keys.masked_fill(after, int(keys.max())).sort(1).values, query_index
 
 
-def rewritten(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def rewritten(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """The letters of the first half again in the second, in the same order."""
     half = ((sizes + 1) // 2).clamp(min=1)
     return keys.gather(1, torch.arange(keys.shape[1]) % half), query_index
 
 
-def in_the_order_given(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def in_the_order_given(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """Queries in the order of the pairs."""
     return keys, torch.arange(keys.shape[1]).expand_as(query_index)
 
 
-def in_reverse_order(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def in_reverse_order(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """Queries in the reverse order of the pairs."""
     return keys, (sizes - 1 - torch.arange(keys.shape[1])).clamp(min=0)
 
 
-def last_pair_alone(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def last_pair_alone(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """All queries ask for the letter of the last pair."""
     return keys, (sizes - 1).expand_as(query_index)
 
 
-def first_pair_alone(keys: Tensor, query_index: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def first_pair_alone(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """All queries ask for the letter of the first pair."""
     return keys, torch.zeros_like(query_index)
 
@@ -96,7 +93,7 @@ class Recall(Task):
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self.draw_pattern(lambda keys, query_index, sizes: (keys, query_index), sizes, generator)
 
-    def draw_pattern(self, pattern: Arrangement, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
         keys = torch.randint(self.keys, shape, generator=generator)
         query_index = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter each query is
@@ -110,10 +107,8 @@ class Recall(Task):
         """Return problems with their answers, given the letters and digits of the pairs, and the queries."""
         count, (rows, width) = sizes[:, 0], keys.shape
         memory, real = torch.zeros(rows, self.keys, dtype=torch.long), torch.arange(width) < sizes
-        for place in range(width):
-            key = keys[:, place : place + 1]
-            value = torch.where(real[:, place : place + 1], values[:, place : place + 1], memory.gather(1, key))
-            memory = memory.scatter(1, key, value)
+        for key, value, is_real in zip(*(part.split(1, 1) for part in (keys, values, real)), strict=True):
+            memory = memory.scatter(1, key, torch.where(is_real, value, memory.gather(1, key)))
         pairs = torch.stack([keys, values + self.keys], 2).flatten(1)
         place = torch.arange(3 * width)
         query = queries.gather(1, (place - 2 * sizes).clamp(min=0, max=width - 1))
@@ -127,13 +122,11 @@ class Recall(Task):
         word = self.vocab.decode(ids)
         match = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
         if not match or len(match[1]) != 2 * len(match[2]) or not {*match[2]} <= {*match[1]}:
-            raise UsageError(
-                f"{self.name}: {text!r} is not pairs followed by an equal number of their letters, such as a3b1ba"
-            )
+            right = "pairs followed by an equal number of their letters, such as a3b1ba"
+            raise UsageError(f"{self.name}: {text!r} is not {right}")
         count = len(match[2])
-        pairs = ids[: 2 * count].long().view(1, count, 2)
-        queries = ids[None, 2 * count :].long()
-        return self.from_rows(torch.tensor([[count]]), pairs[..., 0], pairs[..., 1] - self.keys, queries)
+        pairs, queries = ids[None].long().split([2 * count, count], 1)
+        return self.from_rows(torch.tensor([[count]]), pairs[:, ::2], pairs[:, 1::2] - self.keys, queries)
 
     def reference(self, prompt: str) -> str:
         count = len(prompt) // 3

@@ -19,8 +19,6 @@ from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import SequenceTask, Task, parse_symbols
 from lengthwise.tasks.family import Pattern, RowSampler, enumerate_rows, suitable_patterns
 
-_ALPHABET = string.digits + string.ascii_lowercase
-
 
 @dataclass(frozen=True)
 class _AlphabetTask(SequenceTask):
@@ -28,7 +26,7 @@ class _AlphabetTask(SequenceTask):
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(_ALPHABET[: self.alphabet])
+        return tuple((string.digits + string.ascii_lowercase)[: self.alphabet])
 
 
 @dataclass(frozen=True)
@@ -158,15 +156,12 @@ class MissingDuplicate(Task):
         return suitable_patterns(self.alphabet)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        shape = len(sizes), int(sizes.max())
-        return self._hide_symbol(sizes, torch.randint(self.alphabet, shape, generator=generator), generator)
+        return self.draw_pattern(lambda rows: rows.draw_symbols(rows.width), sizes, generator)
 
     def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        rows = RowSampler(sizes[:, 0], int(sizes.max()), self.alphabet, generator)
-        return self._hide_symbol(sizes, pattern(rows), generator)
-
-    def _hide_symbol(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], generator: Generator) -> Problems:
-        return self.from_rows(sizes, row, (2 * torch.rand(len(sizes), 1, generator=generator) * sizes).long())
+        row = pattern(RowSampler(sizes[:, 0], int(sizes.max()), self.alphabet, generator))
+        hidden = (2 * torch.rand(len(sizes), 1, generator=generator) * sizes).long()
+        return self.from_rows(sizes, row, hidden)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], place: Int[Tensor, "b 1"]) -> Problems:
         """Return problems on these strings, each with the symbol at position ``place`` of the prompt hidden."""
