@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -82,9 +82,7 @@ class Addition(ArithmeticTask):
         first, second = operands.unbind(1)
         totals = F.pad(first + second, (0, 1))
         total = carry(totals, self.base, largest_total=2 * (self.base - 1))
-        # Top digits are not 0, so only a carry makes a sum longer than its operands.
-        further = torch.ones_like(longest) if self.leading_zeros else (total.gather(1, longest[:, None]) > 0)[:, 0]
-        answer_length = longest + further
+        answer_length = longest + 1 if self.leading_zeros else count_digits(total)
         prompt = join_numbers(first, second, lengths, self.order, self.base)
         answer = reorder(total, answer_length, self.order)[:, : int(answer_length.max())]
         return Problems(sizes, prompt, lengths.sum(1) + 1, answer, answer_length, longest)
@@ -305,6 +303,10 @@ class MultiOperandAddition(NumberTask):
         return self.write_number(sum(map(self.read_number, prompt.split("+"))))
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        different, index = sizes.unique(dim=0, return_inverse=True)
-        largest = [count * (self.base**length - 1) for count, length in different.tolist()]
-        return torch.tensor([len(np.base_repr(total, self.base)) for total in largest])[index]
+        return torch.tensor([_count_sum_digits(count, length, self.base) for count, length in sizes.tolist()])
+
+
+@cache
+def _count_sum_digits(count: int, length: int, base: int) -> int:
+    """Return the number of digits of the largest sum."""
+    return len(np.base_repr(count * (base**length - 1), base))

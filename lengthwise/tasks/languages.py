@@ -230,7 +230,8 @@ class Dyck(SequenceTask):
         """Return problems with their answers, given rows of brackets."""
         rows, width = row.shape
         stack, depth, answer = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1).long(), []
-        for symbol in row.long().split(1, 1):
+        for place in range(width):
+            symbol = row[:, place : place + 1].long()
             opening = symbol < self.kinds
             stack = torch.where(opening, stack.scatter(1, depth, symbol % self.kinds), stack)
             depth = (depth + torch.where(opening, 1, -1)).clamp(min=0)  # depths after a row's end are not used
