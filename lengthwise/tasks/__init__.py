@@ -19,9 +19,6 @@ from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, Vocab, smallest_integer_type
 from lengthwise.tasks.family import Family, Pattern, RowSampler, enumerate_rows, suitable_patterns
 
-# Names of methods before 0.4, and their names now.
-FORMER_NAMES = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
-
 
 class NoReference(UsageError):
     """Raised for a prompt whose right answer is not known. ``problem`` has the prompt and a placeholder as its
@@ -61,7 +58,8 @@ class Task(Config):
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Raise UsageError for a method with its name from before 0.4, which would be ignored."""
         super().__init_subclass__(**keywords)
-        for old, new in FORMER_NAMES.items():
+        renamed = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
+        for old, new in renamed.items():
             if old in vars(cls):
                 raise UsageError(f"{cls.__name__}.{old} is now called {new}: rename it")
         if isinstance(listed := vars(cls).get("listed_sizes"), Sequence):
@@ -273,11 +271,9 @@ class SquareGridTask(Task):
     def draw_by_size(sizes: Int[Tensor, "b 1"], draw: Callable[[int, int], Problems]) -> Problems:
         """Return a problem per row of ``sizes``. ``draw`` takes a size and a count, and draws that many problems of
         this size."""
-        parts, places = [], []
-        for size in sizes[:, 0].unique().tolist():
-            places.append((sizes[:, 0] == size).nonzero()[:, 0])
-            parts.append(draw(size, len(places[-1])))
-        return Problems.join(parts).take(torch.cat(places).argsort())
+        different, counts = sizes[:, 0].unique(return_counts=True)
+        parts = [draw(size, count) for size, count in zip(different.tolist(), counts.tolist(), strict=True)]
+        return Problems.join(parts).take(sizes[:, 0].argsort(stable=True).argsort())
 
 
 def separate_lines(text: str, columns: int) -> str:

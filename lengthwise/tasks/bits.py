@@ -198,12 +198,14 @@ OR = 2  # the id of the sign between the vectors
 
 def one_at_the_start(pair: Pair) -> Digits:
     """A single 1, in the first position of the shorter vector."""
-    return _place_single_one(pair, torch.zeros_like(pair.shorter_length))
+    one = (pair.digit_index == 0).long().expand(len(pair.lengths), -1)
+    return pair.stack_by_length(torch.zeros_like(one), one)
 
 
 def one_at_the_end(pair: Pair) -> Digits:
     """A single 1, in the last position of the shorter vector."""
-    return _place_single_one(pair, pair.shorter_length - 1)
+    one = (pair.digit_index == pair.shorter_length - 1).long()
+    return pair.stack_by_length(torch.zeros_like(one), one)
 
 
 def one_in_the_longer(pair: Pair) -> Digits:
@@ -215,12 +217,6 @@ def one_in_the_longer(pair: Pair) -> Digits:
 def no_one(pair: Pair) -> Digits:
     """Only zeros."""
     return torch.zeros(len(pair.lengths), 2, pair.width, dtype=torch.long)
-
-
-def _place_single_one(pair: Pair, position: Int[Tensor, "b 1"]) -> Digits:
-    """Return pairs of vectors with a single 1, at ``position`` of the shorter vector."""
-    one = (pair.digit_index == position).long()
-    return pair.stack_by_length(torch.zeros_like(one), one)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def argsort_numbers(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> 
     *lower, highest = to_machine_words(digits, base=10)
     order = torch.arange(digits.shape[1]).expand(digits.shape[:2])
     for word in (*lower, highest.masked_fill(~real, EXACT)):
-        # Sort word and index combined into one number, in two thirds of the time of torch's stable sort.
+        # Sort word and index as one number of 53 and 6 bits, in two thirds of the time of torch's stable sort.
         keys = word.gather(1, order) * 64 + torch.arange(order.shape[1])
         order = order.gather(1, keys.sort(1).values & 63)
     return order

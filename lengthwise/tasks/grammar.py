@@ -38,8 +38,6 @@ SYMBOLS = (*string.digits, *OPERATORS, "(", ")")
 PLUS, MINUS, TIMES, OPEN, CLOSE = range(10, 15)  # ids
 
 LONGEST = 128  # characters of a sampled expression, at most: tables for longer ones would be large
-ROWS = 32768  # rows drawn at once; more are not faster
-EXACT = 2.0**53  # float64 represents all integers up to here
 DIGIT = 9  # in ``_Blocks.follows``: any digit from 1 to 9
 
 
@@ -173,7 +171,7 @@ def draw_expressions(
     known, order = get_tables(int(lengths.max())), lengths.short().argsort()
     rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
     values, start = torch.empty_like(lengths), 0
-    for part in order.split(ROWS):
+    for part in order.split(32768):  # more rows at once are not faster
         text, steps = _write_expressions(known, lengths[part], generator)
         written = slice(start, start := start + len(part))
         rows[written, : len(text) - 2] = text[1:-1].T
@@ -281,7 +279,7 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
         product = torch.ones_like(number).index_copy_(0, step.goes_on, product[:behind]).mul_(number)
         total = torch.zeros_like(number).index_copy_(0, step.goes_on, total[:behind])
         total.addcmul_(product, ADDS.index_select(0, sign))
-        fits = torch.maximum(product.abs(), total.abs()) < EXACT  # False for NaN too
+        fits = torch.maximum(product.abs(), total.abs()) < 2.0**53  # where float64 is exact; False for NaN too
         if not fits.all():
             exact[step.start[~fits] % len(exact)] = False
         joins = JOINS.index_select(0, sign)

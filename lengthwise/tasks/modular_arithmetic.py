@@ -22,7 +22,7 @@ from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.family import enumerate_rows
 
 OPERATIONS = "+-*"
-_, MINUS, TIMES = range(3)  # their numbers
+MINUS, TIMES = 1, 2  # their indices
 # A family returns changed numbers and operations, given uniform ones.
 Changed = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]
 

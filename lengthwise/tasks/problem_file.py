@@ -25,7 +25,6 @@ from lengthwise.base.types import Problems, Purpose, Vocab, smallest_integer_typ
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
 Form = Literal["characters", "words", "grid"]  # symbols are characters or words; or texts are grids of characters
-MAX_SIZE = 10**6
 MAX_ERRORS = 20  # faults of one file to list
 # Similar characters that replace white space and the symbols that layouts use themselves.
 STAND_INS = {mark: chr(ord(mark) + 0xFEE0) for mark in "=$#^_"} | {" ": "␣", "\n": "␤", "\t": "␉"}
@@ -258,6 +257,6 @@ def _read_whole_number(row: Mapping[str, Any], name: str, default: int) -> int:
         return default
     if isinstance(value, str) and value.isascii() and value.isdigit():  # from CSV
         value = int(value)
-    if type(value) is not int or not 1 <= value <= MAX_SIZE:
+    if type(value) is not int or not 1 <= value <= 10**6:
         raise UsageError(f"{name} must be a whole number from 1 to a million, not {quote_value(value)}")
     return value

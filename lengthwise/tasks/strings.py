@@ -184,9 +184,8 @@ class MissingDuplicate(Task):
         half, place = len(row) // 2, (row == self.alphabet).nonzero()
         copies = row[: 2 * half].view(2, half)
         if len(row) % 2 or len(place) != 1 or (copies[0] != copies[1]).sum() != 1:
-            raise UsageError(
-                f"{self.name}: {text!r} is not a sequence written twice with one {HIDDEN} in it, such as 01{HIDDEN}010"
-            )
+            right = f"a sequence written twice with one {HIDDEN} in it, such as 01{HIDDEN}010"
+            raise UsageError(f"{self.name}: {text!r} is not {right}")
         return self.from_rows(torch.tensor([[half]]), copies.amin(0, keepdim=True), place)
 
     def reference(self, prompt: str) -> str:

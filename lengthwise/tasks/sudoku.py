@@ -24,7 +24,6 @@ from lengthwise.tasks import SquareGridTask, Task
 # as digits and blank cells as letters (a is 1). ``python -m lengthwise.tasks.sudoku > sudoku.txt`` wrote the file.
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # lines and columns of a box
-COUNTS = {4: 200, 6: 1000, 9: 500}  # base puzzles
 PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("test", 100))  # cumulative percentages
 
 
@@ -92,9 +91,8 @@ def make_base_puzzle(side: int, seed: int) -> str:
         board[cell] = 0
         if len(solve(board, side)) > 1:
             board[cell] = solution[cell]
-    return "".join(
-        chr(ord("a") + right - 1) if not given else str(given) for right, given in zip(solution, board, strict=True)
-    )
+    pairs = zip(solution, board, strict=True)
+    return "".join(str(given) if given else "abcdefghi"[right - 1] for right, given in pairs)
 
 
 def choose_purpose(base: str, side: int) -> Purpose:
@@ -124,12 +122,11 @@ def read_base_puzzles(side: int, purpose: Purpose | None) -> tuple[Int[Tensor, "
 
 # Families. Each takes the side, base puzzles' solutions and masks of clues, and a generator; it returns masks of clues.
 Chooser = Callable[[int, Tensor, Tensor, Generator], Bool[Tensor, "b cells"]]
-SPARE = 4  # clues beyond a base puzzle's, at most
 
 
 def some_spare_clues(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles with 0 to 4 further clues."""
-    count = is_clue.sum(1) + torch.randint(SPARE + 1, (len(is_clue),), generator=generator)
+    count = is_clue.sum(1) + torch.randint(5, (len(is_clue),), generator=generator)
     rank = (torch.rand(is_clue.shape, generator=generator) - is_clue.float()).argsort(1).argsort(1)
     return rank < count[:, None]
 
@@ -266,7 +263,7 @@ def _shuffle_blocks(rows: int, side: int, block: int, generator: Generator) -> I
 
 
 if __name__ == "__main__":
-    for side, count in COUNTS.items():
+    for side, count in {4: 200, 6: 1000, 9: 500}.items():
         found: dict[str, None] = {}
         seed = 0
         while len(found) < count and seed < 3 * count:
