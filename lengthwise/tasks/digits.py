@@ -63,7 +63,7 @@ def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor,
     return [(part @ _powers_of_base(base, part.shape[-1])).long() for part in parts]
 
 
-def argsort_numbers(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+def argsort_rows(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     """Return the indices of up to 64 numbers per row in ascending order, equal ones in the given order, padding (not
     ``real``) last. Numbers may be longer than a machine word, so they are sorted by one word after the other."""
     *lower, highest = to_machine_words(digits, base=10)

@@ -13,14 +13,7 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
-from lengthwise.tasks.digits import (
-    Order,
-    argsort_numbers,
-    count_digits,
-    reorder,
-    replace_leading_zeros,
-    to_reading_order,
-)
+from lengthwise.tasks.digits import Order, argsort_rows, count_digits, reorder, replace_leading_zeros, to_reading_order
 from lengthwise.tasks.family import enumerate_rows
 
 # Digits of lists of numbers, least significant first, and each number's length.
@@ -224,7 +217,7 @@ class Sorting(Task):
         real = length_mask(sizes[:, 0], labels.shape[1])
         length = length * real
         digits = zero_after(digits, length)
-        ranked = argsort_numbers(digits, real)
+        ranked = argsort_rows(digits, real)
         answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL)
         answer[:, ::2] = FIRST + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
