@@ -70,15 +70,6 @@ def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
                 raise ValueError(f"the optimizer's {name} of parameter {number} has a wrong shape or type")
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load an optimizer's validated state. Its settings, such as the learning rate, stay those of the recipe."""
-    groups = optimizer.state_dict()["param_groups"]
-    for group, actual in zip(groups, state["param_groups"], strict=True):
-        group |= {"step": actual["step"]} if "step" in actual else {}
-    kept = tree_map_only(Tensor, lambda own: own.clone(memory_format=torch.contiguous_format), state["state"])
-    optimizer.load_state_dict({"state": kept, "param_groups": groups})
-
-
 def checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint for the first of several processes to send to the others: on the CPU, and without the best
     weights, which only the first process keeps."""

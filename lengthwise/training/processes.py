@@ -25,21 +25,11 @@ class Processes:
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
-
-    @property
-    def is_first(self) -> bool:
-        """True for the process that measures scores and writes files."""
-        return self.rank == 0
-
-    @property
-    def splits_batches(self) -> bool:
-        """True if each process runs only some rows of a batch, also during the rehearsal, in the first process."""
-        return self.count > 1 or process_count() > 1
-
-    @property
-    def rng_address(self) -> tuple[int, ...]:
-        """The process's part of the address (see ``base.rng``) of random numbers; empty for the first process."""
-        return (self.rank,) if self.rank else ()
+        self.is_first = rank == 0  # it measures scores and writes files
+        # Whether a process runs only some rows of a batch; in the rehearsal, the first process alone runs all.
+        self.splits_batches = count > 1 or process_count() > 1
+        # The process's part of the address (see ``base.rng``) of random numbers; empty for the first process.
+        self.rng_address = (rank,) if rank else ()
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors of all processes, which have equal shapes."""

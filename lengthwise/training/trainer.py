@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, UsageError, error_text, is_out_of_memory, remove_controls
@@ -23,7 +24,7 @@ from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
 from lengthwise.experiment.own_code import guard_foreign_code, runs_foreign_code, wrap_user_errors
-from lengthwise.experiment.recipe import Parent, Recipe
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import TRAINED_NUMBERS, count_parameters, estimate_model, is_small_model
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
@@ -322,8 +323,14 @@ class Trainer:
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 fault = f"not a checkpoint of this recipe ({error_line(error)}); delete it to start over"
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
-        elif self.recipe.parent:
-            self._load_parent(self.recipe.parent)
+        elif parent := self.recipe.parent:  # load its weights, or its whole state if the recipe says so
+            provided, own = read_parent(parent)
+            if parent.state:
+                same = (own.keep, own.watch) == (self.recipe.keep, self.recipe.watch)
+                self.load_state(provided | {"best": provided["best"] if same else self.validator.best})
+                self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
+            else:
+                self.model.load_state_dict(provided["model"])
         run.remove_rows_after("metrics", self.step)
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
@@ -340,16 +347,6 @@ class Trainer:
             notes.append(f"metrics.jsonl has {logged} of {expected} rows: the others are lost")
         return [f"{self.recipe.name}: {note}" for note in notes]
 
-    def _load_parent(self, parent: Parent) -> None:
-        """Load the weights of the parent run, or its whole state if the recipe says so."""
-        state, own = read_parent(parent)
-        if not parent.state:
-            self.model.load_state_dict(state["model"])
-            return
-        same = (own.keep, own.watch) == (self.recipe.keep, self.recipe.watch)
-        self.load_state(state | {"best": state["best"] if same else self.validator.best})
-        self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
-
     def full_state(self) -> dict[str, Any]:
         """Return a checkpoint with an optimizer state for every parameter, even if a step gives it no gradient: an
         external model may use some parameters only at some steps."""
@@ -363,7 +360,13 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         if self.average:
             self.average.load_state_dict(state["average"])
-        checkpoint.load_optimizer(self.optimizer, state["optimizer"])
+        groups = self.optimizer.state_dict()["param_groups"]
+        for group, saved in zip(groups, state["optimizer"]["param_groups"], strict=True):  # settings are the recipe's
+            group |= {"step": saved["step"]} if "step" in saved else {}
+        kept = tree_map_only(
+            Tensor, lambda own: own.clone(memory_format=torch.contiguous_format), state["optimizer"]["state"]
+        )
+        self.optimizer.load_state_dict({"state": kept, "param_groups": groups})
         self.replayed = ReplayedUpdate(self.device)  # earlier captures would change the former state
         self.step, self.validator.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
