@@ -21,7 +21,7 @@ from lengthwise.cli.console import has_code_changed, print_result
 from lengthwise.cli.forecast import announce_evaluation
 from lengthwise.cli.options import choose_rules, parse_grid, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
-from lengthwise.evaluation.anatomy import measure_anatomy
+from lengthwise.evaluation.attack import measure_anatomy
 from lengthwise.evaluation.families import (
     family_rules,
     family_samples,

@@ -22,8 +22,7 @@ from lengthwise.cli.console import err, print_files, show_elapsed
 from lengthwise.cli.forecast import forecast
 from lengthwise.cli.shared import Argument, TrainingOptions
 from lengthwise.evaluation.depth import measure_depths
-from lengthwise.evaluation.families import family_samples
-from lengthwise.evaluation.sealed import measure_sealed
+from lengthwise.evaluation.families import family_samples, measure_sealed
 from lengthwise.experiment.data import fixed_set
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves

@@ -1,5 +1,5 @@
-"""A search for problems that a model gets wrong: first structured and random problems, then mutations of the problems
-with the lowest confidence."""
+"""Errors of a model: a search for problems that it gets wrong (structured and random problems, then mutations of those
+with the lowest confidence), and an analysis of its wrong answers (the first wrong symbol, lengths, hard features)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from random import Random
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base.formatting import duration_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import derive_seed, stream
 from lengthwise.base.score_rows import size_text
-from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation.answers import predict_by_rules
+from lengthwise.base.types import Kind, Problems, UsageError
+from lengthwise.evaluation.answers import answer_mask, decode, gather_slots, predict_by_rules
 from lengthwise.evaluation.families import all_problems, relative_cost, short_sizes
-from lengthwise.evaluation.scores import resolve_rules, right_rows, split_batches
+from lengthwise.evaluation.scores import SAMPLES, resolve_rules, right_rows, split_batches
 from lengthwise.evaluation.solver import Solver
-from lengthwise.experiment.data import check_size, get_sampler
+from lengthwise.experiment.data import check_size, evaluation_problems, get_sampler
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
@@ -42,6 +42,7 @@ SHOWN_FAILURES = 10  # failures in the result
 CHECK_SECONDS = 0.5  # seconds of computing between two checks of the time
 SUMMARY_SECONDS = 1.0  # time limit for answering the failures again, for the result; the first always is
 
+GROUPS = 6  # largest number of groups of problems per feature of an anatomy
 CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", "fill")  # dropping is twice as likely
 
 
@@ -219,16 +220,8 @@ def _summarize(weights: Weights, history: Attempts, rule: Stopping, seed: int, d
         if failures and time.monotonic() > deadline:
             break
         answer = solver.solve(problem.prompt, rule)
-        failures.append(
-            {
-                "prompt": problem.prompt,
-                "answer": answer.text,
-                "right": answer.right,
-                "confidence": answer.confidence,
-                "perplexity": answer.perplexity,
-                "origin": problem.origin,
-            }
-        )
+        found = {name: getattr(answer, name) for name in ("right", "confidence", "perplexity")}
+        failures.append({"prompt": problem.prompt, "answer": answer.text, **found, "origin": problem.origin})
     origins = [
         {"origin": name, "tries": count, "failed": history.failures[name], "share": history.failures[name] / count}
         for name, count in history.tries.items()
@@ -289,3 +282,76 @@ def _change_operand(operand: str, change: str, symbols: Sequence[str], rng: Rand
     else:  # copy it over another span of the same length
         start = rng.randrange(len(operand) - len(span) + 1)
     return operand[:start] + span + operand[start + len(span) :]
+
+
+def measure_anatomy(
+    weights: Weights,
+    size: AnySize,
+    *,
+    samples: int = SAMPLES,
+    stopping: Stopping | None = None,
+    kind: Kind = "uniform",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Analyse the wrong answers to new problems of one size, the same problems as ``evaluate`` uses.
+
+    ``ends`` counts wrong answers by their length: ``early``, ``late`` (or without an end), or ``right``, with a wrong
+    symbol. ``first_wrong`` counts them by the index in the answer, from 1, of the first wrong symbol. ``by`` has, for
+    each difficulty feature of the task, groups of about equally many problems ordered by the feature: its lowest and
+    highest value, the number of problems, and the fraction answered correctly. Raises UsageError if ``samples`` is
+    below 1, or if size, problems or stopping rule do not fit the recipe.
+    """
+    recipe = weights.recipe
+    (rule,) = resolve_rules(weights, samples, stopping)
+    sizes, end = recipe.sizes(size), recipe.layout.end(recipe.task)
+    problems = evaluation_problems(recipe, sizes, samples, seed=seed, kind=kind)
+    wrong, early, late = [], [], []
+    for _, batch in split_batches(recipe, problems, batch_rows=rule.together):
+        (predicted,) = predict_by_rules(weights.model, recipe, batch, [rule])
+        wanted = gather_slots(batch.targets, batch.answer_slots)
+        answer = answer_mask(wanted, batch.answer_slots, end)
+        wrong.append((predicted.symbols != wanted) & answer)
+        # If the answer is fed in, the symbols after a wrong one differ when the model reads its own answer.
+        own = decode(weights.model, recipe, batch, rule) if recipe.layout.decodes else predicted
+        answered = answer_mask(own.symbols, batch.answer_slots, end)
+        length = answered.sum(1)
+        # An answer without an end fills all slots; a complete one may too, but has an end symbol.
+        open_ended = ~((own.symbols == end) & answered).any(1) if end is not None else torch.zeros_like(length) > 0
+        early.append((length < answer.sum(1)) & ~open_ended)
+        late.append((length > answer.sum(1)) | open_ended)
+    missed = torch.cat([part.any(1) for part in wrong])
+    first = torch.cat([part.long().argmax(1) + 1 for part in wrong])[missed]
+    ended = {"early": torch.cat(early) & missed, "late": torch.cat(late) & missed}
+    ends = {name: int(flags.sum()) for name, flags in ended.items()}
+    return {
+        "task": recipe.task.name,
+        "stopping": rule.name,
+        "problems": kind,
+        "sizes": list(sizes),
+        "count": samples,
+        "seed": seed,
+        "exact": _fraction_true(~missed),
+        "ends": ends | {"right": int(missed.sum()) - sum(ends.values())},
+        "first_wrong": {str(position): int((first == position).sum()) for position in sorted(set(first.tolist()))},
+        "by": {
+            name: _group_values(values, ~missed) for name, values in recipe.task.difficulty_features(problems).items()
+        },
+    }
+
+
+def _group_values(values: Int[Tensor, " n"], is_right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
+    """Return the fraction correct in groups of about equal size; problems with equal values share a group."""
+    kinds, counts = values.unique(return_counts=True)
+    # A value belongs to the group of its middle problem, in sorted order.
+    middle = counts.cumsum(0) - counts / 2
+    numbers = (middle * min(GROUPS, len(kinds)) / len(values)).long()
+    groups = []
+    for number in numbers.unique():
+        low, high = kinds[numbers == number][[0, -1]].tolist()
+        inside = (values >= low) & (values <= high)
+        groups.append({"low": low, "high": high, "count": int(inside.sum()), "exact": _fraction_true(is_right[inside])})
+    return groups
+
+
+def _fraction_true(flags: Bool[Tensor, " n"]) -> float:
+    return float(f"{float(flags.float().mean()):.6g}")

@@ -303,10 +303,7 @@ def _check_padding(model: Model, inputs: Inputs, together: Float[Tensor, "b t v"
 
 
 def _differ(
-    logits: Float[Tensor, "b t v"],
-    others: Float[Tensor, "b t v"],
-    mask: Bool[Tensor, "b t"],
-    tolerance: Tolerance,
+    logits: Float[Tensor, "b t v"], others: Float[Tensor, "b t v"], mask: Bool[Tensor, "b t"], tolerance: Tolerance
 ) -> bool:
     """Return whether logits at the positions in ``mask`` differ by more than rounding; False for NaN."""
     logits, others, (relative, scale) = logits[mask].double(), others[mask].double(), tolerance

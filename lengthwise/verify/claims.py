@@ -15,8 +15,8 @@ from lengthwise.base.results import RunOutline, effective_trials, wilson
 from lengthwise.base.rng import derive_seed
 from lengthwise.base.schemas import ScoreRow
 from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text
+from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment.recipe import build_outline
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.runs.folder import RunFolder

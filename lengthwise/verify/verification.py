@@ -42,9 +42,8 @@ from lengthwise.base.score_rows import (
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.causality import check_model as check_sight
-from lengthwise.evaluation.families import evaluate_families, relative_cost, short_sizes
+from lengthwise.evaluation.families import evaluate_families, relative_cost, short_sizes, weights_digest
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.own_code import is_foreign

@@ -19,7 +19,7 @@ from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation import depth
 from lengthwise.evaluation.attack import attack, typed_prompts
-from lengthwise.evaluation.sealed import weights_digest
+from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.solver import Solver, parse_prompt
 from lengthwise.experiment.data import get_sampler
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs

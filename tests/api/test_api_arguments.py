@@ -17,7 +17,7 @@ from lengthwise.ask.inquiry import Inquiry, InquiryRun, is_leniently_right
 from lengthwise.cli import entry
 from lengthwise.cli.entry import main
 from lengthwise.cli.options import parse_sizes
-from lengthwise.evaluation import anatomy as anatomies
+from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
@@ -195,9 +195,9 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
         seen.append(len(batch))
         return predict_by_rules(model, recipe, batch, rules)
 
-    monkeypatch.setattr(anatomies, "predict_by_rules", spied)
+    monkeypatch.setattr(attacking, "predict_by_rules", spied)
     weights = Weights("untrained", recipe, recipe.build().eval())
-    anatomies.measure_anatomy(weights, 3, samples=600, stopping=lw.MaxConfidence(per="batch"))
+    attacking.measure_anatomy(weights, 3, samples=600, stopping=lw.MaxConfidence(per="batch"))
     assert seen == [512, 88]
 
 

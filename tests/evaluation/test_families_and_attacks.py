@@ -19,12 +19,11 @@ import lengthwise as lw
 from lengthwise.base.score_rows import latest_rows
 from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
-from lengthwise.evaluation import sealed
+from lengthwise.evaluation import families
 from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, typed_prompts
-from lengthwise.evaluation.families import evaluate_families, short_sizes
+from lengthwise.evaluation.families import evaluate_families, measure_sealed, sealed_seed, short_sizes
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.sealed import measure_sealed, sealed_seed
 from lengthwise.experiment.data import draw_batch, fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
@@ -412,7 +411,7 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
 def test_rules_that_are_sealed_together_find_what_each_finds_alone(monkeypatch):
     """Whether one was sealed before or not; a model answers for all that are missing in one run."""
     rules, asked, found, calls = [lw.Oracle(), lw.MaxConfidence(extra=3)], {"samples": 20, "family_samples": 2}, [], []
-    monkeypatch.setattr(sealed, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
+    monkeypatch.setattr(families, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
     for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
         run = tiny()
         for group in groups:

@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lengthwise as lw
 from lengthwise.api import catalog
+from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.evaluation.sealed import weights_digest
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.registry import import_folder

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli import console
-from lengthwise.evaluation.anatomy import GROUPS, _group_values, measure_anatomy
 from lengthwise.evaluation.answers import Predictions
-from lengthwise.evaluation.attack import typed_prompts
+from lengthwise.evaluation.attack import GROUPS, _group_values, measure_anatomy, typed_prompts
 from lengthwise.evaluation.depth import measure_depth
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
@@ -524,7 +523,7 @@ def said_to(monkeypatch, weights, *answers):
     width = max(map(len, answers))
     symbols = torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers])
     predicted = Predictions(symbols, torch.zeros(len(answers)), torch.ones(len(answers), dtype=torch.long))
-    monkeypatch.setattr("lengthwise.evaluation.anatomy.predict_by_rules", lambda *_: [predicted])
+    monkeypatch.setattr("lengthwise.evaluation.attack.predict_by_rules", lambda *_: [predicted])
     return weights
 
 
@@ -535,7 +534,7 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
     weights = replace(weights, recipe=replace(weights.recipe, task=task))
     rows = ["100", "110", "111", "111", "111", "111"]
     problems = lw.Problems.join([task.parse(row) for row in rows])
-    monkeypatch.setattr("lengthwise.evaluation.anatomy.evaluation_problems", lambda *_, **__: problems)
+    monkeypatch.setattr("lengthwise.evaluation.attack.evaluation_problems", lambda *_, **__: problems)
     answers = [
         [1, end, 0],  # right
         [0, 1, end],  # right

@@ -34,7 +34,7 @@ from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import encode
 from lengthwise.cli import entry
-from lengthwise.evaluation.anatomy import measure_anatomy
+from lengthwise.evaluation.attack import measure_anatomy
 from lengthwise.evaluation.depth import measure_depths
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.training.loop import Trainer, rehearse, train

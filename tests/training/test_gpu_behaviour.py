@@ -14,7 +14,7 @@ from lengthwise.base import rng
 from lengthwise.base.types import UsageError, to_device
 from lengthwise.cli.options import local_device
 from lengthwise.cli.shared import TrainingOptions
-from lengthwise.evaluation import causality, depth, scores, sealed
+from lengthwise.evaluation import causality, depth, families, scores
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Run, choose_device, load
 from lengthwise.training import checkpoint, choice, cost
@@ -192,7 +192,7 @@ def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
     monkeypatch.setattr(Run, "weights", weights)
     run = Run.locate(small("looped-parity"))
     for measure in (
-        lambda: sealed.measure_sealed(run, [4], samples=2, family_samples=2, device=CUDA),
+        lambda: families.measure_sealed(run, [4], samples=2, family_samples=2, device=CUDA),
         lambda: depth.measure_depths(run, [4], 2, device=CUDA),
     ):
         with pytest.raises(InterruptedError):

@@ -18,7 +18,7 @@ from conftest import LONG, command
 from lengthwise.api import catalog
 from lengthwise.base.fields import encode
 from lengthwise.base.types import Trace, UsageError
-from lengthwise.evaluation.sealed import weights_digest
+from lengthwise.evaluation.families import weights_digest
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
 from lengthwise.rasp.program import execute, export_program
 from lengthwise.rasp.programs import PUBLISHED, find_program
