@@ -196,9 +196,10 @@ def _compare_with_alone(runner: Runner, inputs: Inputs, loops: Sequence[int]) ->
             raise Broken(f"the logits of a row of {length} tokens change when longer rows are in the batch")
 
 
-def check_causality(runner: Runner) -> None:
-    """Raise Broken if a position's logits depend on later tokens, or not on its own token, after one or two loops."""
-    for loops in (1, 2):
+def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None:
+    """Raise Broken if a position's logits depend on later tokens, or not on its own token, after these numbers of
+    loops."""
+    for loops in loop_counts:
         reached = find_influences(runner, _build_rows_for(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
             position, token = later.nonzero()[0].tolist()
