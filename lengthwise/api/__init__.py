@@ -18,8 +18,7 @@ from torch import nn
 from lengthwise.api import arguments, catalog
 from lengthwise.api.checking import check
 from lengthwise.api.depth import depth
-from lengthwise.api.replicates import Factory, pool_by_recipe, train_seeds
-from lengthwise.api.runs import Run
+from lengthwise.api.runs import Factory, Run, pool_by_recipe, resolve_scores, train_seeds
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.formatting import Listing
@@ -328,7 +327,7 @@ def compare(
     Raises UsageError if the scores share no size or are of different tasks, or if a run has none.
     """
     pooled = pool_by_recipe(things := [first, *others])
-    return Comparison([arguments.resolve_scores(one) for one in things]) if pooled is None else pooled
+    return Comparison([resolve_scores(one) for one in things]) if pooled is None else pooled
 
 
 def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:

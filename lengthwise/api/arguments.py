@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lengthwise.api import catalog, runs
+from lengthwise.api import catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.results import AnySize
@@ -26,13 +26,11 @@ from lengthwise.models import Model, ModelSpec
 from lengthwise.models.external import ExternalModule
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.objectives import Final
-from lengthwise.report.scored import Scores
 from lengthwise.runs.run import Run, Weights, choose_device, read_recipe, weights_folder
 from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.training.checkpoint import continue_from
 
-LARGEST = 10**6  # the largest size
 MOST_SIZES = 10_000
 
 
@@ -49,7 +47,7 @@ def resolve_recipe(recipe: object, task: Task | str | None) -> Recipe:
         if isinstance(found.model, ExternalModule) and isinstance(recipe, nn.Module):
             found.model.remember(recipe)
         return found
-    raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_quote(recipe)}")
+    raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {quote(recipe)}")
 
 
 def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any) -> Recipe:
@@ -74,7 +72,7 @@ def resolve_task(task: Task | str) -> Task:
     if isinstance(task, Task):
         return task
     if not isinstance(task, str):
-        raise UsageError(f"task: {_quote(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
+        raise UsageError(f"task: {quote(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
     return catalog.task(task)
 
 
@@ -103,7 +101,7 @@ def resolve_weights(
         return replace(weights, model=copy.deepcopy(weights.model).to(chosen)) if moved else weights
     if isinstance(weights, (Run, str, Path)):
         return load_weights(weights, chosen)
-    raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_quote(weights)}")
+    raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {quote(weights)}")
 
 
 def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
@@ -111,22 +109,20 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
     if isinstance(lengths, str):
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
     if isinstance(lengths, Tensor):
-        raise UsageError(f"lengths: {_quote(lengths)} is a tensor; give numbers, as its tolist() does")
+        raise UsageError(f"lengths: {quote(lengths)} is a tensor; give numbers, as its tolist() does")
     given = [lengths] if isinstance(lengths, Integral) else lengths
     if isinstance(given, tuple) and len(given) == len(task.axes) > 1:
         given = [given]
     if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:  # which an array of numpy's may be
-        raise UsageError(f"lengths: {_quote(lengths)} is neither a size nor a list of sizes")
+        raise UsageError(f"lengths: {quote(lengths)} is neither a size nor a list of sizes")
     sizes: list[AnySize] = []
     for size in islice(given, MOST_SIZES + 1):
         whole = size if isinstance(size, tuple) else (size,)
         # numpy's whole numbers are sizes too.
-        if not all(
-            isinstance(part, Integral) and not isinstance(part, bool) and 0 < int(part) <= LARGEST for part in whole
-        ):
-            raise UsageError(
-                f"lengths: {_quote(size)} is not a size: sizes are whole numbers from 1 up, to a million at most"
-            )
+        are_whole = all(isinstance(part, Integral) and not isinstance(part, bool) for part in whole)
+        if not are_whole or not all(0 < int(part) <= 10**6 for part in whole):
+            valid = "sizes are whole numbers from 1 up, to a million at most"
+            raise UsageError(f"lengths: {quote(size)} is not a size: {valid}")
         sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
     if len(sizes) > MOST_SIZES:
         raise UsageError(f"lengths: these are more than {MOST_SIZES:,} sizes, or never end; give fewer")
@@ -139,7 +135,7 @@ def resolve_texts(texts: object, name: str) -> list[str]:
     """Return one or several texts as a list. Raises UsageError, which begins with ``name``, for anything else."""
     several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Collection) or not all(isinstance(one, str) for one in several):
-        raise UsageError(f"{name}: {_quote(texts)} is neither a text nor a list of texts")
+        raise UsageError(f"{name}: {quote(texts)} is neither a text nor a list of texts")
     return list(several)
 
 
@@ -152,20 +148,10 @@ def resolve_stopping(stopping: Stopping | str | Sequence[Stopping | str] | None)
     return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
 
 
-def _quote(value: object) -> str:
-    """Return a value as short text for an error message."""
+def quote(value: object) -> str:
+    """Return an argument as short text for an error message."""
     text = quote_value(value, max_length=61)
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
-
-
-def resolve_scores(source: object) -> Scores:
-    """Return the scores for an argument: scores, or a run or its folder, where scores were saved."""
-    if isinstance(source, (str, Path)):
-        source = Run.open(source)
-    found = runs.Run(source.folder, source.recipe).scores if isinstance(source, Run) else source
-    if not isinstance(found, Scores):
-        raise UsageError(f"compare takes scores that evaluate returned, runs or their folders, not {_quote(source)}")
-    return found
 
 
 def build_training_recipe(
@@ -197,5 +183,5 @@ def run_to_save_in(weights: object) -> Run:
     """Return the run in whose folder scores are saved. Raises UsageError if these weights are not a run."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
     if run is None or not run.is_run:
-        raise UsageError(f"save: {_quote(weights)} is not a run, in whose folder scores are saved: omit save")
+        raise UsageError(f"save: {quote(weights)} is not a run, in whose folder scores are saved: omit save")
     return run

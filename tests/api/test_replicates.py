@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import lengthwise as lw
-from lengthwise.api.replicates import build_replicate
+from lengthwise.api.runs import build_replicate
 from lengthwise.cli import entry
 from lengthwise.report import by_recipe
 
