@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lengthwise.api import UsageError, catalog
 from lengthwise.ask.asking import Key, RequestOptions, collect_replies, import_client
-from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, draw_items, estimate_tokens, score_replies
+from lengthwise.ask.inquiry import Inquiry, InquiryRun, draw_items, estimate_tokens, score_replies
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.cli.console import err, print_result, warn
@@ -58,8 +58,17 @@ def run(args: Options) -> int:
     what = f"{args.samples} problems at each of {len(sizes)} sizes"
     estimate_problems(args.samples * len(sizes), largest).check(what)
     wanted = draw_items(inquiry, sizes, args.samples)
-    if args.dry_run:
-        return _dry_run(args, inquiry, wanted)
+    if args.dry_run:  # nothing is sent, no folder is created
+        asked = InquiryRun.locate(inquiry, Path(args.out) if args.out else None)
+        _warn_of_damage(asked)
+        known = asked.replies()
+        lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
+        missing = dict(islice(lacking.items(), args.limit))
+        tokens = estimate_tokens(inquiry, missing, known)
+        result = {"requests": len(missing), "replies": len(known)} | tokens
+        costs = f"about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
+        more = f"; at most {len(missing) * args.max_tokens:,} out" if args.max_tokens else ""
+        return print_result(args, result, Text(f"{len(missing)} requests, {costs}{more}, further tries not counted"))
     import_client()  # fails here, before a folder is created, if it is not installed
     asked = InquiryRun.of(inquiry, Path(args.out) if args.out else None)
     with asked.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
@@ -106,21 +115,6 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"top": recipe.lengths.top} if choices["problems"] == "natural" else {}
     inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)
     return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
-
-
-def _dry_run(args: Options, inquiry: Inquiry, items: list[Item]) -> int:
-    """Print what the requests would cost. Nothing is sent, no folder is created."""
-    asked = InquiryRun.locate(inquiry, Path(args.out) if args.out else None)
-    _warn_of_damage(asked)
-    known = asked.replies()
-    lacking = {item.prompt: item.right for item in items if item.prompt not in known}
-    missing = dict(islice(lacking.items(), args.limit))
-    requests = len(missing)
-    tokens = estimate_tokens(inquiry, missing, known)
-    result = {"requests": requests, "replies": len(known)} | tokens
-    costs = f"{requests} requests, about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
-    more = f"; at most {requests * args.max_tokens:,} out" if args.max_tokens else ""
-    return print_result(args, result, Text(f"{costs}{more}, further tries not counted"))
 
 
 def _warn_of_damage(inquiry_run: InquiryRun) -> None:

@@ -77,8 +77,12 @@ def run(args: Options) -> int:
     _figure_options(args)
     args.runs = _skip_other_folders(args.runs)
     folders = [Path(name) for name in args.runs if is_results_folder(Path(name))]
-    if args.matrix:
-        return _write_matrix(args, folders)
+    if args.matrix:  # architectures × tasks, from run folders and from the runs in folders of results
+        runs = [run for folder in folders for run in read_published_runs(folder)]
+        rows = matrix_rows(drop_repeats([*runs, *(_open_run(name) for name in args.runs if Path(name) not in folders)]))
+        with show_elapsed("the matrix", quiet=args.quiet):
+            files = publish_matrix(rows, Path(args.out or "figures"), **_figure_options(args))
+        return print_files(args, files, matrix_table(rows), matrix=rows)
     if folders and args.html:
         if len(folders) < len(args.runs):
             raise UsageError("--html takes either folders of results or runs, not both")
@@ -88,8 +92,15 @@ def run(args: Options) -> int:
             raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
         title = read_figures_json(folders[0]).get("title") if len(folders) == 1 else None
         return _write_page(args, args.html, published, inquiries, title=title)
-    if folders:
-        return _redraw_figures(args, folders)
+    if folders:  # their figures are drawn again, in place or into one folder each below ``--out``
+        if len(folders) < len(args.runs) or args.stopping:
+            only = "the figures of folders of results are only redrawn"
+            raise UsageError(f"{only}: name no runs with them, omit --stopping")
+        targets = [path_inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
+        if len(set(targets)) < len(targets):
+            raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
+        pairs = zip(folders, targets, strict=True)
+        return print_files(args, [file for pair in pairs for file in redraw(*pair, **_figure_options(args))])
     paths = {name: inquiry_path(name) for name in args.runs}
     runs = drop_repeats(_open_run(name) for name, path in paths.items() if path is None)
     inquiries: list[InquiryFolder] = []
@@ -196,27 +207,6 @@ def _write_page(
     with show_elapsed("a page: examples and an attack", quiet=args.quiet):
         page = report_page(runs, inquiries, command=command, models=exportable_weights(runs), **options)
     return save_page(args, html, page)
-
-
-def _write_matrix(args: Options, folders: Sequence[Path]) -> int:
-    """Write the matrix of architectures × tasks, from run folders and from the runs in folders of results."""
-    runs = [run for folder in folders for run in read_published_runs(folder)]
-    runs += [_open_run(name) for name in args.runs if Path(name) not in folders]
-    rows = matrix_rows(drop_repeats(runs))
-    with show_elapsed("the matrix", quiet=args.quiet):
-        files = publish_matrix(rows, Path(args.out or "figures"), **_figure_options(args))
-    return print_files(args, files, matrix_table(rows), matrix=rows)
-
-
-def _redraw_figures(args: Options, folders: Sequence[Path]) -> int:
-    """Redraw the figures of folders of results, in place or into one folder each below ``--out``."""
-    if len(folders) < len(args.runs) or args.stopping:
-        raise UsageError("the figures of folders of results are only redrawn: name no runs with them, omit --stopping")
-    targets = [path_inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
-    if len(set(targets)) < len(targets):
-        raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
-    files = [file for pair in zip(folders, targets, strict=True) for file in redraw(*pair, **_figure_options(args))]
-    return print_files(args, files)
 
 
 def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
