@@ -236,7 +236,7 @@ def test_a_gpu_with_the_memory_stacks_seeds(options, memory, count, monkeypatch,
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))
-    monkeypatch.setattr(train, "jobs_or_default", lambda jobs: 1)  # in this process
+    monkeypatch.setattr(train.options, "jobs_or_default", lambda jobs: 1)  # in this process
     done = command(*WORDS, *options)
     assert (done.returncode, done.stderr) == (0, "")
     about = [Run.open(folder).about() for folder in tmp_path.iterdir()]
