@@ -339,14 +339,16 @@ class InquiryFolder(Folder):
 
     def config(self) -> dict[str, Any]:
         """Return the inquiry as plain values. Raises UsageError if it cannot be read."""
-        found = read_json_object(self.folder / "asked.json")
-        return {name: value for name, value in found.items() if name != "outline"}
+        return {name: value for name, value in self._inquiry_fields().items() if name != "outline"}
 
     @cached_property
     def outline(self) -> InquiryOutline:
         """The facts of the inquiry that a report shows. Raises UsageError if an earlier version wrote the folder."""
-        path = self.folder / "asked.json"
-        return fields.decode(InquiryOutline, read_json_object(path).get("outline"), f"{path}: outline")
+        path = f"{self.folder / 'asked.json'}: outline"
+        return fields.decode(InquiryOutline, self._inquiry_fields().get("outline"), path)
+
+    def _inquiry_fields(self) -> dict[str, Any]:
+        return read_json_object(self.folder / "asked.json")
 
     def damaged_replies(self) -> Sequence[UsageError]:
         """Return an error for each damaged row of ``replies``. ``rows`` leaves these out, so that the other replies,
