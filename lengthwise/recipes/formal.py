@@ -7,7 +7,7 @@ defines the test lengths.
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal
 
 import torch
 
@@ -35,7 +35,6 @@ from lengthwise.tasks.languages import CountedBlocks, Dyck
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
 from lengthwise.tasks.parity import Parity
 
-T = TypeVar("T")
 Scale = Literal["cpu", "paper", "long"]
 STEPS: dict[Scale, int] = {"cpu": 500, "paper": 10_000, "long": 30_000}
 DEFAULT_RATE = 2e-3
@@ -98,7 +97,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
     )
 
 
-def _build_own_part(base: type[T], name: str) -> T:
+def _build_own_part(base: type, name: str) -> Any:
     """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
     import_parts()
     if name not in (known := fields.part_classes(base)):
@@ -107,7 +106,7 @@ def _build_own_part(base: type[T], name: str) -> T:
             f"{name!r} is neither one of {', '.join(ours)} nor the class of a {kind}"
             f"{fields.suggest(name, [*ours, *known])}; name the module of your own with --import"
         )
-    return cast(T, fields.build(known[name], ()))
+    return fields.build(known[name], ())
 
 
 def _largest_size(task: Task, symbols: int) -> int:
