@@ -270,27 +270,25 @@ def choose_loops(
 
 
 def _check_rows(rule: Stopping, method: str, returned: object, dtype: torch.dtype, rows: int) -> None:
-    if not isinstance(returned, Tensor) or returned.dtype != dtype or returned.shape != (rows,):
-        what = (
-            f"{returned.dtype} of {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
-        )
-        wanted = "torch.bool" if dtype == torch.bool else "torch.long"
-        raise UsageError(f"{rule.name}: {method} must return a {wanted} for each of {rows} rows, not {what}")
+    if isinstance(returned, Tensor) and returned.dtype == dtype and returned.shape == (rows,):
+        return
+    what = f"{returned.dtype} of {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+    wanted = "torch.bool" if dtype == torch.bool else "torch.long"
+    raise UsageError(f"{rule.name}: {method} must return a {wanted} for each of {rows} rows, not {what}")
 
 
-def slice_trace(trace: Trace, end: int, size: int, loop: int) -> Trace:
-    """Return the last ``size`` (or fewer) of the first ``end`` loops of a trace; ``loop`` is the last one's number."""
-    part = slice(max(0, end - size), end)
-    movement = None if trace.movement is None else trace.movement[part]
-    return Trace(
-        trace.predictions[part], trace.ends[part], trace.confidence[part], torch.full_like(trace.loops, loop), movement
-    )
-
-
-def find_done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-    """Return a mask of the rows that a rule stops after ``loop``, the last loop of ``latest``. Raises UsageError if the
-    rule returns something else, or stops a row whose answer's loop is not among the loops that it has seen."""
-    done = rule.done(slice_trace(latest, len(latest.ends), rule.window, loop), planned)
+def find_done_rows(
+    rule: Stopping, trace: Trace, loop: int, planned: Int[Tensor, " b"], end: int | None = None
+) -> Bool[Tensor, " b"]:
+    """Return a mask of the rows that a rule stops after ``loop``, the last of the first ``end`` loops (None: of all)
+    that ``trace`` holds. Raises UsageError if the rule returns something else, or stops a row whose answer's loop is
+    not among the loops that it has seen."""
+    end = len(trace.ends) if end is None else end
+    seen = slice(max(0, end - rule.window), end)
+    movement = None if trace.movement is None else trace.movement[seen]
+    loops = torch.full_like(trace.loops, loop)
+    latest = Trace(trace.predictions[seen], trace.ends[seen], trace.confidence[seen], loops, movement)
+    done = rule.done(latest, planned)
     _check_rows(rule, "done", done, torch.bool, len(planned))
     if rule.back >= min(loop, rule.window) and done.any():
         raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, but its answer is {rule.back} loops back")
@@ -306,6 +304,6 @@ def find_first_done(
         ran = (loop <= trace.loops) & ~stopped
         if not ran.any():
             continue
-        new = find_done_rows(rule, slice_trace(trace, loop, rule.window, loop), loop, planned) & ran
+        new = find_done_rows(rule, trace, loop, planned, loop) & ran
         chosen, stopped = chosen.masked_fill(new, loop - rule.back), stopped | new
     return chosen, stopped
