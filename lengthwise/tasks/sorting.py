@@ -70,6 +70,13 @@ class NumberList:
         shown = digits * (self.position < self.sizes[:, 1:, None])
         return digits, count_digits(shown.flatten(0, 1)).view(shown.shape[:2])
 
+    def uniform(self) -> Numbers:
+        """Uniform lengths, and uniform numbers of these lengths."""
+        length = self.draw_lengths()
+        digits = torch.randint(10, self.shape, generator=self.generator, dtype=SYMBOL)
+        others = torch.randint(1, 10, self.shape, generator=self.generator, dtype=SYMBOL)
+        return replace_leading_zeros(digits, length, others), length
+
     def all_equal(self) -> Numbers:
         """All numbers are equal: the labels keep their order."""
         return self.draw_digits(1).expand(-1, self.shape[1], -1), self.largest_lengths
@@ -183,19 +190,18 @@ class Sorting(Task):
     )
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        rows, count, width = len(sizes), int(sizes[:, 0].max()), int(sizes[:, 1].max())
-        length = (torch.rand(rows, count, generator=generator) * sizes[:, 1:]).long() + 1
-        digits = torch.randint(10, (rows, count, width), generator=generator, dtype=SYMBOL)
-        others = torch.randint(1, 10, digits.shape, generator=generator, dtype=SYMBOL)
-        digits = replace_leading_zeros(digits, length, others)
-        return self._build_problems(sizes, digits, length, _draw_labels(rows, count, generator))
+        return self.draw_pattern(NumberList.uniform, sizes, generator)
 
     patterns = NumberList.patterns
 
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b 2"], generator: Generator) -> Problems:
         numbers = NumberList(sizes, generator)
+        rows, count, _ = numbers.shape
+        if count > len(LABELS):
+            raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
         digits, length = pattern(numbers)
-        labels = _draw_labels(*numbers.shape[:2], generator)
+        start = torch.randint(len(LABELS), (rows, 1), generator=generator)
+        labels = (start + torch.arange(count)) % len(LABELS)
         return self._build_problems(sizes, digits.to(SYMBOL).contiguous(), length, labels)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
@@ -268,11 +274,3 @@ class Sorting(Task):
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return 2 * sizes[:, 0] - 1
-
-
-def _draw_labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows count"]:
-    """Draw consecutive labels from a uniform start. Raises UsageError for more numbers than there are labels."""
-    if count > len(LABELS):
-        raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
-    start = torch.randint(len(LABELS), (rows, 1), generator=generator)
-    return (start + torch.arange(count)) % len(LABELS)
