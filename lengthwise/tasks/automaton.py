@@ -33,16 +33,14 @@ class Automaton(SequenceTask):
 
     @abstractmethod
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
-        """Return the next states, indexed by state and by symbol (its index among the symbols that the task reads), and
-        the id of the symbol that each state answers. The first state is 0."""
+        """Return the next states, indexed by state and by symbol (those that the task reads come first), and the id of
+        the symbol that each state answers. The first state is 0."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         next_state, outputs = _cached_tables(self)
-        index = torch.zeros(len(self.symbols), dtype=torch.long)  # index of each symbol among those that the task reads
-        index[self.vocab.encode(self.reads or self.symbols).long()] = torch.arange(next_state.shape[1])
         state, answers = torch.zeros(len(row), dtype=torch.long), []
-        for symbol in index[row.long()].T:
+        for symbol in row.long().T:
             state = next_state[state, symbol]
             answers.append(outputs[state])
         answer = torch.stack(answers, 1).to(row.dtype)

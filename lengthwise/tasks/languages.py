@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
@@ -257,9 +257,8 @@ class Dyck(SequenceTask):
         return answer
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        steps: Float[Tensor, "b p"] = torch.where(problems.prompt < self.kinds, 1, -1).float()
-        real = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
-        return {"depth": (steps * real).cumsum(1).amax(1).long()}
+        steps = torch.where(problems.prompt < self.kinds, 1, -1)
+        return {"depth": zero_after(steps, problems.prompt_length).cumsum(1).amax(1)}
 
 
 POP, EMPTY = 4, 5  # ids: 0 and 1 are letters on the stack, 2 and 3 push them

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import zero_after
+from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 
@@ -109,13 +109,11 @@ class Recall(Task):
         memory, real = torch.zeros(rows, self.keys, dtype=torch.long), torch.arange(width) < sizes
         for key, value, is_real in zip(*(part.split(1, 1) for part in (keys, values, real)), strict=True):
             memory = memory.scatter(1, key, torch.where(is_real, value, memory.gather(1, key)))
-        pairs = torch.stack([keys, values + self.keys], 2).flatten(1)
-        place = torch.arange(3 * width)
-        query = queries.gather(1, (place - 2 * sizes).clamp(min=0, max=width - 1))
-        prompt = torch.where(place < 2 * sizes, torch.nn.functional.pad(pairs, (0, width)), query)
-        prompt = zero_after(prompt.to(torch.int8), 3 * count)
         answer = zero_after((memory.gather(1, queries) + self.keys).to(torch.int8), count)
-        return Problems(sizes, prompt, 3 * count, answer, count, count)
+        pairs = zero_after(torch.stack([keys, values + self.keys], 2).flatten(1), 2 * count)
+        queries = shift_right(zero_after(queries, count), 2 * count, 3 * width)
+        prompt = torch.nn.functional.pad(pairs, (0, width)) + queries
+        return Problems(sizes, prompt.to(torch.int8), 3 * count, answer, count, count)
 
     def parse(self, text: str) -> Problems:
         ids = parse_symbols(self, text)
