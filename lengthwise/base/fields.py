@@ -316,15 +316,13 @@ def part_classes(base_class: type) -> dict[str, type]:
     user's class has the name of a class of the package: it would silently replace that class in every recipe."""
     found: dict[str, type] = {}
     for cls in sorted(dataclass_subclasses(base_class), key=lambda cls: cls.__name__):
-        if (other := found.get(recorded_name(cls))) and _is_shipped(other) != _is_shipped(cls):
-            own = other if _is_shipped(cls) else cls
-            raise UsageError(f"{own.__module__}.{own.__name__}: the package has a part of this name; rename yours")
+        own = [one for one in (found.get(recorded_name(cls), cls), cls) if one.__module__.split(".")[0] != "lengthwise"]
+        if len(own) == 1:
+            raise UsageError(
+                f"{own[0].__module__}.{own[0].__name__}: the package has a part of this name; rename yours"
+            )
         found[recorded_name(cls)] = cls
     return found
-
-
-def _is_shipped(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] == "lengthwise"
 
 
 def recorded_name(cls: type) -> str:
