@@ -355,9 +355,10 @@ class Chaotic(nn.Module):
 
     def forward(self, tokens):
         x, states = self.embedding(tokens), []
+        x = x * (1 + len(x) * torch.finfo(x.dtype).eps)  # as some machines round by the number of rows
         state = torch.zeros_like(x[:, 0])
         for inputs in x.unbind(1):
-            state = torch.sin(5 * state @ self.weight + inputs)
+            state = torch.sin(state @ self.weight + inputs)
             states.append(state)
         return self.head(torch.stack(states, 1))
 
