@@ -11,8 +11,8 @@ import random
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -88,68 +88,6 @@ class Refusal(Exception):
 def import_client() -> Any:
     """Import the module ``openai``, which is slow. Raises UsageError if it is not installed."""
     return import_library("openai", "ask", "ask needs the openai client, which is not installed")
-
-
-class Client:
-    """An open connection to the endpoint of an inquiry."""
-
-    def __init__(self, connection: Any, inquiry: Inquiry, key: Key, timeout: float) -> None:
-        self.connection, self.inquiry, self.key, self.timeout = connection, inquiry, key, timeout
-
-    @staticmethod
-    @asynccontextmanager
-    async def open(inquiry: Inquiry, key: Key, timeout: float) -> AsyncIterator[Client]:
-        """Open a client for a ``with`` block; ``timeout`` is in seconds per request, until the reply is complete."""
-        openai = import_client()
-        # A redirect would be an uncounted request, and could send the key to another host.
-        transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
-        transport.event_hooks = {"request": [_request_uncompressed], "response": [_limit_size]}
-        options = {"base_url": inquiry.endpoint, "timeout": timeout, "max_retries": 0, "http_client": transport}
-        async with openai.AsyncOpenAI(api_key=key.value or "none", **options) as connection:
-            yield Client(connection, inquiry, key, timeout)
-
-    async def ask(self, prompt: str) -> Row:
-        """Send one request; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
-        openai, inquiry = import_client(), self.inquiry
-        try:
-            # The client's own timeout applies to each read, so a slow stream of bytes would never time out.
-            async with asyncio.timeout(self.timeout):
-                response = await self.connection.chat.completions.with_raw_response.create(
-                    model=inquiry.model, messages=inquiry.messages(prompt), **inquiry.options()
-                )
-            return read_reply(response.text)
-        except (TimeoutError, openai.APITimeoutError):
-            raise Failure(f"no reply within {self.timeout:g} s", responded=False) from None
-        except openai.APIStatusError as error:
-            raise self._translate_status(error) from None
-        except openai.OpenAIError as error:
-            if isinstance(error.__cause__, Failure | Refusal):  # raised in a hook
-                raise error.__cause__ from None
-            raise Failure(f"{error} {error.__cause__ or ''}", responded=False) from None
-
-    def _translate_status(self, error: Any) -> Exception:
-        """Return the exception for an HTTP error status: UsageError if all further requests would get it too. The body
-        of a 401 is not quoted, as it may show the key."""
-        status, variable = error.status_code, self.key.variable
-        inner = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
-        message = inner.get("message", inner) if isinstance(inner, dict) else inner
-        quoted = f"{status}: {message}" if message else f"{status}"
-        no_key = f"it needs a key (401): set {variable}, or name another variable by --key-variable"
-        mistakes = {
-            401: f"the key in {variable} is refused (401)" if self.key.value else no_key,
-            402: f"it needs payment ({quoted})",
-            403: f"it forbids this ({quoted})",
-            404: f"it has no model {self.inquiry.model}, or its address is wrong (most end in /v1) ({quoted})",
-        }
-        if status < 400:
-            mistakes[status] = f"it has moved ({status}): give its new address"
-        if status == 429 and "insufficient_quota" in (error.code, error.type):
-            mistakes[status] = f"the quota is used up ({quoted})"
-        if status in mistakes:
-            return UsageError(f"{self.inquiry.endpoint}: {shorten(self.key.redact(mistakes[status]))}")
-        if status in (408, 409, 425, 429) or status >= 500:
-            return Failure(f"the endpoint says {quoted}", _retry_after(error.response.headers))
-        return Refusal(f"the endpoint refuses a prompt ({quoted})")
 
 
 async def _request_uncompressed(request: Any) -> None:
@@ -299,9 +237,15 @@ class _Asker:
 
         async def work() -> None:
             while queue and not self.closed.is_set():
-                await self._ask(client, queue.popleft())
+                await self._ask(queue.popleft())
 
-        async with Client.open(self.inquiry_run.inquiry, options.key, options.timeout) as client:
+        openai = import_client()
+        # A redirect would be an uncounted request, and could send the key to another host.
+        transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
+        transport.event_hooks = {"request": [_request_uncompressed], "response": [_limit_size]}
+        settings = {"base_url": self.inquiry_run.inquiry.endpoint, "timeout": options.timeout, "max_retries": 0}
+        key = options.key.value or "none"
+        async with openai.AsyncOpenAI(api_key=key, http_client=transport, **settings) as self.connection:
             try:
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(min(options.concurrency, len(queue))):
@@ -309,7 +253,7 @@ class _Asker:
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None
 
-    async def _ask(self, client: Client, item: Item) -> None:
+    async def _ask(self, item: Item) -> None:
         """Ask one prompt until there is a reply or no try is left."""
         for attempt in range(TRIES):
             await self._back_off(attempt)
@@ -321,7 +265,7 @@ class _Asker:
             self.requests += 1
             try:
                 start = time.monotonic()
-                reply = await client.ask(item.prompt)
+                reply = await self._send(item.prompt)
             except Failure as failure:
                 self._record_error(str(failure), failure.wait)
                 self._record_response(responded=failure.responded)
@@ -366,3 +310,46 @@ class _Asker:
         self.silence = None if responded or self.silence is None else self.silence + 1
         if self.silence is not None and self.silence >= max(TRIES, 2 * self.options.concurrency):
             self.closed.set()
+
+    async def _send(self, prompt: str) -> Row:
+        """Send one request; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
+        openai, inquiry, timeout = import_client(), self.inquiry_run.inquiry, self.options.timeout
+        try:
+            # The client's own timeout applies to each read, so a slow stream of bytes would never time out.
+            async with asyncio.timeout(timeout):
+                response = await self.connection.chat.completions.with_raw_response.create(
+                    model=inquiry.model, messages=inquiry.messages(prompt), **inquiry.options()
+                )
+            return read_reply(response.text)
+        except (TimeoutError, openai.APITimeoutError):
+            raise Failure(f"no reply within {timeout:g} s", responded=False) from None
+        except openai.APIStatusError as error:
+            raise self._translate_status(error) from None
+        except openai.OpenAIError as error:
+            if isinstance(error.__cause__, Failure | Refusal):  # raised in a hook
+                raise error.__cause__ from None
+            raise Failure(f"{error} {error.__cause__ or ''}", responded=False) from None
+
+    def _translate_status(self, error: Any) -> Exception:
+        """Return the exception for an HTTP error status: UsageError if all further requests would get it too. The body
+        of a 401 is not quoted, as it may show the key."""
+        status, key, inquiry = error.status_code, self.options.key, self.inquiry_run.inquiry
+        inner = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
+        message = inner.get("message", inner) if isinstance(inner, dict) else inner
+        quoted = f"{status}: {message}" if message else f"{status}"
+        no_key = f"it needs a key (401): set {key.variable}, or name another variable by --key-variable"
+        mistakes = {
+            401: f"the key in {key.variable} is refused (401)" if key.value else no_key,
+            402: f"it needs payment ({quoted})",
+            403: f"it forbids this ({quoted})",
+            404: f"it has no model {inquiry.model}, or its address is wrong (most end in /v1) ({quoted})",
+        }
+        if status < 400:
+            mistakes[status] = f"it has moved ({status}): give its new address"
+        if status == 429 and "insufficient_quota" in (error.code, error.type):
+            mistakes[status] = f"the quota is used up ({quoted})"
+        if status in mistakes:
+            return UsageError(f"{inquiry.endpoint}: {shorten(key.redact(mistakes[status]))}")
+        if status in (408, 409, 425, 429) or status >= 500:
+            return Failure(f"the endpoint says {quoted}", _retry_after(error.response.headers))
+        return Refusal(f"the endpoint refuses a prompt ({quoted})")

@@ -66,8 +66,6 @@ ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
 NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "recorded", "viewer"
 TRIES = 1500  # tries of an attack on a model without known failures; takes some seconds
-RECORDED_TRIES = 20  # tries of an attack on a model that is recorded: large grids take longer
-MAX_FAILURES = 4  # maximum number of failures shown
 HARD = 3  # number of structured problems shown
 GIVEN = "given"  # the origin of the reader's own problems
 COMPUTED, RECORDED = (1, 2), (1, 2, 5)  # lengths of uniform examples, as multiples of the training length
@@ -113,17 +111,25 @@ def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
 
 
 def model_data(model: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the data of one model for the viewer; ``tries`` is the length of the attack, ``problems`` are shown
-    first."""
-    parameters = sum(part.numel() for part in model.model.parameters())
-    obstacle = find_export_obstacle(model.recipe, parameters)
+    """Return the data of one model for the viewer. ``examples`` are problems with their origin and ``right``, whether
+    the model solves them, as measured here: ``problems`` first, which the task must be able to parse. ``searched`` is a
+    summary of the attack, of ``tries`` tries."""
+    obstacle = find_export_obstacle(model.recipe, sum(part.numel() for part in model.model.parameters()))
     if not obstacle:
-        return export_model(model) | collect_examples(model, tries, problems)
+        listed, searched = _list_examples(model, tries or TRIES, problems, COMPUTED)
+        solver, examples = Solver(model), []
+        for prompt, origin in listed.items():
+            try:
+                examples.append({"prompt": prompt, "origin": origin, "right": solver.solve(prompt).correct})
+            except UsageError:  # longer than the model's position table
+                if origin == GIVEN:
+                    raise
+        return export_model(model) | {"examples": examples, "searched": searched}
     if reason := depth.find_recording_obstacle(model.recipe):
-        raise UsageError(
-            f"{model.recipe.name}: a page can neither run this model ({obstacle}) nor show a recording ({reason})"
-        )
-    listed, searched = _list_examples(model, min(tries or TRIES, RECORDED_TRIES), problems, RECORDED)
+        neither = f"a page can neither run this model ({obstacle}) nor show a recording ({reason})"
+        raise UsageError(f"{model.recipe.name}: {neither}")
+    # Tries with large grids take longer.
+    listed, searched = _list_examples(model, min(tries or TRIES, 20), problems, RECORDED)
     recorded = record_model(model, listed, given_prompts=problems)
     examples = [
         {"prompt": one["prompt"], "origin": listed[one["prompt"]], "right": one["right"]}
@@ -133,20 +139,6 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
 
 
 # Examples
-
-
-def collect_examples(weights: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
-    """Return ``examples``, problems with their origin and ``right``, whether the model solves them, as measured here;
-    and ``searched``, a summary of the attack. Raises UsageError if the task cannot parse one of ``problems``."""
-    listed, searched = _list_examples(weights, tries or TRIES, problems, COMPUTED)
-    solver, found = Solver(weights), []
-    for prompt, origin in listed.items():
-        try:
-            found.append({"prompt": prompt, "origin": origin, "right": solver.solve(prompt).correct})
-        except UsageError:  # longer than the model's position table
-            if origin == GIVEN:
-                raise
-    return {"examples": found, "searched": searched}
 
 
 def _list_examples(
@@ -174,7 +166,7 @@ def _list_examples(
     else:
         try:
             ran = attack(weights, tries=tries)
-            failing = [row["prompt"] for row in ran["shortest"][:MAX_FAILURES]]
+            failing = [row["prompt"] for row in ran["shortest"][:4]]
             searched = f"An attack {describe_search(ran)}"
         except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
             searched = f"No attack: {error}"
@@ -270,9 +262,8 @@ def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequen
             recordings.append(found)
             cells_left -= len(found["wanted"]) * len(found["loops"])
     if not recordings:
-        raise UsageError(
-            f"{weights.name}: no problem is short enough for a recording of at most {depth.MOST_LOOPS} loops"
-        )
+        limit = f"a recording of at most {depth.MOST_LOOPS} loops"
+        raise UsageError(f"{weights.name}: no problem is short enough for {limit}")
     return {
         "name": weights.name,
         "recipe": recipe.name,

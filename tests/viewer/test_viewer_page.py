@@ -321,5 +321,5 @@ def test_the_command_says_what_is_wrong(tmp_path):
 )
 def test_a_search_that_cannot_be_made_leaves_the_page(change, why):
     recipe = catalog.recipe("looped-parity", [change])
-    found = viewer.collect_examples(Weights("mine", recipe, recipe.build()))
+    found = viewer.model_data(Weights("mine", recipe, recipe.build()))
     assert found["searched"].startswith("No attack: ") and why in found["searched"] and found["examples"]
