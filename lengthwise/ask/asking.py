@@ -29,7 +29,6 @@ TRIES = 6  # requests per prompt and call, at most
 LONGEST = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
 PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends and can be repeated later
 PIECE = 12  # this many consecutive characters of the key are hidden like the full key
-SHORT = 4  # a shorter value, such as x, is a placeholder for a local endpoint, and not hidden
 LARGEST = 4 * 2**20  # bytes per response, about ten times the longest real replies
 
 
@@ -59,7 +58,7 @@ class Key:
 
     def redact(self, text: str) -> str:
         """Replace the key, and each word that contains ``PIECE`` consecutive characters of it, by ``[key]``."""
-        if len(self.value) < SHORT:
+        if len(self.value) < 4:  # a placeholder for a local endpoint, such as x
             return text
         pieces = {self.value[i : i + PIECE] for i in range(max(1, len(self.value) - PIECE + 1))}
         text = text.replace(self.value, "[key]")

@@ -39,16 +39,11 @@ Groups = dict[str, list["_Logged"]]  # by recipe
 
 @style()
 def loss_figure(
-    runs: Iterable[RunFolder],
-    title: str | None = None,
-    *,
-    watch: bool = True,
-    strong: str | None = None,
-    width: Width = "page",
+    runs: Iterable[RunFolder], title: str | None = None, *, strong: str | None = None, width: Width = "page"
 ) -> Drawing:
     """Draw the running geometric mean of the loss against steps on a log axis; with few recipes, logged losses too, as
-    thin lines. With ``watch``, draw the exact match measured while training below it. ``strong`` is the recipe to
-    highlight. Raises UsageError if no run has logged a loss."""
+    thin lines. Below it, draw the exact match measured while training. ``strong`` is the recipe to highlight. Raises
+    UsageError if no run has logged a loss."""
     groups = {name: [_Logged(run) for run in group] for name, group in by_recipe(runs).items()}
     groups = {name: logged for name, group in groups.items() if (logged := [one for one in group if one.losses])}
     if not groups:
@@ -58,8 +53,8 @@ def loss_figure(
     for label, name in zip(groups, names, strict=True):
         note = f"{len(groups[label])} seeds" if len(groups[label]) > 1 else ""
         looks[label] = replace(line_style(order.index(label), name=name, note=note, strong=label == strong), marker="")
-    sizes = list(dict.fromkeys(size for group in groups.values() for one in group for size in one.watched))
-    sizes = sorted(sizes, key=lambda size: [int(part) for part in size.split("x")]) if watch else []
+    watched = {size for group in groups.values() for one in group for size in one.watched}
+    sizes = sorted(watched, key=lambda size: [int(part) for part in size.split("x")])
     # Dashes mark sizes if colours suffice for the recipes; otherwise each size has its own axes.
     parts = [sizes] if sizes and len(groups) <= len(COLOURS) else [[size] for size in sizes]
     high = max(2.6, 0.4 + 0.17 * len(groups))
@@ -149,12 +144,12 @@ def _size_style(number: int, size: str) -> LineStyle:
     return LineStyle(f"at {size}", INK, marker, dash, hollow=number > 0)
 
 
-def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:
-    """Return a running geometric mean. Its window extends on either side by the fraction ``memory`` of all values, or
-    by a quarter of the values before the point if that is less: early losses may fall a thousandfold, so a fixed window
-    would distort the start."""
+def running_mean(losses: Sequence[float]) -> list[float]:
+    """Return a running geometric mean. Its window extends on either side by a fiftieth of all values, or by a quarter
+    of the values before the point if that is less: early losses may fall a thousandfold, so a fixed window would
+    distort the start."""
     sums = [0.0, *itertools.accumulate(math.log(loss) for loss in losses)]
-    sides = [int(min(memory * len(losses), number / 4)) for number in range(len(losses))]
+    sides = [int(min(1 / 50 * len(losses), number / 4)) for number in range(len(losses))]
     spans = [(number - side, min(number + side + 1, len(losses))) for number, side in enumerate(sides)]
     return [math.exp((sums[end] - sums[start]) / (end - start)) for start, end in spans]
 

@@ -20,7 +20,6 @@ from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, fix_lay
 from lengthwise.runs.folder import RunFolder
 
 TICKS = 9  # maximum number of sizes labelled per side
-JUMP = 0.7  # width in cells of the gap where sizes jump by more than the smallest step
 
 
 def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
@@ -97,7 +96,7 @@ def _draw_map(
     starts: list[dict[int, float]] = []  # where the cells of each size begin, in units of cells
     for side in sides:
         steps = [two - one for one, two in itertools.pairwise(side)]
-        gaps = [JUMP * (step > min(steps)) for step in steps]
+        gaps = [0.7 * (step > min(steps)) for step in steps]  # a gap where sizes jump
         starts.append({size: number + sum(gaps[:number]) for number, size in enumerate(side)})
     left, low = starts
     # The edges of cells, and of the gaps between them.

@@ -23,7 +23,6 @@ from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, new_figure, save, style
 from lengthwise.runs.folder import RunFolder
 
-NEAR = 1.1  # maximum factor between a measured size and the wanted one
 FOOT = 0.2  # fraction of a cell's height for the published score and the seconds
 PAPERS = Path(__file__).with_name("paper_scores.toml")
 # Model fields that are not part of an architecture's name
@@ -73,7 +72,7 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
         # The measured size whose longest axis is nearest to the wanted length, if one is near.
         length, sizes = times * max(tops[0]), {tuple(row["sizes"]) for row in scores[0]}
         size = min(sizes, key=lambda size: abs(math.log(max(size) / length)), default=None)
-        if size is None or abs(math.log(max(size) / length)) > math.log(NEAR):
+        if size is None or abs(math.log(max(size) / length)) > math.log(1.1):
             continue
         uniform = [one for rows in scores if (one := uniform_rows_by_size(rows).get(size))]
         families = [row for rows in scores for row in worst_rows(rows) if tuple(row["sizes"]) == size]

@@ -20,7 +20,6 @@ from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Weights
 
 Perturbation = Callable[[Tensor, Generator], Tensor]
-MOVED = 1e-6  # smaller changes of a logit, relative to the largest logit, are rounding
 DRAWS = 3  # draws per perturbation
 TIMES = 3  # number of times problems are answered, to test for determinism
 
@@ -96,7 +95,8 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
     for number, (name, _) in enumerate(model.named_parameters()):
         with change_parameters(model, add_noise, stream(seed, "unused", number), only_parameter=name):
             after = _logits(weights, batch)
-        if not ((after - before).abs() > MOVED * (1 + before.abs().max())).any() and bool(after.isfinite().all()):
+        # Smaller changes, relative to the largest logit, are rounding.
+        if not ((after - before).abs() > 1e-6 * (1 + before.abs().max())).any() and bool(after.isfinite().all()):
             unused.append(name)
     return unused
 

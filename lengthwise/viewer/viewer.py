@@ -68,7 +68,6 @@ SCRIPTS = *NETWORK, "dom", "draw", "panel", "recorded", "viewer"
 TRIES = 1500  # tries of an attack on a model without known failures; takes some seconds
 HARD = 3  # number of structured problems shown
 GIVEN = "given"  # the origin of the reader's own problems
-COMPUTED, RECORDED = (1, 2), (1, 2, 5)  # lengths of uniform examples, as multiples of the training length
 # The longest searches for failures of shipped weights: the options of ``attack``, the counts, and some failing prompts;
 # ``weights`` is the digest of the weights searched.
 FAILURES = Path(__file__).with_name("failures.json")
@@ -116,7 +115,7 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
     summary of the attack, of ``tries`` tries."""
     obstacle = find_export_obstacle(model.recipe, sum(part.numel() for part in model.model.parameters()))
     if not obstacle:
-        listed, searched = _list_examples(model, tries or TRIES, problems, COMPUTED)
+        listed, searched = _list_examples(model, tries or TRIES, problems, multiples=(1, 2))
         solver, examples = Solver(model), []
         for prompt, origin in listed.items():
             try:
@@ -129,7 +128,7 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
         neither = f"a page can neither run this model ({obstacle}) nor show a recording ({reason})"
         raise UsageError(f"{model.recipe.name}: {neither}")
     # Tries with large grids take longer.
-    listed, searched = _list_examples(model, min(tries or TRIES, 20), problems, RECORDED)
+    listed, searched = _list_examples(model, min(tries or TRIES, 20), problems, multiples=(1, 2, 5))
     recorded = record_model(model, listed, given_prompts=problems)
     examples = [
         {"prompt": one["prompt"], "origin": listed[one["prompt"]], "right": one["right"]}
