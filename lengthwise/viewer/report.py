@@ -50,20 +50,18 @@ def report_page(
     for name, rows in table_rows(runs, inquiries, card).items():  # each column is named once
         columns, flat = flatten_rows(rows)
         packed[name] = {"columns": columns, "rows": [[row.get(column) for column in columns] for row in flat]}
-    report = {
-        "made": command,
-        "charts": chart_rows(runs, inquiries),
-        "tables": packed,
-        "recipes": {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()},
-    }
-    body = _build_body(title, runs, inquiries, card, command)
-    page, chosen = _build_page(title, body, report, []), []
+    recipes = {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()}
+    report = {"made": command, "charts": chart_rows(runs, inquiries), "tables": packed, "recipes": recipes}
+    body, code = _build_body(title, runs, inquiries, card, command), join_scripts("dom", "csv", "charts", "report")
+    options = {"libraries": vendor_scripts(*LIBRARIES), "compressed": ("report",)}
+    page, chosen = build_document(title, body.replace(_VIEWER, ""), code, {"report": report}, **options), []
+    both = f"{code}\n{join_scripts(*VIEWER)}"
     for model in models:
         # Its parameters in base64, and its program.
         weight = sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
         if len(page) + weight < MOST:
             chosen.append(model_data(model, TRIES))
-            page = _build_page(title, body, report, chosen)
+            page = build_document(title, body, both, {"report": report, "models": {"models": chosen}}, **options)
     return page
 
 
@@ -82,17 +80,6 @@ def exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
     return found
 
 
-def _build_page(title: str, body: str, content: dict[str, Any], models: list[dict[str, Any]]) -> str:
-    data, code = {"report": content}, join_scripts("dom", "csv", "charts", "report")
-    if models:
-        body = body.replace(_THINKING, _VIEWER)
-        data["models"], code = {"models": models}, code + "\n" + join_scripts(*VIEWER)
-    return build_document(
-        title, body.replace(_THINKING, ""), code, data, libraries=vendor_scripts(*LIBRARIES), compressed=("report",)
-    )
-
-
-_THINKING = "<!-- thinking -->"
 _VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thinking-title">Watch it loop by loop</h2>
 <p>The model itself runs here: its weights are in this file. Type a problem to see the answer after every loop.</p>
 <div data-viewer="models"></div></section>"""
@@ -126,7 +113,7 @@ def _build_body(
 {table if card else "<p>No scores yet.</p>"}
 </section>
 <div id="charts" data-report="report"></div>
-{_THINKING}
+{_VIEWER}
 <section aria-labelledby="again-title"><h2 id="again-title">Reproduce</h2>
 {again}
 <p>To train a recipe again, save it below, then run <code>lengthwise train recipe.json --seeds {seeds}</code></p>
