@@ -30,8 +30,8 @@ class Fates(PrintedTable, list[Fate]):
         return [row for fate in self for row in fate.rows()]
 
     def plot(self, title: str | None = None) -> Drawing:
-        """Draw exact match and movement against loops, counted from T(n); for up to three weights also a map of the
-        movement, loop by position, and the state's path on two principal components, both of one problem."""
+        """Draw exact match and movement against loops, counted from T(n). For up to three models, add a loop × position
+        map of the movement and the state's path in its first two principal components, both of one problem."""
         from lengthwise.report.depth_figure import fate_figure  # late: it imports matplotlib
 
         return fate_figure(self, title or "What more loops do")

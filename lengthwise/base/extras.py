@@ -9,7 +9,7 @@ from lengthwise.base.errors import UsageError
 
 
 def import_library(module: str, extra: str, reason: str = "") -> Any:
-    """Import and return an optional library. Raises UsageError if it is missing, with the ``reason`` to need it."""
+    """Import and return an optional library. Raises UsageError, starting with ``reason``, if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -65,7 +65,7 @@ def _to_value(node: ast.expr) -> Any:
                 found[keyword.arg] = _to_value(keyword.value)
             return {"kind": kind} | found
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
-            raise UsageError(f"name the field of {kind}, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
+            raise UsageError(f"give fields of {kind} by name, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
         case ast.Call(func=ast.Constant(value=str(path))) if "." in path:
             raise UsageError(
                 f"{path}: write the name alone, {path.rpartition('.')[2]}, and import its module by --import"

@@ -96,7 +96,7 @@ def announce_duration(description: str, estimate: ResourceEstimate) -> None:
 
 
 @contextmanager
-def report_waiting(description: str, estimate: ResourceEstimate) -> Iterator[None]:
+def show_progress_if_slow(description: str, estimate: ResourceEstimate) -> Iterator[None]:
     """After some seconds, print to standard error that work is in progress, with its estimated duration; on a terminal
     also the elapsed time."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()

@@ -70,7 +70,7 @@ class MeasurementOptions(KindOptions):
 class DeviceOptions:
     """The device on which weights run."""
 
-    device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
+    device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto (default): the first available of CUDA, MPS and CPU
 
 
 @dataclass(kw_only=True)

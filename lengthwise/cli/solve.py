@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lengthwise.api import Solver, Task, UsageError
 from lengthwise.base.files import json_text
 from lengthwise.base.process import result_stream
-from lengthwise.cli.console import report_waiting
+from lengthwise.cli.console import show_progress_if_slow
 from lengthwise.cli.options import parse_single_rule
 from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
 from lengthwise.experiment.recipe import check_stopping
@@ -40,7 +40,7 @@ def run(args: Options) -> int:
     count = bad = 0
     for count, prompt in enumerate(prompts, 1):
         try:
-            with report_waiting(f"prompt {count}", solver.demand(prompt, stopping)):
+            with show_progress_if_slow(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
             result = {name: value for name, value in vars(solved).items() if value != ()}
             text = solved.text

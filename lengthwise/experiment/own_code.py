@@ -50,8 +50,8 @@ def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
 
 
 def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]) -> list[str]:
-    """Return the names of classes whose code differs between two results of ``hash_user_code``. Modules are ignored: a
-    file may be run as a script or imported."""
+    """Return the names of classes whose code differs between two results of ``hash_user_code``. Module names are
+    ignored: a file may be run as a script or imported."""
     known, found = ({(name.rpartition(".")[2], code) for name, code in one.items()} for one in (old_hashes, new_hashes))
     named = [*old_hashes.items(), *new_hashes.items()]
     return sorted({name for name, code in named if (name.rpartition(".")[2], code) not in known & found})

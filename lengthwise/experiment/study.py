@@ -14,7 +14,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import After, Stopping
 
 
-def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
+def parse_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
     """Return the names of an option such as ``--tasks``; ``all``: all ``known``. Raises UsageError for a wrong name."""
     known = list(known)
     named = known if names == "all" else names.split(",")

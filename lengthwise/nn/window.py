@@ -103,7 +103,7 @@ class LocalHeadsEncoding(_KeyMask):
 
 @dataclass(frozen=True)
 class CoupledHeads(_HeadWindow):
-    """The last ``count`` heads see tokens whose digit positions differ by at most ``reach``, in any number of the row.
+    """The last ``count`` heads see tokens of all numbers whose digit positions differ by at most ``reach`` from theirs.
 
     Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
     numbers of any length. In layouts that predict each symbol one position earlier, ``ahead=1`` centres the window on

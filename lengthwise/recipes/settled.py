@@ -52,7 +52,7 @@ def settled_copy() -> Recipe:
         loops=ExtraLoops(more=2, extra=10),
         steps=2000,
         batch=32,
-        # A large eps: steps vanish with the gradients. With 1e-8 the loss jumped at step 1,500 (docs/lab).
+        # With a large eps, steps shrink as the gradients do. With 1e-8 the loss jumped at step 1,500 (docs/lab).
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95), eps=1e-5),
         chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "families")),
         **_SETTLING,

@@ -3,8 +3,8 @@
 Layout, loops and objective are those of the published method, ``fop-loop-adaptive``; recipes that halt by themselves
 have other loops and objectives. Attention differs. Without a positional encoding, a model finds a position by counting,
 and counts grow with the length. Here a head sees the left neighbour, or the same digit position of each number
-(``CoupledHeads``), or, where symbols must be found, all earlier positions (``EarlierHeads``). So longer inputs show a
-head nothing new.
+(``CoupledHeads``), or, where symbols must be found, all earlier positions (``EarlierHeads``). So these heads
+see the same at every length.
 """
 
 from __future__ import annotations
@@ -283,9 +283,9 @@ def looped_flipped_copy() -> Recipe:
     """Copy each bit, flipped if the parity of all is odd: 2n loops, in which parity moves on from bit to bit, then from
     answer to answer; the position that predicts a bit's copy sees this bit. It stops by itself: as in
     ``halting_binary_sum`` a clock decides when it is done, whose mark takes two loops from one position to the next.
-    Rows take up to five loops more, so that a finished answer stays; without them, accuracy at long rows is lower
-    (docs/lab). Expect .99 of uniform rows at twice the training length, and less of some families; a seed takes a
-    quarter of an hour of one CPU thread."""
+    In training, rows take up to five loops more, so that a finished answer stays; without these loops, accuracy at
+    long rows is lower (docs/lab). Expect .99 of uniform rows at twice the training length, and less of some families; a
+    seed takes a quarter of an hour of one CPU thread."""
     return replace(
         LONG,
         name="looped-flipped-copy",

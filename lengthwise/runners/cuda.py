@@ -1,4 +1,4 @@
-"""CUDA graphs, a GPU's operations that are captured once and replayed; and the faster way to compute attention.
+"""CUDA graphs, a GPU's operations that are captured once and replayed; and the choice of the faster attention kernel.
 
 If rows are short, attention is computed by two batched matrix products, else by torch's fused kernel. The fused kernel
 works on tiles of 128 positions, which short rows leave mostly empty: at 22 positions two products took a quarter of its

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lengthwise.base.results import Claim
 from lengthwise.base.types import UsageError
-from lengthwise.experiment.study import Panel, Study, choose_names
+from lengthwise.experiment.study import Panel, Study, parse_names
 from lengthwise.recipes.abacus import (
     abacus_addition,
     abacus_addition_full,
@@ -52,4 +52,4 @@ def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
             title = f"{name.replace('-', ' ').capitalize()}, trained on up to {top}"
             panels.append(Panel(title, (recipe,), (), grid=(2 * top, 2 * top), name=name))
     by_name = {panel.name: panel for panel in panels}
-    return Study("Abacus embeddings", tuple(by_name[name] for name in choose_names(tasks, by_name)), samples=100)
+    return Study("Abacus embeddings", tuple(by_name[name] for name in parse_names(tasks, by_name)), samples=100)

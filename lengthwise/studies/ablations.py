@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthwise.experiment.study import Panel, Study, choose_names
+from lengthwise.experiment.study import Panel, Study, parse_names
 from lengthwise.recipes.ablations import ablations as recipes
 from lengthwise.recipes.looped import SETTINGS, build_variation
 
@@ -16,7 +16,7 @@ TASKS |= {f"half-{task}": setting.top for task, setting in SETTINGS["half"].item
 def ablations(tasks: str = "all") -> Study:
     """Our looped models with one part changed at a time, measured at 2, 3, 5 and 10 times the training length."""
     panels = []
-    for task in choose_names(tasks, TASKS):
+    for task in parse_names(tasks, TASKS):
         top = TASKS[task]
         found = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
         if task.startswith("published-"):

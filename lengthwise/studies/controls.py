@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthwise.experiment.study import Panel, Study, choose_names
+from lengthwise.experiment.study import Panel, Study, parse_names
 from lengthwise.recipes.controls import controls as recipes
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
@@ -11,7 +11,7 @@ from lengthwise.recipes.window import FORMS
 def controls(tasks: str = "pairs") -> Study:
     """Our looped models, and the same without the loop, without the window, and without both, on the same data."""
     panels = []
-    for task in choose_names(tasks, ("pairs", *FORMS)):
+    for task in parse_names(tasks, ("pairs", *FORMS)):
         arms = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))
         if task == "pairs":
             arms = (looped_pairs(), *arms, standard_pairs())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthwise.experiment.study import Panel, Study, choose_names
+from lengthwise.experiment.study import Panel, Study, parse_names
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.pairs import notebook as recipes
 from lengthwise.recipes.window import looped_parity
@@ -20,7 +20,7 @@ def pairs() -> Study:
 def notebook(tasks: str = "all") -> Study:
     """A standard and a looped encoder, trained on exactly 8 digits with the notebook's optimizer, steps and dropout."""
     panels, sizes = [], (4, 6, 8, 10, 12, 16, 20, 24)
-    for name in choose_names(tasks, TITLES):
+    for name in parse_names(tasks, TITLES):
         found = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
         panels.append(Panel(TITLES[name], found, sizes, strong=f"notebook-looped-{name}", name=name))
     note = "Nothing was chosen by these figures; dropout is off at test, where the notebook left it on."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lengthwise.base.results import Claim
 from lengthwise.base.types import UsageError
-from lengthwise.experiment.study import Panel, Study, choose_names
+from lengthwise.experiment.study import Panel, Study, parse_names
 from lengthwise.recipes.retran import SIZES, build_models, cpu, paper
 
 CLAIMS = (
@@ -18,7 +18,7 @@ def retran(scale: str = "cpu", sizes: str = "small") -> Study:
     if scale not in recipes:
         raise UsageError(f"scale: {scale!r} is not one of: {', '.join(recipes)}")
     prefix, panels = "" if scale == "cpu" else "paper-", []
-    for size in choose_names(sizes, SIZES, "sizes"):
+    for size in parse_names(sizes, SIZES, "sizes"):
         chosen = tuple(recipes[scale][f"{prefix}{name}-{size}"] for name in build_models(size))
         options = {"curve": tuple(range(8, 41)), "claims": CLAIMS, "strong": f"{prefix}retran-{size}", "name": size}
         panels.append(Panel(f"Expressions, {size} models", chosen, (30, 40), natural=True, **options))

@@ -192,7 +192,7 @@ class Multiplication(ArithmeticTask):
         return sizes.sum(1)
 
 
-# Digits of several numbers, least significant first. A family returns changed digits, given uniform ones.
+# Digits of several numbers, least significant first. A family takes uniformly drawn digits and changes them.
 Operands = Int[Tensor, "b m n"]
 
 

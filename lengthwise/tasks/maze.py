@@ -98,7 +98,7 @@ def binary_tree(rows: int, cells: int, generator: Generator) -> Carved:
 
 
 def comb(rows: int, cells: int, generator: Generator) -> Carved:
-    """One corridor along a side; a dead end as long as the maze branches off at each of its cells."""
+    """One corridor along a side; from each of its cells a dead end runs across the maze."""
     up = torch.ones(rows, cells, cells, dtype=torch.bool)
     up[:, 0] = False
     left = torch.zeros_like(up)

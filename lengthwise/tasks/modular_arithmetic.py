@@ -23,7 +23,7 @@ from lengthwise.tasks.family import enumerate_rows
 
 OPERATIONS = "+-*"
 MINUS, TIMES = 1, 2  # their indices
-# A family returns changed numbers and operations, given uniform ones.
+# A family takes uniformly drawn numbers and operations and changes them.
 Changed = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]
 
 

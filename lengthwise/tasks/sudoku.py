@@ -227,7 +227,9 @@ class Sudoku(SquareGridTask):
         prompt = self.vocab.encode("".join(lines)).long()
         found = solve(prompt.tolist(), side)
         if len(found) != 1:
-            raise UsageError(f"{self.name}: it must have one solution; this has {'several' if found else 'none'}")
+            raise UsageError(
+                f"{self.name}: a puzzle must have exactly one solution; this one has {'several' if found else 'none'}"
+            )
         return _build_problems(prompt[None], torch.tensor(found))
 
     def reference(self, prompt: str) -> str:

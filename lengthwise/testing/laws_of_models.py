@@ -36,7 +36,7 @@ LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # of the rows in a check
 SMALL = Transformer(width=8, heads=2, layers=1)
 LONG = 200  # positions of a row far longer than in training
 CHUNKS = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
-CUTS = 8  # positions of such a row after which tokens are changed
+CUTS = 8  # number of positions in a row of ``CHUNKS`` after which tokens are changed, one at a time
 FURTHEST = 12  # largest size above a task's smallest, in rows of `checked_on` problems
 NOISE = 0.4  # standard deviation of the noise added to initial weights
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits

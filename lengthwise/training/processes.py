@@ -58,7 +58,7 @@ class Processes:
         """Return, for each flag, whether any process has set it. Flags are exchanged between CPUs."""
         return torch.stack(self.gather(torch.tensor(flags))).any(0).tolist()
 
-    def add_gradients(self, model: nn.Module) -> None:
+    def all_reduce_gradients(self, model: nn.Module) -> None:
         """Replace each parameter's gradient by the sum over processes. A parameter without a gradient in any process
         still has none."""
         if self.count == 1:

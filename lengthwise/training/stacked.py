@@ -67,7 +67,7 @@ def train_stacked(
     are replayed as CUDA ``graphs``; a note says why not.
 
     A seed that diverges is recorded in its folder and reported, and the others continue: its run is not ``done``. If
-    checkpoints are of different steps, seeds with earlier ones catch up first. A resumed stack of the same seeds equals
+    checkpoints are from different steps, seeds that are behind catch up first. A resumed stack of the same seeds equals
     an uninterrupted one bit for bit on a CPU; with ``Mastery``, only if it was not killed between two checkpoints.
 
     Raises Interrupted as ``train`` does, and UsageError also for recipes with other differences, and for a model that

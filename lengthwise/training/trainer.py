@@ -98,7 +98,7 @@ class Trainer:
         with self.protect_generators():
             logs = []
             for loss in self.compute_losses(batch, loops):
-                self.processes.add_gradients(self.model)
+                self.processes.all_reduce_gradients(self.model)
                 logs.append(self.update_weights(loss))
             self.count_step(logs)
 
@@ -179,7 +179,7 @@ class Trainer:
         self.passed += self.processes.broadcast(passed)
 
     def current_length(self) -> int:
-        """Return the largest size at this step."""
+        """Return the largest size that training draws at this step."""
         lengths = self.recipe.lengths
         if not isinstance(lengths, Growing):
             return lengths.top
@@ -311,7 +311,7 @@ class Trainer:
         Raises UsageError if the checkpoint does not fit this recipe."""
         state, before = run.load_state(), self.environment()
         if state:
-            known = rehearse(self.recipe, self.device, self.matmul).full_state()  # may raise errors of the recipe
+            known = rehearse(self.recipe, self.device, self.matmul).full_state()  # its errors are the recipe's
             try:
                 best = state.get("best")
                 for tree, key in ((state, "model"), (state, "average"), (best, "weights")):

@@ -239,7 +239,7 @@ WRONG = [
     ("steps=0", "steps must be 1 or more"),
     ("model.heads=3", "width must be a multiple of heads"),
     ("stopping=MaxConfidence(per=table)", "stopping.per: 'table' is not one of: example, batch"),
-    ("layout=FullOutput(2)", "name the field of FullOutput"),
+    ("layout=FullOutput(2)", "give fields of FullOutput by name"),
     ("lengths=Curriculum(top=5,top=6)", "Curriculum: top is given twice"),
     ("steps", "write a change as name=value"),
     ("=3", "write a change as name=value"),

@@ -67,8 +67,8 @@ def test_parts_share_no_base_puzzle():
         ("1234/3412/2143/432", "4, 6 or 9 lines"),
         ("12345/" * 5, "4, 6 or 9 lines"),
         ("5234/3412/2143/4321", "'5' is not one of: . 1 2 3 4"),
-        ("1.../..../..../....", "it must have one solution; this has several"),
-        ("11../..../..../....", "it must have one solution; this has none"),
+        ("1.../..../..../....", "a puzzle must have exactly one solution; this one has several"),
+        ("11../..../..../....", "a puzzle must have exactly one solution; this one has none"),
     ],
 )
 def test_what_is_no_puzzle_is_refused_with_the_reason(text, about):

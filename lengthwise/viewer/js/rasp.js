@@ -1,4 +1,4 @@
-// An n-RASP-L program as a graph of operations (rasp/graph.py): its state after every round, on a typed problem.
+// An n-RASP-L program as a graph of operations (rasp/program.py): its state after every round, on a typed problem.
 // A row is an array of symbols, places an array of numbers; a selector is a function (query, key) → boolean, which is
 // asked for keys up to the query only: programs are causal.
 
