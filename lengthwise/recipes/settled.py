@@ -18,7 +18,7 @@ from lengthwise.nn.convolution import Convolution, GridConvolution
 from lengthwise.nn.position import Mark
 from lengthwise.nn.window import GridHeads, Local, LocalHeads
 from lengthwise.objectives import Final, Segments
-from lengthwise.recipes.window import AHEAD, SMALL, looped_addition, looped_binary_sum, looped_copy, looped_parity
+from lengthwise.recipes.window import AHEAD, SMALL, looped_addition, looped_copy, looped_parity, short_binary_sum
 from lengthwise.tasks.arithmetic import Addition
 from lengthwise.tasks.bits import PrefixSum
 from lengthwise.tasks.maze import Maze
@@ -79,7 +79,7 @@ def settled_binary_sum() -> Recipe:
     """The binary sum of up to 12 bits, whose answer stays right after any number of further loops; counts beyond those
     of training are wrong. A seed takes seven minutes of one CPU thread."""
     return replace(
-        looped_binary_sum(),
+        short_binary_sum(),
         name="settled-binary-sum",
         lengths=Curriculum(top=12, every=60),
         loops=ExtraLoops(more=3, extra=12),

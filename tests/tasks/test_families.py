@@ -75,9 +75,10 @@ def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries()
             assert problems.prompt.sum(1).tolist() == [ones] * 20 and problems.sizes.tolist() == [[size]] * 20
 
 
-def test_a_shipped_binary_sum_counts_past_the_powers_of_two():
+@pytest.mark.parametrize("name", ["looped-binary-sum", "halting-binary-sum"])
+def test_shipped_binary_sums_count_past_the_powers_of_two(name):
     """Weights that were right on nearly all rows took 31 ones, and a zero before them, for 47."""
-    weights = load("halting-binary-sum")
+    weights = load(name)
     counts = [f"{ones}-ones" for ones in (15, 16, 31, 32)]
     found = {score.problems: score.exact for score in evaluate_families(weights, [40], samples=25, names=counts)}
     assert found == dict.fromkeys(counts, 1.0)
@@ -112,7 +113,7 @@ def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
     with pytest.raises(
         lw.UsageError, match=r"^family_names: these start at size 31, but training ends at 20: name others$"
     ):
-        catalog.recipe("looped-binary-sum", ['family_names=["31-ones","63-ones"]'])
+        catalog.recipe("short-binary-sum", ['family_names=["31-ones","63-ones"]'])
 
 
 def digits(task, name, size, count=200):
