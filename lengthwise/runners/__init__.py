@@ -34,7 +34,7 @@ class Runner(ABC):
     """Advances each row of a batch for its own number of loops and returns logits at selected positions.
 
     All arguments are on the CPU, so that no value has to be read from the model's device. ``loops`` "b" are at least
-    1. ``at`` "b t" is True at the n selected positions. Logits are on the model's device, row by row, and
+    1. ``positions`` "b t" is True at the n selected positions. Logits are on the model's device, row by row, and
     differentiable.
     """
 
@@ -42,25 +42,27 @@ class Runner(ABC):
         self.model = model
 
     @abstractmethod
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         """Return the logits after each row's last loop. The first ``no_grad_loops`` loops run without gradients."""
 
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
         """Return, for each of ``depths``, each row's logits after this number of loops, or after the row's last loop if
         it has fewer."""
-        return [self.last(inputs, loops.clamp(max=depth), at) for depth in depths]
+        return [self.last(inputs, loops.clamp(max=depth), positions) for depth in depths]
 
-    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+    def carry(
+        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
+    ) -> tuple[Logits, State]:
         """Return the logits and the state after each row's last loop. Loops start from ``state``, which an earlier call
         for these rows returned, by default from the model's own. Gradients flow through states (see ``detach``)."""
         raise UsageError(f"{type(self).__name__} keeps no state between calls: use last or each")
 
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
         """Yield, after each loop k = 1, 2, …: k, the indices (on the CPU) of the rows that ran, and their logits."""
-        for k, rows, logits, _ in self.steps(inputs, loops, at):
+        for k, rows, logits, _ in self.steps(inputs, loops, positions):
             yield k, rows, logits
 
-    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
         """Yield a ``Step`` after each loop, for evaluation; with ``movement``, it has each state's movement.
 
         After a step, ``send`` a mask "r" of its rows that continue; other rows are no longer computed.

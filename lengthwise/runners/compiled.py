@@ -48,14 +48,14 @@ class Compiled(claims.Claiming):
             return "it has dropout"
         return "its first state is random in training" if model.start_noise else None
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         *_, state = self._states(inputs, loops, no_grad_loops)
-        return self.model.readout(take_values(state, *at.nonzero(as_tuple=True)))
+        return self.model.readout(take_values(state, *positions.nonzero(as_tuple=True)))
 
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
         for k, state in enumerate(self._states(inputs, loops, 0), 1):
             rows = (loops >= k).nonzero()[:, 0]
-            row, position = at[rows].nonzero(as_tuple=True)
+            row, position = positions[rows].nonzero(as_tuple=True)
             yield k, rows, self.model.readout(take_values(state, rows[row], position))
 
     def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int) -> Iterator[Float[Tensor, "b t d"]]:

@@ -109,30 +109,32 @@ class Graphs(Runner):
             return "it has hooks"
         return self.reason
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         logits = self._logits(inputs, loops, no_grad_loops, each=False)
         if logits is None:
-            return self.plain.last(inputs, loops, at, no_grad_loops=no_grad_loops)
-        return take_values(logits, *at.nonzero(as_tuple=True))
+            return self.plain.last(inputs, loops, positions, no_grad_loops=no_grad_loops)
+        return take_values(logits, *positions.nonzero(as_tuple=True))
 
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
         logits = self._logits(inputs, loops.clamp(max=max(depths)), 0, each=True) if self.repeats else None
         if logits is None:
-            return super().at_depths(inputs, loops, depths, at)
-        row, position = at.nonzero(as_tuple=True)
+            return super().at_depths(inputs, loops, depths, positions)
+        row, position = positions.nonzero(as_tuple=True)
         return [take_values(logits, loops.clamp(max=depth)[row] - 1, row, position) for depth in depths]
 
-    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
-        return self.plain.carry(inputs, loops, at, state)
+    def carry(
+        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
+    ) -> tuple[Logits, State]:
+        return self.plain.carry(inputs, loops, positions, state)
 
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
         logits = self._logits(inputs, loops, 0, each=True)
         if logits is None:
-            yield from self.plain.each(inputs, loops, at)
+            yield from self.plain.each(inputs, loops, positions)
             return
         for k in range(1, int(loops.max()) + 1):
             rows = (loops >= k).nonzero()[:, 0]
-            row, position = at[rows].nonzero(as_tuple=True)
+            row, position = positions[rows].nonzero(as_tuple=True)
             yield k, rows, take_values(logits[k - 1], rows[row], position)
 
     def _logits(self, inputs: Inputs, loops: RowLoops, no_grad_loops: int, *, each: bool) -> Tensor | None:

@@ -88,19 +88,21 @@ def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
 class Plain(Runner):
     """Advances the running rows, at all positions, by calling the model's methods."""
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         ids, logits = [], []
         for rows, state, left in self._until_last(inputs, loops, no_grad_loops=no_grad_loops):
             ids.append(rows[-left:])
             logits.append(self.model.read(state)[-left:])
         # Rows were collected in the order of halting; restore the batch's order.
-        row, position = at.nonzero(as_tuple=True)
+        row, position = positions.nonzero(as_tuple=True)
         return take_values(torch.cat(logits), torch.cat(ids).argsort()[row], position)
 
-    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+    def carry(
+        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
+    ) -> tuple[Logits, State]:
         halted = self._until_last(inputs, loops, state=state)
         state = join_rows([(rows[-left:], select_rows(own, slice(-left, None))) for rows, own, left in halted])
-        return take_values(self.model.read(state), *at.nonzero(as_tuple=True)), state
+        return take_values(self.model.read(state), *positions.nonzero(as_tuple=True)), state
 
     def _until_last(
         self, inputs: Inputs, loops: RowLoops, **options: Any
@@ -112,7 +114,7 @@ class Plain(Runner):
             if leave[k]:
                 yield rows, state, leave[k]
 
-    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
         unrolled, stay = unroll(self.model, inputs, loops), None
         movements, moved = Movements(self.model, inputs) if movement else None, None
         while True:
@@ -122,7 +124,9 @@ class Plain(Runner):
                 return
             if movements:
                 moved = movements.after_loop(rows, state)
-            stay = yield Step(k, rows, take_values(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
+            stay = yield Step(
+                k, rows, take_values(self.model.read(state), *positions[rows].nonzero(as_tuple=True)), moved
+            )
 
 
 class Movements:

@@ -58,16 +58,16 @@ class Recorder(Runner):
         self.symbols, self.queries, self.supervises = symbols, list[Query](), supervises
         self.targets: list[tuple[int, int, Tensor]] = []  # number of the call, number of its depth, targets
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        self.queries.append(Query(inputs, loops, at, no_grad_loops))
-        return self._zeros(at, 0)
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+        self.queries.append(Query(inputs, loops, positions, no_grad_loops))
+        return self._zeros(positions, 0)
 
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
-        self.queries.append(Query(inputs, loops, at, depths=tuple(depths)))
-        return [self._zeros(at, number) for number in range(len(depths))]
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
+        self.queries.append(Query(inputs, loops, positions, depths=tuple(depths)))
+        return [self._zeros(positions, number) for number in range(len(depths))]
 
-    def _zeros(self, at: Selected, number: int) -> Logits:
-        zeros, call = torch.zeros(int(at.sum()), self.symbols), len(self.queries) - 1
+    def _zeros(self, positions: Selected, number: int) -> Logits:
+        zeros, call = torch.zeros(int(positions.sum()), self.symbols), len(self.queries) - 1
         if self.supervises:
 
             def record_call(targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,11 +77,11 @@ class Recorder(Runner):
             zeros.supervision = record_call  # type: ignore[attr-defined]
         return zeros
 
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
-        self.queries.append(Query(inputs, loops, at, each=True))
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+        self.queries.append(Query(inputs, loops, positions, each=True))
         for k in range(1, int(loops.max()) + 1):
             rows = (loops >= k).nonzero()[:, 0]
-            yield k, rows, torch.zeros(int(at[rows].sum()), self.symbols)
+            yield k, rows, torch.zeros(int(positions[rows].sum()), self.symbols)
 
 
 class Replayer(Runner):
@@ -98,14 +98,14 @@ class Replayer(Runner):
             raise UsageError("the objective's calls of its runner depend on earlier logits")
         return answer
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        return self._answer(Query(inputs, loops, at, no_grad_loops))
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+        return self._answer(Query(inputs, loops, positions, no_grad_loops))
 
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], at: Selected) -> list[Logits]:
-        return self._answer(Query(inputs, loops, at, depths=tuple(depths)))
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
+        return self._answer(Query(inputs, loops, positions, depths=tuple(depths)))
 
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
-        yield from self._answer(Query(inputs, loops, at, each=True))
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+        yield from self._answer(Query(inputs, loops, positions, each=True))
 
 
 def supervise_together(recorders: Sequence[Recorder], answers: Sequence[Sequence[Answer]]) -> None:

@@ -211,22 +211,25 @@ def model_axes(tree: Any) -> Any:
 
 
 def _select_last(
-    logits: Float[Tensor, "*k b t v"], at: Bool[Tensor, "b t"], count: int, loops: Int[Tensor, " b"] | None = None
+    logits: Float[Tensor, "*k b t v"],
+    positions: Bool[Tensor, "b t"],
+    count: int,
+    loops: Int[Tensor, " b"] | None = None,
 ) -> list[Answer]:
     """Return each model's logits at its selected positions; with ``loops``, after each row's number of loops."""
-    counts, (row, position) = at.unflatten(0, (count, -1)).sum((1, 2)).tolist(), at.nonzero(as_tuple=True)
+    counts, (row, position) = positions.unflatten(0, (count, -1)).sum((1, 2)).tolist(), positions.nonzero(as_tuple=True)
     after = () if loops is None else (loops[row] - 1,)
     return [*take_values(logits, *after, row, position).split(counts)]
 
 
 def _select_each(
-    logits: Float[Tensor, "k b t v"], running: Bool[Tensor, "k b"], at: Bool[Tensor, "b t"], count: int
+    logits: Float[Tensor, "k b t v"], running: Bool[Tensor, "k b"], positions: Bool[Tensor, "b t"], count: int
 ) -> list[Answer]:
     """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
-    selected = (running[..., None] & at).nonzero(as_tuple=True)
+    selected = (running[..., None] & positions).nonzero(as_tuple=True)
     ran = running.unflatten(1, (count, -1))
     rows = ran.nonzero()[:, 2].split(ran.sum(2).flatten().tolist())
-    own = (ran * at.sum(1).unflatten(0, (count, -1))).sum(2).flatten().tolist()
+    own = (ran * positions.sum(1).unflatten(0, (count, -1))).sum(2).flatten().tolist()
     found = take_values(logits, *selected).split(own)
     answers: list[Answer] = [[] for _ in range(count)]
     for number, (who, what) in enumerate(zip(rows, found, strict=True)):

@@ -317,14 +317,14 @@ def compute_logits(
     runner: Runner,
     inputs: Inputs,
     loops: Sequence[int] = LOOPS,
-    at: Bool[Tensor, "b t"] | None = None,
+    positions: Bool[Tensor, "b t"] | None = None,
     *,
     no_grad_loops: int = 0,
 ) -> Float[Tensor, "b t v"]:
-    """Return each row's logits after its own loops; zeros outside ``at``, which defaults to the padding mask."""
-    at = inputs.padding_mask if at is None else at
-    logits = runner.last(inputs, torch.tensor(loops), at, no_grad_loops=no_grad_loops)
-    return logits.new_zeros(*at.shape, logits.shape[-1]).index_put(at.nonzero(as_tuple=True), logits)
+    """Return each row's logits after its own loops; zeros outside ``positions``, which defaults to the padding mask."""
+    positions = inputs.padding_mask if positions is None else positions
+    logits = runner.last(inputs, torch.tensor(loops), positions, no_grad_loops=no_grad_loops)
+    return logits.new_zeros(*positions.shape, logits.shape[-1]).index_put(positions.nonzero(as_tuple=True), logits)
 
 
 def logits_differ(one: Tensor, other: Tensor) -> bool:

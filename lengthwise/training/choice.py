@@ -74,17 +74,19 @@ class Bf16(Runner):
         super().__init__(runner.model)
         self.runner = runner
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         with autocast(get_device(self.model), "bf16"):
-            return self.runner.last(inputs, loops, at, no_grad_loops=no_grad_loops).float()
+            return self.runner.last(inputs, loops, positions, no_grad_loops=no_grad_loops).float()
 
-    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+    def carry(
+        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
+    ) -> tuple[Logits, State]:
         with autocast(get_device(self.model), "bf16"):
-            logits, state = self.runner.carry(inputs, loops, at, state)
+            logits, state = self.runner.carry(inputs, loops, positions, state)
         return logits.float(), state
 
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
-        steps = self.runner.each(inputs, loops, at)
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+        steps = self.runner.each(inputs, loops, positions)
         while True:
             with autocast(get_device(self.model), "bf16"):  # but not while the caller uses the logits
                 found = next(steps, None)
@@ -105,19 +107,19 @@ class MicroBatches(Runner):
         super().__init__(runner.model)
         self.runner, self.parts = runner, parts
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         def logits(rows: slice) -> Float[Tensor, "m v"]:
-            return self.runner.last(inputs.take(rows), loops[rows], at[rows], no_grad_loops=no_grad_loops)
+            return self.runner.last(inputs.take(rows), loops[rows], positions[rows], no_grad_loops=no_grad_loops)
 
         return torch.cat([self._recompute(logits, rows) for rows in self._rows(len(loops))])
 
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
         found: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for rows in self._rows(len(loops)):
             order: list[tuple[int, Tensor]] = []
 
             def logits(rows: slice = rows, order: list[tuple[int, Tensor]] = order) -> tuple[Tensor, ...]:
-                steps = [*self.runner.each(inputs.take(rows), loops[rows], at[rows])]
+                steps = [*self.runner.each(inputs.take(rows), loops[rows], positions[rows])]
                 order[:] = [(k, ran + rows.start) for k, ran, _ in steps]
                 return tuple(own for *_, own in steps)
 
@@ -153,26 +155,32 @@ class ShardedRunner(Runner):
             "use runner.last or runner.each alone, or train in one process"
         )
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         mine = self._own_rows(loops)
-        own = self.runner.last(inputs.take(mine), loops[mine], at[mine], no_grad_loops=no_grad_loops)
-        return self._join_logits(own, torch.arange(len(loops)), at)
+        own = self.runner.last(inputs.take(mine), loops[mine], positions[mine], no_grad_loops=no_grad_loops)
+        return self._join_logits(own, torch.arange(len(loops)), positions)
 
-    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
+    def carry(
+        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
+    ) -> tuple[Logits, State]:
         """See ``Runner.carry``. The state has only this process's rows."""
         mine = self._own_rows(loops)
-        own, state = self.runner.carry(inputs.take(mine), loops[mine], at[mine], state)
-        return self._join_logits(own, torch.arange(len(loops)), at), state
+        own, state = self.runner.carry(inputs.take(mine), loops[mine], positions[mine], state)
+        return self._join_logits(own, torch.arange(len(loops)), positions), state
 
-    def each(self, inputs: Inputs, loops: RowLoops, at: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
         mine = self._own_rows(loops)
-        steps, own = self.runner.each(inputs.take(mine), loops[mine], at[mine]), torch.empty(0)
+        steps, own = self.runner.each(inputs.take(mine), loops[mine], positions[mine]), torch.empty(0)
         for k in range(1, int(loops.max()) + 1):
             _, ran, own = next(steps, (k, mine[:0], own[:0]))
-            order, counts = ran.argsort(), at[mine][ran].sum(1).tolist()
+            order, counts = ran.argsort(), positions[mine][ran].sum(1).tolist()
             parts = own.split(counts)
             rows = (loops >= k).nonzero()[:, 0]
-            yield k, rows, self._join_logits(torch.cat([own[:0], *(parts[i] for i in order.tolist())]), rows, at[rows])
+            yield (
+                k,
+                rows,
+                self._join_logits(torch.cat([own[:0], *(parts[i] for i in order.tolist())]), rows, positions[rows]),
+            )
 
     def _own_rows(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
         if len(loops) < self.processes.count:
@@ -180,10 +188,10 @@ class ShardedRunner(Runner):
         return torch.arange(self.processes.rank, len(loops), self.processes.count)
 
     def _join_logits(
-        self, own_logits: Float[Tensor, "m v"], rows: Int[Tensor, " r"], at: Bool[Tensor, "r t"]
+        self, own_logits: Float[Tensor, "m v"], rows: Int[Tensor, " r"], positions: Bool[Tensor, "r t"]
     ) -> Float[Tensor, "n v"]:
-        """Return the logits at the positions ``at`` of these rows of the batch; ``own_logits`` are this process's."""
-        owner = (rows % self.processes.count)[at.nonzero()[:, 0]]
+        """Return the logits at ``positions`` of these rows of the batch; ``own_logits`` are this process's."""
+        owner = (rows % self.processes.count)[positions.nonzero()[:, 0]]
         counts = owner.bincount(minlength=self.processes.count).tolist()
         padded = F.pad(own_logits.detach(), (0, 0, 0, max(counts) - len(own_logits)))
         parts = [part[:count] for part, count in zip(self.processes.gather(padded), counts, strict=True)]

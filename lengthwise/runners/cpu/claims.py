@@ -49,8 +49,10 @@ class Claiming(Runner):
         """Return the reason why the model is not claimed; None if it is."""
         return why_declined(model, cls.parts, cls.devices)
 
-    def carry(self, inputs: Inputs, loops: RowLoops, at: Selected, state: State | None = None) -> tuple[Logits, State]:
-        return Plain(self.model).carry(inputs, loops, at, state)
+    def carry(
+        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
+    ) -> tuple[Logits, State]:
+        return Plain(self.model).carry(inputs, loops, positions, state)
 
 
 _WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes, recorded before they can be patched

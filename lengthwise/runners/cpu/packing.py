@@ -20,9 +20,9 @@ from lengthwise.base.types import Inputs
 from lengthwise.runners import Logits, Selected
 
 
-def select_unique(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
+def select_unique(x: Float[Tensor, "*b d"], positions: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
     """Select positions by distinct indices, so that gradients are copied, not accumulated, which is slower."""
-    return _SelectRows.apply(x.reshape(-1, x.shape[-1]), at)
+    return _SelectRows.apply(x.reshape(-1, x.shape[-1]), positions)
 
 
 def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
@@ -36,17 +36,17 @@ def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
     return list(order.split(max(1, positions // width)))
 
 
-def restore_order(logits: Logits, rows: Int[Tensor, " b"], at: Selected) -> Logits:
-    """Reorder logits at the positions ``at``, row by row, from the order of ``rows`` to the batch's order."""
-    number = (at.flatten().cumsum(0) - 1).view(at.shape)  # index of each result in the batch's order
-    return select_unique(logits, number[rows][at[rows]].argsort())
+def restore_order(logits: Logits, rows: Int[Tensor, " b"], positions: Selected) -> Logits:
+    """Reorder logits at ``positions``, row by row, from the order of ``rows`` to the batch's order."""
+    number = (positions.flatten().cumsum(0) - 1).view(positions.shape)  # index of each result in the batch's order
+    return select_unique(logits, number[rows][positions[rows]].argsort())
 
 
 class _SelectRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, at: Tensor) -> Tensor:
-        ctx.at, ctx.positions = at, len(x)
-        return x.index_select(0, at)
+    def forward(ctx: Any, x: Tensor, positions: Tensor) -> Tensor:
+        ctx.at, ctx.positions = positions, len(x)
+        return x.index_select(0, positions)
 
     @staticmethod
     @once_differentiable
@@ -79,10 +79,10 @@ class Ragged:
         ends = [end - positions.start for end in self.ends[rows]]
         return Ragged(ends, self.width, self.at[positions] - start * self.width if start else self.at[positions])
 
-    def select(self, at: Int[Tensor, " m"]) -> Ragged:
+    def select(self, positions: Int[Tensor, " m"]) -> Ragged:
         """Select packed positions by index, in increasing order."""
         # A row's new end is the number of selected positions before its old end.
-        return Ragged(torch.searchsorted(at, torch.tensor(self.ends)).tolist(), self.width, self.at[at])
+        return Ragged(torch.searchsorted(positions, torch.tensor(self.ends)).tolist(), self.width, self.at[positions])
 
     @property
     def is_full(self) -> bool:
@@ -110,13 +110,13 @@ class Packed:
     def take(self, rows: slice) -> Self:
         return type(self)(self.value[self.ragged.packed_positions(rows)], self.ragged.take(rows))
 
-    def select(self, at: Int[Tensor, " m"]) -> Self:
+    def select(self, positions: Int[Tensor, " m"]) -> Self:
         """Select positions by index, in increasing order."""
-        return type(self)(self.value.index_select(0, at), self.ragged.select(at))
+        return type(self)(self.value.index_select(0, positions), self.ragged.select(positions))
 
-    def __getitem__(self, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
+    def __getitem__(self, positions: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
         """Select by a mask of padded rows, like indexing the padded tensor; no selected position may be padding."""
-        return self.value[at.flatten()[self.ragged.at]]
+        return self.value[positions.flatten()[self.ragged.at]]
 
 
 class Packing(NamedTuple):
@@ -151,10 +151,10 @@ class Packing(NamedTuple):
         spread = x.new_zeros(len(self.rows), width, x.shape[-1])
         return spread.index_put((row, position), x)
 
-    def find_positions(self, at: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
-        """Return the indices, in packed order, of the positions ``at``, row by row; none may be padding."""
-        row, position = at.nonzero().unbind(1)
+    def find_positions(self, positions: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
+        """Return the indices, in packed order, of ``positions``, row by row; none may be padding."""
+        row, position = positions.nonzero().unbind(1)
         rank = self.rows.argsort()  # index of each row in the order by length
         # Within a position, rows are in the order by length, so a token's offset there is its row's rank.
-        start = torch.tensor([0, *accumulate(self.counts)], device=at.device)
+        start = torch.tensor([0, *accumulate(self.counts)], device=positions.device)
         return start[position] + rank[row]

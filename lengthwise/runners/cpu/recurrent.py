@@ -63,20 +63,20 @@ class RecurrentRunner(claims.Claiming):
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         """Return the packed states of all real tokens after one loop."""
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         # Several loops need states in the batch's order, padded; one loop can stay packed up to the logits.
         if no_grad_loops or int(loops.max()) > 1:
-            return Plain(_FastLoops(self)).last(inputs, loops, at, no_grad_loops=no_grad_loops)
+            return Plain(_FastLoops(self)).last(inputs, loops, positions, no_grad_loops=no_grad_loops)
         rows, logits = group_by_length(inputs, GROUP_POSITIONS), []
         for group in rows:
             part = inputs.take(group).cut_padding()
-            packing, wanted = Packing.from_mask(part.padding_mask), at[group, : part.tokens.shape[1]]
+            packing, wanted = Packing.from_mask(part.padding_mask), positions[group, : part.tokens.shape[1]]
             found = self.run_packed(self.model.embed(part), packing)
             logits.append(self.model.readout(select_unique(found, packing.find_positions(wanted))))
-        return restore_order(torch.cat(logits), torch.cat(rows), at)
+        return restore_order(torch.cat(logits), torch.cat(rows), positions)
 
-    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
-        return Plain(_FastLoops(self)).steps(inputs, loops, at, movement=movement)
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
+        return Plain(_FastLoops(self)).steps(inputs, loops, positions, movement=movement)
 
 
 class _FastLoops(Model):

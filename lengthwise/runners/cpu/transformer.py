@@ -66,17 +66,17 @@ class PackedTransformer(claims.Claiming):
     model: TransformerModel
     kind, parts = TransformerModel, PARTS
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         rows, logits = [], []
         for group in group_by_length(inputs, GROUP_POSITIONS):
-            part, wanted = inputs.take(group).cut_padding(), at[group]
+            part, wanted = inputs.take(group).cut_padding(), positions[group]
             wanted = wanted[:, : part.tokens.shape[1]]
             order, state = _final_states(self.model, part, loops[group], wanted, no_grad_loops)
             rows.append(group[order])
             logits.append(self.model.readout(state))
-        return restore_order(torch.cat(logits), torch.cat(rows), at)
+        return restore_order(torch.cat(logits), torch.cat(rows), positions)
 
-    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
         # The latest states, the latest first: packed in a run of _run, padded between two, when rows have left.
         states, padded, done, ids = list[Packed](), list[Tensor](), 0, torch.arange(len(loops))
         while len(ids):
@@ -84,7 +84,7 @@ class PackedTransformer(claims.Claiming):
             ragged = prepared_batch.embedded.ragged
             states = [Packed(ragged.pack(one[prepared_batch.rows]), ragged) for one in padded]
             # Movement needs all positions; without it, only those on which answers depend are computed.
-            needed = None if movement or torch.is_grad_enabled() else at[ids[prepared_batch.rows]]
+            needed = None if movement or torch.is_grad_enabled() else positions[ids[prepared_batch.rows]]
             for k, local, state in _run_loops(self.model, prepared_batch, 0, needed, states[0] if states else None):
                 rows, moved = ids[local], None
                 if movement:
@@ -94,7 +94,7 @@ class PackedTransformer(claims.Claiming):
                     moved = relative_movement(state.value[:, None], [one.value[:, None] for one in states], real)
                     moved = state.ragged.unpack(moved[:, 0])
                 states = [state, *states][: PERIODS if movement else 1]
-                stay = yield Step(done + k, rows, self.model.readout(state[at[rows]]), moved)
+                stay = yield Step(done + k, rows, self.model.readout(state[positions[rows]]), moved)
                 if stay is not None:
                     break
             else:
@@ -121,15 +121,15 @@ class Twice(claims.Claiming):
         super().__init__(model)
         self.answers, self.clock = PackedTransformer(model.answers), PackedTransformer(model.clock)
 
-    def last(self, inputs: Inputs, loops: RowLoops, at: Selected, *, no_grad_loops: int = 0) -> Logits:
-        answers = self.answers.last(inputs, loops, at, no_grad_loops=no_grad_loops)
-        clock = self.clock.last(self.model.clock_inputs(inputs), loops, at, no_grad_loops=no_grad_loops)
-        return self.model.combine_logits(answers, clock, self.model.clock_mask(inputs)[at])
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+        answers = self.answers.last(inputs, loops, positions, no_grad_loops=no_grad_loops)
+        clock = self.clock.last(self.model.clock_inputs(inputs), loops, positions, no_grad_loops=no_grad_loops)
+        return self.model.combine_logits(answers, clock, self.model.clock_mask(inputs)[positions])
 
-    def steps(self, inputs: Inputs, loops: RowLoops, at: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
         # Both run in the same order of rows; movement is that of the state that answers.
-        answers = self.answers.steps(inputs, loops, at, movement=movement)
-        clock = self.clock.steps(self.model.clock_inputs(inputs), loops, at)
+        answers = self.answers.steps(inputs, loops, positions, movement=movement)
+        clock = self.clock.steps(self.model.clock_inputs(inputs), loops, positions)
         first, stay = self.model.clock_mask(inputs), None
         while True:
             try:
@@ -137,7 +137,7 @@ class Twice(claims.Claiming):
                 _, _, done, _ = clock.send(stay)
             except StopIteration:
                 return
-            stay = yield Step(k, rows, self.model.combine_logits(answered, done, first[rows][at[rows]]), moved)
+            stay = yield Step(k, rows, self.model.combine_logits(answered, done, first[rows][positions[rows]]), moved)
 
 
 class _PreparedBatch(NamedTuple):
@@ -162,9 +162,13 @@ class _PreparedBatch(NamedTuple):
 
 
 def _final_states(
-    model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], no_grad_loops: int
+    model: TransformerModel,
+    inputs: Inputs,
+    loops: Int[Tensor, " b"],
+    positions: Bool[Tensor, "b t"],
+    no_grad_loops: int,
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
-    """Return row indices in the order of halting, and the states at the positions ``at`` after each row's last loop."""
+    """Return row indices in the order of halting, and the states at ``positions`` after each row's last loop."""
     mask, digits = inputs.padding_mask, inputs.digit_position
     reads_padding = any(encoding.reads_padding for encoding in model.encodings)
     if model.causal and not reads_padding and int(mask.sum()) >= MOST_NEEDED * mask.numel():
@@ -173,17 +177,21 @@ def _final_states(
         digits = digits.clamp(max=int(digits.where(mask, 0).amax()))
         inputs = replace(inputs, padding_mask=torch.ones_like(mask), digit_position=digits)
     prepared_batch = _PreparedBatch.build(model, inputs, loops)
-    at = at[prepared_batch.rows]
-    if not no_grad_loops and torch.is_grad_enabled() and (found := _run_fused(model, prepared_batch, at)) is not None:
+    positions = positions[prepared_batch.rows]
+    if (
+        not no_grad_loops
+        and torch.is_grad_enabled()
+        and (found := _run_fused(model, prepared_batch, positions)) is not None
+    ):
         finished = prepared_batch.loops.argsort(stable=True)
         return prepared_batch.rows[finished], found
     left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
-    for k, rows, state in _run_loops(model, prepared_batch, no_grad_loops, at):
+    for k, rows, state in _run_loops(model, prepared_batch, no_grad_loops, positions):
         if left[k]:
             done = slice(len(rows) - left[k], None)
             ids.append(rows[done])
-            wanted = at[len(rows) - left[k] : len(rows)]
+            wanted = positions[len(rows) - left[k] : len(rows)]
             state = state if left[k] == len(rows) else state.take(done)
             states.append(state[wanted])
     return torch.cat(ids), states[0] if len(states) == 1 else torch.cat(states)
@@ -193,16 +201,16 @@ def _run_loops(
     model: TransformerModel,
     prepared_batch: _PreparedBatch,
     no_grad_loops: int,
-    at: Bool[Tensor, "b t"] | None,
+    positions: Bool[Tensor, "b t"] | None,
     state: Packed | None = None,
 ) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
-    """Run all loops, as ``plain.unroll`` does. With ``at`` (in the order of ``prepared_batch``), compute only the
-    states at these positions after a row's last loop, and the states on which they depend. ``state`` replaces the
-    model's state before the first loop."""
+    """Run all loops, as ``plain.unroll`` does. With ``positions`` (in the order of ``prepared_batch``), compute only
+    the states there after a row's last loop, and the states on which they depend. ``state`` replaces the model's state
+    before the first loop."""
     rows, loops, running, _, x, pattern = prepared_batch
     state = Packed(model.init_state(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.value.shape[-1] // 2) if isinstance(pattern, Band) else None
-    until = None if at is None else Packed(x.ragged.pack(_needed_until(at, loops, radius)), x.ragged)
+    until = None if positions is None else Packed(x.ragged.pack(_needed_until(positions, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):
         if count < len(rows):
             some = slice(count)
@@ -229,26 +237,26 @@ def _run_loops(
         yield k, rows, state
 
 
-def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None) -> Int[Tensor, "b t"]:
+def _needed_until(positions: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None) -> Int[Tensor, "b t"]:
     """Return the last loop after which each position's state is needed.
 
     A selected position needs, one loop earlier, all positions within ``radius``, the receptive field of a loop (None
     or 0: its whole row).
     """
     if not radius:
-        return loops[:, None] - (~at).long()
-    position = torch.arange(at.shape[1])
+        return loops[:, None] - (~positions).long()
+    position = torch.arange(positions.shape[1])
     far = len(position) * int(loops.max()) * radius  # out of reach, for rows without a selected position
-    before = position.where(at, -far).cummax(1).values
-    behind = position.where(at, 2 * far).flip(1).cummin(1).values.flip(1)
+    before = position.where(positions, -far).cummax(1).values
+    behind = position.where(positions, 2 * far).flip(1).cummin(1).values.flip(1)
     gap = torch.minimum(position - before, behind - position)  # to the nearest selected position
     return loops[:, None] + -gap // radius
 
 
 def _run_fused(
-    model: TransformerModel, prepared_batch: _PreparedBatch, at: Bool[Tensor, "b t"]
+    model: TransformerModel, prepared_batch: _PreparedBatch, positions: Bool[Tensor, "b t"]
 ) -> Float[Tensor, "m d"] | None:
-    """Return the states at the positions ``at`` after each row's last loop, in the order of halting, by
+    """Return the states at ``positions`` after each row's last loop, in the order of halting, by
     ``fused_loops``; None if it does not support the model or is not faster."""
     _, loops, running, inputs, x, pattern = prepared_batch
     blocks, ends = list(model.blocks), x.ragged.ends
@@ -272,22 +280,26 @@ def _run_fused(
         each.append([small.AttentionPlan.build(x.value, attention.heads, *group) for group in pattern.each])
     which = fused_loops.find_distinct_states(x.value, inputs.tokens, ends, each[0]) if model.causal else None
     # Attention may read all positions, so all states of a row are needed before its last loop.
-    until = x.ragged.pack(loops[:, None] - (~at).long())
+    until = x.ragged.pack(loops[:, None] - (~positions).long())
     plan = fused_loops.plan_loops(each, ends, running, until, which)
     return fused_loops.run_loops(x.value, which, plan, blocks, norm, inject_again=model.injection == "add")
 
 
 def _run_block(
-    block: Block, x: Float[Tensor, "n d"], pattern: Pattern, injected: Tensor | None, at: Int[Tensor, " m"] | None
+    block: Block,
+    x: Float[Tensor, "n d"],
+    pattern: Pattern,
+    injected: Tensor | None,
+    positions: Int[Tensor, " m"] | None,
 ) -> Float[Tensor, "m d"]:
-    """Compute one block; after attention, at the positions ``at`` only."""
+    """Compute one block; after attention, at ``positions`` only."""
     attention, probability = block_attention(block), block.drop.p if block.drop.training else 0.0
     seen = _add_optional(x if block.post else block.norm_mixer(x), injected)
     projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))
     found = mix_values(attention, projected, pattern).flatten(1)
-    if at is not None:
-        found, x = select_unique(found, at), select_unique(x, at)
-        injected = None if injected is None else select_unique(injected, at)
+    if positions is not None:
+        found, x = select_unique(found, positions), select_unique(x, positions)
+        injected = None if injected is None else select_unique(injected, positions)
     x = x + dropout(attention.out(found), probability)
     if block.post:
         x = block.norm_mixer(x)
