@@ -110,7 +110,7 @@ def train_seeds(
     if seeds is not None and named["folder"] is not None:
         raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
     fresh = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
-    own = 0 if fresh or recipe is None else resolve_recipe(recipe, named["task"]).seed  # raises for what is no recipe
+    own = 0 if fresh or recipe is None else resolve_recipe(recipe, named["task"]).seed  # raises if not a recipe
     first = own if seed is None else seed
     runs = []
     for number in range(first, first + (seeds or 1)):

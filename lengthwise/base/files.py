@@ -179,7 +179,7 @@ def check_regular(path: Path) -> Path:
 def to_path(value: str | Path) -> Path:
     """Return an argument as a path. Raises UsageError if the path is invalid or too long."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
-        raise UsageError(f"give a name or a folder, not {quote_value(value)}")
+        raise UsageError(f"give a name or a path, not {quote_value(value)}")
     try:
         Path(value).exists()
     except OSError as error:

@@ -49,7 +49,7 @@ class KindOptions:
     """Kinds of problems that are measured in addition, or instead."""
 
     hard: bool = False  # use the task's harder set (sums: long carries)
-    # use the task's own distribution over sizes, up to each length (beyond the training length: from there on)
+    # use the task's own distribution over sizes, up to each length; above the training length, only sizes beyond it
     natural: bool = False
 
 

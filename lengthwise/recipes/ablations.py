@@ -67,7 +67,7 @@ def ablations() -> dict[str, Recipe]:
         for what, more in (("less", -1), ("more", 1)):
             name = f"ablation-published-{task}-rounds-{what}"
             recipes.append(replace(form, name=name, loops=PerRound(more=more)))
-    # The published recipes on half the range, without filling rows up to their batch's longest.
+    # The published recipes on half the range, without ``level`` and ``whole_tail``: each row keeps its own length.
     for task in SETTINGS["half"]:
         form = build_variation(task, "fop-loop-adaptive", "half")
         recipes.append(replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()))

@@ -80,7 +80,7 @@ def has_dropout(model: Model) -> bool:
 
 
 def pad_to_bucket(model: TransformerModel, inputs: Inputs, bucket: int) -> Inputs:
-    """Pad the inputs to a multiple of ``bucket`` positions, but not beyond a table of positions."""
+    """Pad the inputs to a multiple of ``bucket`` positions, but to no more than a learned position table holds."""
     width = inputs.tokens.shape[1]
     tables = [part.table.num_embeddings for part in model.modules() if isinstance(part, LearnedEncoding)]
     more = max(0, min([-(-width // bucket) * bucket, *tables]) - width)

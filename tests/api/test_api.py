@@ -355,7 +355,7 @@ WRONG = [
     (lambda: lw.train("looped-parity", track=5), "track: 5 is neither a text nor a list of texts"),
     (lambda: lw.train("looped-parity", track=[["wandb"]]), "track: .* is neither a text nor a list of texts"),
     (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track: .* is neither a text nor"),
-    (lambda: lw.train("looped-parity", folder=5), "give a name or a folder, not 5"),
+    (lambda: lw.train("looped-parity", folder=5), "give a name or a path, not 5"),
     (lambda: lw.list_recipes(5), "words: .*5.* is neither a text nor a list of texts"),
     (lambda: lw.list_tasks(["parity"]), "words: .* is neither a text nor"),
     (lambda: lw.list_models(b"lstm"), "words: .* is neither a text nor"),
