@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.api.arguments import resolve_sizes
 from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import RULE, AnySize, Fate, group_seeds, seeds_name, seeds_verdict
 from lengthwise.base.score_rows import Row, share_text, size_text
@@ -84,7 +85,13 @@ def depth(
     if more < 1 or samples < 1:
         raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")
     loaded = [one if isinstance(one, Weights) else load(one) for one in several]
-    return Fates([measure_fate(one, size, more=more, samples=samples, seed=seed) for one in loaded])
+    found = Fates()
+    for one in loaded:
+        sizes = [None] if size is None else resolve_sizes(size, one.recipe.task)
+        if len(sizes) > 1:
+            raise UsageError(f"depth: give one size, not {len(sizes)}")
+        found.append(measure_fate(one, sizes[0], more=more, samples=samples, seed=seed))
+    return found
 
 
 def check_named_once(names: Sequence[str | Path]) -> None:

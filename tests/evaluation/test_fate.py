@@ -124,3 +124,21 @@ def test_movement_is_a_mean_over_real_positions():
     loop = fate.map_planned + 1
     assert fate.moved[-1] == pytest.approx(sum(fate.map[loop]) / len(fate.map[loop]), rel=1e-3)
     assert torch.tensor(fate.path).shape == (fate.map_planned + 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("a", "'a' is text"),
+        (5.5, "5.5 is neither a size nor a list of sizes"),
+        (0, "0 is not a size"),
+        ([5, 6], "depth: give one size, not 2"),
+    ],
+)
+def test_another_size_than_one_whole_number_is_refused(size, message):
+    with pytest.raises(lw.UsageError, match=message):
+        lw.depth("looped-parity", size, more=1, samples=1)
+
+
+def test_a_list_of_one_size_is_this_size():
+    assert lw.depth("looped-parity", [4], more=1, samples=2)[0].sizes == (4,)
