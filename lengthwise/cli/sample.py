@@ -15,6 +15,7 @@ from lengthwise.cli.console import err
 from lengthwise.cli.options import parse_size, parse_task_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, Words
 from lengthwise.experiment.data import fresh_problems
+from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
 from lengthwise.experiment.resources import estimate_problems
 
@@ -53,7 +54,8 @@ def run(args: Options) -> int:
     else:  # the problems that models are measured on
         size = parse_size(args.size, len(task.axes))
         estimate_problems(count, size).check(f"{count} problems of size {args.size}")
-        problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args))
+        with wrap_user_errors(task):
+            problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args))
         drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
     # Write chunks of problems as they are drawn.
     digest, done, out = hashlib.sha256(), 0, process.result_stream()
@@ -62,15 +64,17 @@ def run(args: Options) -> int:
         line = progress.add_line(f"{task.name}: problems", count)
         out.write("[" * (args.json and not args.jsonl))
         for chunk in drawn:
-            lines = "".join(json_lines(task, chunk)) if args.jsonl or args.lengths else ""
+            with wrap_user_errors(task):
+                lines = "".join(json_lines(task, chunk)) if args.jsonl or args.lengths else ""
+                texts = [] if args.jsonl else [*problem_texts(task, chunk)]
             digest.update(lines.encode())
             if args.jsonl:
                 out.write(lines)
             elif args.json:
-                rows = ({"prompt": prompt, "answer": answer} for prompt, answer in problem_texts(task, chunk))
+                rows = ({"prompt": prompt, "answer": answer} for prompt, answer in texts)
                 out.write(", " * (done > 0) + ", ".join(map(json_text, rows)))
             else:
-                out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in problem_texts(task, chunk)))
+                out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in texts))
             done += len(chunk)
             line.update(done)
         out.write("]\n" * (args.json and not args.jsonl))

@@ -16,6 +16,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.lengths import Lengths
+from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import FRESH, Finite, Source, hash_prompts
 from lengthwise.tasks import Task
@@ -187,7 +188,8 @@ def evaluation_problems(
     training length, just above that length, so that the two sets do not overlap."""
     sizes = recipe.sizes(size)
     where = {"bottom": smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
-    return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
+    with wrap_user_errors(recipe):
+        return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
 
 
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:

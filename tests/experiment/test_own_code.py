@@ -240,6 +240,9 @@ SLIPS = {
     "@dataclass(frozen=True)\nclass Bare(lw.Objective):\n    def __call__(self, runner, batch, loops, generator):\n"
     "        return 1 / 0\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'objective=Bare')\n":
     "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Bare",
+    "@dataclass(frozen=True)\nclass Odd(lw.Parity):\n    def from_rows(self, sizes, rows):\n        return 1 / 0\n\n\n"
+    "def my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'task=Odd')\n":
+    "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Odd",
 }  # fmt: skip
 
 
