@@ -26,6 +26,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, loop_limits
 
 SPEED = 4e10  # floating-point operations per second of one thread: a median; a quarter to five times as many occur
+CALLS = 2e-4  # seconds that a loop's calls take, forward and backward, whatever the size of its tensors
 TRAINED_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
 LARGE = 64  # estimates for larger sizes are extrapolated
 
@@ -75,7 +76,8 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, count_parameters(recipe)
     held = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
-    seconds = 6 * weights * rows * loops * recipe.steps / SPEED / 2  # mean sizes are half of the largest
+    # Mean sizes are half of the largest; a loop of a small model takes as long as its calls.
+    seconds = recipe.steps * loops * (6 * weights * rows / SPEED / 2 + CALLS)
     return ResourceEstimate(held, seconds)
 
 
@@ -120,11 +122,12 @@ def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
 
 def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     try:
-        present = [recipe.task.nearest_size(one) for one in size]
-        problems = recipe.task.sample(torch.tensor([present]), stream(0, "demand"))
-    except UsageError:  # the task has no such size, which is reported elsewhere
+        with wrap_user_errors(recipe):
+            present = [recipe.task.nearest_size(one) for one in size]
+            problems = recipe.task.sample(torch.tensor([present]), stream(0, "demand"))
+            batch = recipe.layout.write(problems, recipe.task)
+    except UsageError:  # the task has no such size, or an error, which is reported elsewhere
         return 3.0 * max(size), float(max(size))
-    batch = recipe.layout.write(problems, recipe.task)
     return float(batch.targets.shape[1]), float(batch.rounds[0])
 
 

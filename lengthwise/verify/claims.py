@@ -25,7 +25,7 @@ from lengthwise.runs.run import Weights
 SURE = 3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its interval is above the measured one
 DRAWN = 8  # maximum number of claims on other sizes or problems that are measured too
 PROBLEMS = 200  # problems for each of these claims
-LONG = 5.0  # seconds; claims that would take longer are skipped
+LONG = 1.25  # estimated seconds; claims that would take longer are skipped
 
 
 @dataclass(frozen=True)
