@@ -64,7 +64,7 @@ def _format_span(values: Sequence[float | None], format_value: Callable[[float],
 
 def depth(
     weights: str | Path | Run | Weights | Sequence[str | Path | Run | Weights],
-    size: AnySize | None = None,
+    size: AnySize | Sequence[AnySize] | None = None,
     *,
     more: int = 100,
     samples: int = 64,

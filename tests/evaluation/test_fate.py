@@ -129,8 +129,6 @@ def test_movement_is_a_mean_over_real_positions():
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        ("a", "'a' is text"),
-        (5.5, "5.5 is neither a size nor a list of sizes"),
         (0, "0 is not a size"),
         ([5, 6], "depth: give one size, not 2"),
     ],
