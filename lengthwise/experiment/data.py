@@ -121,7 +121,8 @@ def effective_source(task: Task, source: Source) -> Source:
 def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
     """Raise UsageError if the task has no problems of this size and kind."""
     if len(size) != len(task.axes):
-        raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
+        axes = "1 axis" if len(task.axes) == 1 else f"{len(task.axes)} axes"
+        raise UsageError(f"{task.name} has sizes on {axes} ({', '.join(task.axes)}), not {len(size)}")
     listed = task.listed_sizes
     if kind != "natural" and listed is not None and (missing := [one for one in size if one not in listed]):
         left = " left to measure" * task.is_collection

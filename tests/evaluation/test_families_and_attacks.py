@@ -238,7 +238,7 @@ def test_an_attack_that_finds_nothing_says_so():
 
 @pytest.mark.parametrize("sizes", [[(3, 4)], [5, (3, 4)]])
 def test_an_attack_refuses_sizes_of_another_task(sizes):
-    with pytest.raises(lw.UsageError, match="parity has sizes on 1 axes"):
+    with pytest.raises(lw.UsageError, match="parity has sizes on 1 axis"):
         attack(half_trained(PARITY), sizes, tries=10)
 
 
