@@ -201,7 +201,7 @@ WRONG = [  # commands, and what the one line has to say
     ("train looped-parity --import nowhere", "nowhere"),
     ("sample parrot 3", "parrot", "parity"),
     ("sample parity 0", "1"),
-    ("sample parity 3x4", "axes"),
+    ("sample parity 3x4", "axis"),
     ("reproduce pears", "did you mean pairs"),
     ("rasp party 101", "'party' is not one of", "parity"),
     ("evaluate nowhere", "nowhere"),
