@@ -54,8 +54,7 @@ def run(args: Options) -> int:
     else:  # the problems that models are measured on
         size = parse_size(args.size, len(task.axes))
         estimate_problems(count, size).check(f"{count} problems of size {args.size}")
-        with wrap_user_errors(task):
-            problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args))
+        problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args))
         drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
     # Write chunks of problems as they are drawn.
     digest, done, out = hashlib.sha256(), 0, process.result_stream()

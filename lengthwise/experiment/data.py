@@ -165,7 +165,8 @@ def fresh_problems(
             return task.pool(rows, max(bottom, task.smallest), max(size), draw)
         return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
-    return _draw_part(purpose, source, draw_more, count)
+    with wrap_user_errors(task):
+        return _draw_part(purpose, source, draw_more, count)
 
 
 def get_sampler(task: Task, kind: Kind) -> Sampler:
@@ -189,8 +190,7 @@ def evaluation_problems(
     training length, just above that length, so that the two sets do not overlap."""
     sizes = recipe.sizes(size)
     where = {"bottom": smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
-    with wrap_user_errors(recipe):
-        return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
+    return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
 
 
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
