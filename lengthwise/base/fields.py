@@ -137,24 +137,28 @@ def _apply_changes(tree: Any, changes: Iterable[str]) -> Any:
         name, equals, text = change.partition("=")
         if not equals or not name:
             raise UsageError(f"write a change as name=value, not {quote_value(change)}")
-        value, at = parse_literal(text, name), tree
-        *parents, last = name.split(".")
-        for step in parents:
-            if isinstance(at, list) and step in map(str, range(len(at))):
-                at = at[int(step)]
-            elif isinstance(at, dict) and step in at:
-                at = at[step]
-            else:
-                names = [key for key in at if key != "kind"] if isinstance(at, dict) else []
-                raise UsageError(f"{name}: there is no such field as {step}{suggest(step, names)}")
-        if isinstance(at, list) and last in map(str, range(len(at))):
-            at[int(last)] = value
-        elif isinstance(at, dict):
-            # A word becomes the kind of a part, so that later changes can name its fields.
-            at[last] = {"kind": value} if isinstance(value, str) and isinstance(at.get(last), dict) else value
-        else:
-            raise UsageError(f"{name}: there is no such field as {last}")
+        _set_at_path(tree, name.split("."), parse_literal(text, name), name)
     return tree
+
+
+def _set_at_path(tree: Any, path: list[str], value: Any, full_name: str) -> None:
+    *parents, last = path
+    for step in parents:
+        if isinstance(tree, list) and step in map(str, range(len(tree))):
+            tree = tree[int(step)]
+        elif isinstance(tree, dict) and step in tree:
+            tree = tree[step]
+        else:
+            names = [key for key in tree if key != "kind"] if isinstance(tree, dict) else []
+            raise UsageError(f"{full_name}: there is no such field as {step}{suggest(step, names)}")
+    if isinstance(tree, list) and last in map(str, range(len(tree))):
+        tree[int(last)] = value
+    elif isinstance(tree, dict):
+        if isinstance(value, str) and isinstance(tree.get(last), dict):
+            value = {"kind": value}  # so that later changes can name its fields
+        tree[last] = value
+    else:
+        raise UsageError(f"{full_name}: there is no such field as {last}")
 
 
 def nested_parts(value: Any) -> Iterator[Any]:

@@ -95,7 +95,11 @@ def _answers_from_one_start(
         symbols, _, confidence = _read_slots(_most_likely(logits).cpu(), batch.answer_slots, end_id)
         return [Predictions(symbols, confidence, limits[0])]
     if all(rule.stops or not rule.reads_output for rule in rules):
-        return _run_until_done(model, batch, rules, limits, planned, end_id, movement)
+        progress = [
+            _RuleProgress(rule, limit, planned, batch, movement) for rule, limit in zip(rules, limits, strict=True)
+        ]
+        _run_until_done(model, batch, progress, end_id, movement)
+        return [rule.predictions() for rule in progress]
     traced = trace_loops(model, batch, torch.stack(limits).amax(0), end_id, movement=movement)
     row = torch.arange(len(planned))
     predictions = []
@@ -113,32 +117,59 @@ def _answers_from_one_start(
     return predictions
 
 
+class _RuleProgress:
+    """One stopping rule, applied loop by loop, and the answers that it has chosen in a batch so far."""
+
+    def __init__(
+        self, rule: Stopping, limit: Int[Tensor, " b"], planned: Int[Tensor, " b"], batch: Batch, movement: bool
+    ) -> None:
+        self.rule, self.limit, self.planned = rule, limit, planned
+        self.open = torch.ones(len(batch), dtype=torch.bool)  # rows that continue
+        self.stopped = torch.zeros_like(self.open)
+        self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
+        self.confidence, self.loops = torch.zeros(len(batch)), limit.clone()
+        self.residual = torch.zeros(len(batch)) if movement else None
+
+    def choose(self, trace: Trace, loop: int) -> None:
+        """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
+        if self.rule.stops:
+            done = find_done_rows(self.rule, trace, loop, self.planned) & self.open
+            self._take_answers(done, trace, self.rule.back, loop)
+            self.stopped |= done
+        self._take_answers(self.open & (self.limit == loop), trace, 0, loop)
+
+    def _take_answers(self, stopping: Bool[Tensor, " b"], trace: Trace, back: int, loop: int) -> None:
+        if not stopping.any():
+            return
+        rows = stopping.nonzero()[:, 0]
+        self.symbols[rows] = trace.predictions[-1 - back, rows]
+        self.confidence[rows] = trace.confidence[-1 - back, rows]
+        self.loops[rows] = loop - back
+        if self.residual is not None and trace.movement is not None:
+            self.residual[rows] = trace.movement[-1 - back, rows, 0]
+        self.open &= ~stopping
+
+    def predictions(self) -> Predictions:
+        found = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
+        if not self.rule.stops:
+            return found
+        return replace(found, stopped=self.stopped, ran=self.loops + self.rule.back * self.stopped)
+
+
 def _run_until_done(
-    model: Model,
-    batch: Batch,
-    rules: Sequence[Stopping],
-    limits: Sequence[Int[Tensor, " b"]],
-    planned: Int[Tensor, " b"],
-    end_id: int | None,
-    movement: bool,
-) -> list[Predictions]:
+    model: Model, batch: Batch, progress: Sequence[_RuleProgress], end_id: int | None, movement: bool
+) -> None:
     """Run each row until every rule has chosen a loop for it. Only the loops in the rules' windows are kept, so memory
     does not grow with the number of loops."""
-    found = []
-    for limit in limits:
-        symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
-        residual = torch.zeros(len(batch)) if movement else None
-        found.append(Predictions(symbols, torch.zeros(len(batch)), limit.clone(), residual=residual))
-    stopped = torch.zeros(len(rules), len(batch), dtype=torch.bool)
-    is_open = ~stopped  # True where a rule has not chosen a loop yet
-    window, last = max(rule.window for rule in rules), torch.stack([*limits]).amax(0)
-    steps = choose_runner(model).steps(batch.inputs, last, batch.answer_slots, movement=movement)
+    limit = torch.stack([rule.limit for rule in progress]).amax(0)
+    window = max(rule.rule.window for rule in progress)
+    steps = choose_runner(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement)
     stay = latest = None
     while True:
         try:
             loop, rows, logits, far = steps.send(stay)
         except StopIteration:
-            break
+            return
         current = _empty_trace(1, batch, movement)
         answers = _read_slots(_most_likely(logits).cpu(), batch.answer_slots[rows], end_id)
         _store_answers(current, 0, rows, answers, far)
@@ -147,25 +178,12 @@ def _run_until_done(
             joined = {name: torch.cat([value, getattr(current, name)])[-window:] for name, value in past.items()}
             current = replace(current, **joined)
         latest = current
-        for rule, limit, own, waits, ended in zip(rules, limits, found, is_open, stopped, strict=True):
-            done = find_done_rows(rule, latest, loop, planned) & waits if rule.stops else torch.zeros_like(waits)
-            ended[done] = True
-            for chosen, back in (done, rule.back), (waits & ~done & (limit == loop), 0):
-                if chosen.any():
-                    own.symbols[chosen] = latest.predictions[-1 - back, chosen]
-                    own.confidence[chosen] = latest.confidence[-1 - back, chosen]
-                    own.loops[chosen] = loop - back
-                    if own.residual is not None and latest.movement is not None:
-                        own.residual[chosen] = latest.movement[-1 - back, chosen, 0]
-                    waits[chosen] = False
-        goes_on = is_open[:, rows].any(0)
+        for rule in progress:
+            rule.choose(latest, loop)
+        goes_on = torch.stack([rule.open[rows] for rule in progress]).any(0)
         # When rows leave, all other states are copied, so rows leave together. At its limit a row leaves anyway.
-        early = int((~goes_on & (last[rows] > loop)).sum())
+        early = int((~goes_on & (limit[rows] > loop)).sum())
         stay = goes_on if early * LEAVE_TOGETHER >= len(rows) else None
-    return [
-        replace(own, stopped=ended, ran=own.loops + rule.back * ended) if rule.stops else own
-        for rule, own, ended in zip(rules, found, stopped, strict=True)
-    ]
 
 
 def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:

@@ -16,7 +16,15 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import derive_seed
 from lengthwise.base.score_rows import Sizes, group_by, size_text
 from lengthwise.base.types import Problems, Score
-from lengthwise.evaluation.scores import Watch, build_score, evaluate, resolve_rules, results_of_groups
+from lengthwise.evaluation.scores import (
+    OnProgress,
+    RowResults,
+    Watch,
+    build_score,
+    evaluate,
+    resolve_rules,
+    results_of_groups,
+)
 from lengthwise.experiment.data import NoProblemsLeft, effective_source, evaluation_problems
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hash_prompts
@@ -47,26 +55,14 @@ def evaluate_families(
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     families = choose_families(recipe.task.families, names, recipe.task.name)
     for size in map(recipe.sizes, sizes):
-        every = None if names else all_problems(recipe, size, samples)
-        groups = {} if every is None else {"every": every}
-        for family in families if every is None else ():
-            if size[0] >= family.smallest:
-                try:
-                    groups[family.name] = evaluation_problems(recipe, size, samples, seed=seed, kind=family.name)
-                except NoProblemsLeft:  # a fixed set may have no test problems of this family
-                    if names:
-                        raise
+        chosen = [family.name for family in families if size[0] >= family.smallest]
+        on_progress = partial(watch, [size]) if watch else None
+        groups = _problems_by_family(recipe, size, samples, chosen, seed, bool(names))
         if not groups:
             continue
-        problems, on_progress = list(groups.values()), partial(watch, [size]) if watch else None
+        problems = list(groups.values())
         if all(rule.together == 1 for rule in rules):
-            # Repeated problems, as small families have, are answered once.
-            joined = Problems.join(problems)
-            _, inverse = hash_prompts(joined).unique(return_inverse=True)
-            first = torch.full((int(inverse.max()) + 1,), len(joined))
-            first.scatter_reduce_(0, inverse, torch.arange(len(joined)), "amin")
-            distinct = results_of_groups(weights.model, recipe, [joined.take(first)], rules, on_progress)
-            results = [found.take(inverse) for found in distinct]
+            results = _results_of_distinct(weights, problems, rules, on_progress)
         else:
             results = results_of_groups(weights.model, recipe, problems, rules, on_progress)
         for rule, found in zip(rules, results, strict=True):
@@ -101,6 +97,24 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     return sizes
 
 
+def _problems_by_family(
+    recipe: Recipe, size: tuple[int, ...], samples: int, names: Sequence[str], seed: int, by_name: bool
+) -> dict[str, Problems]:
+    """Return the problems of one size by family. Families without test problems in a fixed set are left out, or raise
+    NoProblemsLeft if requested ``by_name``."""
+    every = None if by_name else all_problems(recipe, size, samples)
+    if every is not None:
+        return {"every": every}
+    groups = {}
+    for name in names:
+        try:
+            groups[name] = evaluation_problems(recipe, size, samples, seed=seed, kind=name)
+        except NoProblemsLeft:
+            if by_name:
+                raise
+    return groups
+
+
 def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
     """Return all test problems of a size; None if there are more than about 20 for each of a family's ``samples``."""
     problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
@@ -108,6 +122,18 @@ def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> P
         return None
     problems = problems.take(effective_source(recipe.task, recipe.source).mask_part("test", problems))
     return problems if len(problems) else None
+
+
+def _results_of_distinct(
+    weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress
+) -> list[RowResults]:
+    """Return ``results_of_groups`` of one group. Repeated problems, as small families have, are answered once."""
+    problems = Problems.join(groups)
+    _, inverse = hash_prompts(problems).unique(return_inverse=True)
+    first = torch.full((int(inverse.max()) + 1,), len(problems))
+    first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
+    results = results_of_groups(weights.model, weights.recipe, [problems.take(first)], rules, on_progress)
+    return [found.take(inverse) for found in results]
 
 
 def sizes_without_scores(

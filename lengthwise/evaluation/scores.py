@@ -257,14 +257,17 @@ def results_of_groups(
             positions = min(CACHE_POSITIONS, TOKENS) if cached else positions_at_once(model)
             for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
                 for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
-                    columns = row_counts(recipe, batch, predicted)
-                    if recipe.task.final_after:
-                        columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
-                    count = batch.answer_slots.sum(1)
-                    results[rule].append(RowResults(columns, predicted.symbols.int(), count, predicted.confidence))
+                    results[rule].append(_results_of_batch(model, recipe, batch, rule, predicted))
                 if on_progress:
                     on_progress(min(1.0, rows.stop / len(problems)))
     return [RowResults.join(results[rule]) for rule in rules]
+
+
+def _results_of_batch(model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predicted: Predictions) -> RowResults:
+    columns = row_counts(recipe, batch, predicted)
+    if recipe.task.final_after:
+        columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
+    return RowResults(columns, predicted.symbols.int(), batch.answer_slots.sum(1), predicted.confidence)
 
 
 def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:

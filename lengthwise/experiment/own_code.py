@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -113,28 +114,42 @@ def _user_classes(classes: Iterable[type]) -> list[type]:
 def _hash_class(cls: type) -> str:
     """Return a hash of a class's code and of all that it uses, directly or not, in the same file."""
     path, outermost = source_file(cls), cls.__qualname__.partition(".")[0]
-    known: dict[str, ast.stmt] = {}  # the file's top-level definitions
-    for node in ast.parse(path.read_bytes()).body if path else []:
+    known = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
+    text = _code_with_dependencies(outermost, known) if outermost in known else repr(_collect_bytecode(cls))
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
+    """Return the top-level definitions of a file, by name."""
+    found: dict[str, ast.stmt] = {}
+    for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            known[node.name] = node
+            found[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            known |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-    if outermost not in known:
-        text = repr(_collect_bytecode(cls))
-    else:
-        reached, ahead = {outermost}, [outermost]
-        while ahead:
-            named = {part.id for part in ast.walk(known[ahead.pop()]) if isinstance(part, ast.Name)}
-            new = (named & known.keys()) - reached
-            reached |= new
-            ahead += new
-        copies = [ast.parse(ast.unparse(known[name])) for name in sorted(reached)]
-        for part in (part for copy in copies for part in ast.walk(copy)):
-            if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None:
-                part.body = part.body[1:]
-        text = "\n".join(map(ast.dump, copies))
-    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+            found |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return found
+
+
+def _code_with_dependencies(name: str, definitions: dict[str, ast.stmt]) -> str:
+    """Return the code of a definition and of all that it uses, directly or not, in the same file."""
+    reached, ahead = {name}, [name]
+    while ahead:
+        named = {part.id for part in ast.walk(definitions[ahead.pop()]) if isinstance(part, ast.Name)}
+        new = (named & definitions.keys()) - reached
+        reached |= new
+        ahead += new
+    return "\n".join(ast.dump(_strip_docstrings(definitions[one])) for one in sorted(reached))
+
+
+def _strip_docstrings(node: ast.stmt) -> ast.AST:
+    """Return a copy of a syntax tree without docstrings."""
+    copy = ast.parse(ast.unparse(node))
+    for part in ast.walk(copy):
+        if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None:
+            part.body = part.body[1:]
+    return copy
 
 
 def _collect_bytecode(value: Any) -> Any:

@@ -57,11 +57,7 @@ class ExternalModule(ModelSpec):
                 if text := _describe_value(value, seen):
                     for each in (digest, form):
                         each.update(f"{name}.{attribute} = {text}".encode())
-        text, config = "", getattr(module, "config", None)
-        if type(module).__module__.partition(".")[0] == "transformers" and config is not None:
-            kinds = {str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()}
-            text = json.dumps({"dtype": min(kinds, default="float32"), "config": json.loads(config.to_json_string())})
-        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), text)
+        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), _transformers_config(module))
 
     @property
     def spec_without_seed(self) -> ModelSpec:
@@ -74,19 +70,8 @@ class ExternalModule(ModelSpec):
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         if self.digest in _MODULES:
             return copy.deepcopy(_MODULES[self.digest])
-        if self.config:  # a model of the library transformers, with new weights
-            name = self.name
-            transformers = import_library("transformers", "transformers", f"this model, {name}, needs transformers")
-            kind = getattr(transformers, name, None)
-            if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-                raise UsageError(f"transformers {transformers.__version__} has no model {name}")
-            try:
-                stored = json.loads(self.config)
-                module = kind(kind.config_class.from_dict(stored["config"]))
-                return module.to(getattr(torch, stored["dtype"]))
-            except Exception as error:  # any error with a configuration of another version
-                reason = error_line(error)
-                raise UsageError(f"{name}: transformers cannot build it from its configuration ({reason})") from None
+        if self.config:
+            return _build_from_config(self.name, self.config)
         built = {name: function() for name, function in _BUILDERS.items()}
         same_class = {name: module for name, module in built.items() if type(module).__name__ == self.name}
         for module in same_class.values():
@@ -106,6 +91,31 @@ class ExternalModule(ModelSpec):
 def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
     """Register functions without arguments that return a module, with which ``ExternalModule`` builds modules."""
     _BUILDERS.update({function.__qualname__: function for function in functions})
+
+
+def _transformers_config(module: nn.Module) -> str:
+    """Return the configuration of a model of the library transformers, and its weights' type, in JSON; empty for other
+    modules."""
+    config: Any = getattr(module, "config", None)
+    if type(module).__module__.partition(".")[0] != "transformers" or config is None:
+        return ""
+    kinds = {str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()}
+    return json.dumps({"dtype": min(kinds, default="float32"), "config": json.loads(config.to_json_string())})
+
+
+def _build_from_config(name: str, text: str) -> nn.Module:
+    """Build a model of the library transformers, with new weights, from its class's name and its configuration. Raises
+    UsageError if the library is missing or lacks this model."""
+    transformers = import_library("transformers", "transformers", f"this model, {name}, needs transformers")
+    kind = getattr(transformers, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise UsageError(f"transformers {transformers.__version__} has no model {name}")
+    try:
+        stored = json.loads(text)
+        module = kind(kind.config_class.from_dict(stored["config"]))
+        return module.to(getattr(torch, stored["dtype"]))
+    except Exception as error:  # any error with a configuration of another version
+        raise UsageError(f"{name}: transformers cannot build it from its configuration ({error_line(error)})") from None
 
 
 def _hash_weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:

@@ -85,23 +85,25 @@ class CachedTransformer(Reader):
         self.seen = stop = start + inputs.tokens.shape[1]
         self.cache.turn = 0
         embedded = model.embed_tokens(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
-        # Queries are at positions ``start`` to ``stop`` − 1, and keys at 0 to ``stop`` − 1.
-        padding_mask, _, bias, angles, keys, _ = self.attention
-        angles, keys = (None if part is None else part[:, start:stop] for part in (angles, keys))
-        seen = torch.arange(stop, device=padding_mask.device)
-        if bias is None:
-            bias = torch.zeros(1, 1, stop - start, stop, device=seen.device)
-            bias = bias.masked_fill(seen > seen[start:, None], -torch.inf)
-        else:
-            if bias.shape[-1] > bias.shape[-2]:  # the blank is the last column
-                seen = torch.cat([seen, seen.new_tensor([bias.shape[-1] - 1])])
-            bias = bias[..., start:stop, :][..., seen]
-        attention = AttentionContext(padding_mask[:, start:stop], True, bias, angles, keys)
-        context = TransformerContext(embedded, attention, self.cache)
+        context = TransformerContext(embedded, _slice_context(self.attention, start, stop), self.cache)
         state = model.start(context)
         for _ in range(loops):
             state = model.advance(state, context)
         return model.read(state)
+
+
+def _slice_context(context: AttentionContext, start: int, stop: int) -> AttentionContext:
+    """Return the context of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
+    angles, keys = (None if part is None else part[:, start:stop] for part in (context.angles, context.keys))
+    device = context.padding_mask.device
+    seen = torch.arange(stop, device=device)
+    if context.bias is None:
+        bias = torch.zeros(1, 1, stop - start, stop, device=device).masked_fill(seen > seen[start:, None], -torch.inf)
+    else:
+        if context.bias.shape[-1] > context.bias.shape[-2]:  # the blank is the last column
+            seen = torch.cat([seen, seen.new_tensor([context.bias.shape[-1] - 1])])
+        bias = context.bias[..., start:stop, :][..., seen]
+    return AttentionContext(context.padding_mask[:, start:stop], True, bias, angles, keys)
 
 
 class SteppingReader(Reader):

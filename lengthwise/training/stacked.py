@@ -29,7 +29,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
 from lengthwise.runners.graphs import is_worthwhile
-from lengthwise.runners.stacked import Answer, Recorder, Replayer, compute_answers, supervise_together
+from lengthwise.runners.stacked import Answer, Query, Recorder, Replayer, compute_answers, supervise_together
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
@@ -300,27 +300,12 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
         return [next(one.objective_losses(step, runner, *batch)) for one, runner, batch in each]
 
     with trainers[0].protect_generators():
-        # Record each objective's calls of its runner; the losses are meaningless.
-        symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
-        recorders = [Recorder(model, symbols, supervises=recording is not None) for model in models]
-        buffers = recording.graphs.own_buffers if recording else [part for model in models for part in model.buffers()]
-        versions = [buffer._version for buffer in buffers]
-        losses(recorders)
-        if versions != [buffer._version for buffer in buffers]:
-            raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
+        recorders = _record_queries(trainers, losses, recording)
         asked = [one.queries for one in recorders]
-        if len({tuple(query.kind for query in queries) for queries in asked}) > 1:
-            raise UsageError("the objective calls the runners of two seeds differently")
         if recording:
             recording.begin_step()
         with step_precision(trainers[0].matmul):
-            found: list[list[Answer]] = []
-            for together in zip(*asked, strict=True):
-                answers = recording.graphs.answer_queries(together) if recording else None
-                if answers is None:
-                    with autocast(trainers[0].device, trainers[0].matmul):
-                        answers = compute_answers(models, together)
-                found.append(answers)
+            found = [_answer_queries(trainers, together, recording) for together in zip(*asked, strict=True)]
             if recording:
                 supervise_together(recorders, found)
             # An objective may run the model itself and call no runner; then there are no queries.
@@ -334,3 +319,30 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
             for one, loss in due:
                 one.count_step([one.update_weights(loss)])
     return [one for one, _ in due]
+
+
+def _record_queries(
+    trainers: Sequence[Trainer],
+    compute_losses: Callable[[Sequence[Runner]], list[Loss]],
+    recording: RecordedSteps | None,
+) -> list[Recorder]:
+    """Record each objective's calls of its runner."""
+    symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
+    recorders = [Recorder(one.model, symbols, supervises=recording is not None) for one in trainers]
+    buffers = recording.graphs.own_buffers if recording else [part for one in trainers for part in one.model.buffers()]
+    versions = [buffer._version for buffer in buffers]
+    compute_losses(recorders)  # the losses are meaningless; only the calls are recorded
+    if versions != [buffer._version for buffer in buffers]:
+        raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
+    if len({tuple(query.kind for query in one.queries) for one in recorders}) > 1:
+        raise UsageError("the objective calls the runners of two seeds differently")
+    return recorders
+
+
+def _answer_queries(
+    trainers: Sequence[Trainer], queries: Sequence[Query], recording: RecordedSteps | None
+) -> list[Answer]:
+    if recording and (found := recording.graphs.answer_queries(queries)) is not None:
+        return found
+    with autocast(trainers[0].device, trainers[0].matmul):
+        return compute_answers([one.model for one in trainers], queries)
