@@ -1,5 +1,5 @@
-"""What a looped model does loop by loop: accuracy and confidence after every loop, whether states settle in loops
-beyond T(n), and recordings of single problems."""
+"""Measurements of a looped model after every loop: accuracy and confidence, whether its states settle beyond T(n), and
+recordings of single problems."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, loop_limits
 
-SPEED = 4e10  # floating-point operations per second of one thread: a median; a quarter to five times as many occur
-CALLS = 2e-4  # seconds that a loop's calls take, forward and backward, whatever the size of its tensors
+SPEED = 4e10  # floating-point operations per second of one thread, the median of timed recipes
+LOOP_SECONDS = 2e-4  # overhead of a loop, forward and backward, whatever the size of its tensors
 TRAINED_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
 LARGE = 64  # estimates for larger sizes are extrapolated
 
@@ -76,8 +76,8 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, count_parameters(recipe)
     held = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
-    # Mean sizes are half of the largest; a loop of a small model takes as long as its calls.
-    seconds = recipe.steps * loops * (6 * weights * rows / SPEED / 2 + CALLS)
+    # Mean sizes are half of the largest; the overhead dominates in small models.
+    seconds = recipe.steps * loops * (6 * weights * rows / SPEED / 2 + LOOP_SECONDS)
     return ResourceEstimate(held, seconds)
 
 

@@ -161,9 +161,32 @@ def _draw_panels(
 
 
 def _draw_plot(axes: Axes, panel: Plot, longest: int | None = None) -> None:
-    """Shade the training range, draw a panel's curves up to ``longest`` or their largest size, and describe them."""
-    curves, tops = panel.curves, sorted({curve.top for curve in panel.curves if curve.top})
-    right = 1.02 * max([longest or max(curve.diagonal()[-1].length for curve in curves), *tops])
+    """Draw a panel's curves, up to ``longest`` or their largest size, and describe their bands."""
+    curves = panel.curves
+    _set_up_length_axes(axes, curves, longest or max(curve.diagonal()[-1].length for curve in curves))
+    few, banded = len(curves) <= len(COLOURS), list[Curve]()
+    for look, curve in zip(panel.looks, curves, strict=True):
+        points = curve.diagonal()
+        sizes, means = [point.length for point in points], [point.mean for point in points]
+        layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
+        marked = math.ceil(len(sizes) / MARKS)
+        axes.plot(sizes, means, markevery=marked, zorder=layer, clip_on=False, **look.properties())
+        if look.strong or len(curve.rows_by_seed) > 1 or (few and not panel.seeds_only):
+            banded.append(curve)
+            low, high = [point.low for point in points], [point.high for point in points]
+            alpha = 0.18 if few or look.strong else 0.1  # many bands overlap
+            axes.fill_between(sizes, low, high, alpha=alpha, color=look.colour, linewidth=0, zorder=2)
+    if banded and axes.get_xlabel():
+        several = {point.seeds > 1 for curve in banded for point in curve.diagonal()}
+        bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
+        means, explained = "\nlines: mean over seeds" * (True in several), ",\nor ".join(bands)
+        axes.set_xlabel(f"{axes.get_xlabel()}{means}\nbands: {explained}")
+
+
+def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
+    """Set up the axes for exact match against length, up to ``longest``, and shade the training range."""
+    tops = sorted({curve.top for curve in curves if curve.top})
+    right = 1.02 * max([longest, *tops])
     axes.set(xlim=(0, right), ylim=(-0.02, 1.02), yticks=np.linspace(0, 1, 6))
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
     place = axes.get_subplotspec()
@@ -189,23 +212,6 @@ def _draw_plot(axes: Axes, panel: Plot, longest: int | None = None) -> None:
         side, at = ("right", tops[-1]) if tops[-1] > 0.2 * right else ("left", 0)
         look = {"fontsize": 7, "color": FAINT, "annotation_clip": False}
         axes.annotate(text, (at, 1.02), (0, 3), ha=side, textcoords="offset points", **look)
-    few, banded = len(curves) <= len(COLOURS), list[Curve]()
-    for look, curve in zip(panel.looks, curves, strict=True):
-        points = curve.diagonal()
-        sizes, means = [point.length for point in points], [point.mean for point in points]
-        layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
-        marked = math.ceil(len(sizes) / MARKS)
-        axes.plot(sizes, means, markevery=marked, zorder=layer, clip_on=False, **look.properties())
-        if look.strong or len(curve.rows_by_seed) > 1 or (few and not panel.seeds_only):
-            banded.append(curve)
-            low, high = [point.low for point in points], [point.high for point in points]
-            alpha = 0.18 if few or look.strong else 0.1  # many bands overlap
-            axes.fill_between(sizes, low, high, alpha=alpha, color=look.colour, linewidth=0, zorder=2)
-    if banded and axes.get_xlabel():
-        several = {point.seeds > 1 for curve in banded for point in curve.diagonal()}
-        bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
-        means, explained = "\nlines: mean over seeds" * (True in several), ",\nor ".join(bands)
-        axes.set_xlabel(f"{axes.get_xlabel()}{means}\nbands: {explained}")
 
 
 def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:

@@ -30,17 +30,7 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
     exact = [row["exact"] for row in trials]
     whole, mean, found = statistics.pvariance(exact), statistics.fmean(exact), []
     for path in trials[0]["values"]:
-        groups = _group_trials(trials, path)
-        if path in ranges:
-            ordered = sorted(trials, key=lambda row: float(row["values"][path]))
-            size, parts = -(-len(ordered) // BINS), [list[Row]()]
-            for _, alike in groupby(ordered, key=lambda row: float(row["values"][path])):
-                rows = list(alike)
-                if parts[-1] and len(parts) < BINS and len(parts[-1]) + len(rows) > size:
-                    parts.append([])
-                parts[-1] += rows
-            spans = [dict.fromkeys(row["values"][path] for row in (part[0], part[-1])) for part in parts]
-            groups = {"–".join(span): [row["exact"] for row in part] for span, part in zip(spans, parts, strict=True)}
+        groups = (_bin_trials if path in ranges else _group_trials)(trials, path)
         means = {value: statistics.fmean(group) for value, group in groups.items()}
         between = sum(len(groups[value]) * (means[value] - mean) ** 2 for value in groups) / len(exact)
         found.append({"field": path, "explains": between / whole if whole else 0.0, "exact": means})
@@ -50,6 +40,19 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
 def _group_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
     by_value = group_by(trials, lambda row: row["values"][path])
     return {value: [row["exact"] for row in rows] for value, rows in by_value.items()}
+
+
+def _bin_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
+    """Return exact match by parts of about equal counts, in the order of the field's values."""
+    ordered = sorted(trials, key=lambda row: float(row["values"][path]))
+    size, parts = -(-len(ordered) // BINS), [list[Row]()]
+    for _, alike in groupby(ordered, key=lambda row: float(row["values"][path])):
+        rows = list(alike)
+        if parts[-1] and len(parts) < BINS and len(parts[-1]) + len(rows) > size:
+            parts.append([])
+        parts[-1] += rows
+    spans = [dict.fromkeys(row["values"][path] for row in (part[0], part[-1])) for part in parts]
+    return {"–".join(span): [row["exact"] for row in part] for span, part in zip(spans, parts, strict=True)}
 
 
 def trials_table(trials: Sequence[Row]) -> Table:

@@ -109,8 +109,8 @@ class Pair:
         return self.stack_by_length(longer, self.top - longer + lowest)
 
     def interrupted_carry(self) -> Digits:
-        """As complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; in the lowest column,
-        there is no carry."""
+        """Like complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; in the lowest
+        column, there is no carry."""
         first, second = self.complement_and_one().unbind(1)
         chosen = self.digit_index == self.draw_position(self.shorter_length)
         from_first = chosen & (first > 0)

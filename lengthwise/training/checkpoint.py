@@ -1,4 +1,4 @@
-"""What a training continues from: its own checkpoint, or another run's final state.
+"""Checks and loading of the state from which a training continues: its checkpoint, or another run's final state.
 
 A checkpoint may come from a stranger, and optimizers do not check the shapes of its tensors, so it must have exactly
 the form of a checkpoint that the recipe writes.

@@ -162,7 +162,19 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
             loops.append({"size": size, "loop": loop, "exact": exact, "confidence": sure})
         for name, chosen in row["chosen"].items():
             stops.append({"size": size, "rule": name, "loop": round(chosen["mean"], 2)} | chosen)
-    same, loss, watched, traits = Counter(run.outline.seed for run in group), [], [], []
+    # The positions at which wrong answers first go wrong, over all seeds.
+    wrong = [
+        {"size": size, "position": position, "answers": count}
+        for size, rows in group_by_size(anatomy_rows(group)).items()
+        for position, count in sorted(merge_rows(rows)["first_wrong"].items())
+    ]
+    return {"maps": maps, "loops": loops, "stops": stops, "wrong": wrong, **_charts_by_seed(group)}
+
+
+def _charts_by_seed(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
+    """Return the rows of the charts with a curve per run, by the chart's name."""
+    loss, watched, traits = list[Row](), list[Row](), list[Row]()
+    same = Counter(run.outline.seed for run in group)
     for run in group:
         one, metrics = run.outline, run.rows("metrics")
         seed = one.seed if same[one.seed] == 1 else f"{one.seed}, problems {one.data_seed}"
@@ -179,14 +191,7 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
                     shown = {"seed": seed, "size": size_text(row["sizes"]), "trait": trait}
                     shown["middle"] = (part["low"] + part["high"]) / 2
                     traits.append(shown | {"exact": part["exact"], "count": part["count"]})
-    # The positions at which wrong answers first go wrong, over all seeds.
-    wrong = [
-        {"size": size, "position": position, "answers": count}
-        for size, rows in group_by_size(anatomy_rows(group)).items()
-        for position, count in sorted(merge_rows(rows)["first_wrong"].items())
-    ]
-    charts = {"maps": maps, "loops": loops, "stops": stops, "loss": loss, "watched": watched}
-    return charts | {"wrong": wrong, "traits": traits}
+    return {"loss": loss, "watched": watched, "traits": traits}
 
 
 def table_rows(
