@@ -7,6 +7,8 @@
 - resumes: of each, three steps, a checkpoint, and three steps of what reads it give the weights of six, to the bit.
 - scores: shipped weights answer as on a CPU: exact match at the training length differs by 0.01 at most.
 - learns: parity of up to 8 bits is learned to 0.99, in fp32 and in bf16.
+- evaluated: of the published parity and addition, milliseconds to answer a batch after each row's loops, by replaying a
+  recorded loop (runners/loop_graphs.py) and by the plain runner; logits apart by 1e-3 of the largest at most.
 - captured: of published recipes, milliseconds of a recorded training step, and the seconds until it was recorded.
 - peers: of the published parity, milliseconds of a step of a plain loop (plain.py), also under torch.compile in its
   mode for small steps (reduce-overhead), and of layers of other libraries.
@@ -43,6 +45,7 @@ from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.models.transformer import Transformer
 from lengthwise.runners import Runner
 from lengthwise.runners.compiled import has_dropout
+from lengthwise.runners.loop_graphs import LoopGraphs
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import Run, load
@@ -58,7 +61,8 @@ CAPTURED = (
 )  # fmt: skip
 BATCHES = {"paper-abacus-8x2": 2048}  # rows, where the published batch does not fit in a GPU's memory
 PARITY = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
-PARTS = ("same", "recorded", "no reads", "resumes", "scores", "learns", "captured", "peers", "compiled", "stacked")
+PARTS = ("same", "recorded", "no reads", "resumes", "scores", "learns", "evaluated", "captured", "peers", "compiled",
+         "stacked")  # fmt: skip
 CPU = torch.device("cpu")
 Measured = bool | float | dict[str, float | None] | None
 
@@ -201,6 +205,24 @@ def of_largest(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
     """The largest difference, as a share of the largest number of all."""
     differences = [float((one - two).abs().max()) for one, two in zip(ones, twos, strict=True)]
     return max(differences) / max(float(one.abs().max()) for one in ones)
+
+
+@torch.no_grad()
+def evaluated(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+    """Measure a pass without gradients at a recipe's longest training length."""
+    recipe = published(name, quick=quick)
+    problems = data.evaluation_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
+    batch, model, found, logits = recipe.layout.write(problems, recipe.task), recipe.build().to(device).eval(), {}, {}
+    loops = recipe.loops.planned(batch.rounds)
+    for kind in (Plain, LoopGraphs):
+        runner = kind(model)
+
+        def answer(runner: Runner = runner) -> torch.Tensor:
+            return runner.last(batch.inputs, loops, batch.answer_slots)
+
+        logits[kind] = answer()
+        found[f"{kind.__name__}, ms"] = step_time(answer, device, 1 if quick else 10)
+    return {**found, "apart": apart([logits[Plain].cpu()], [logits[LoopGraphs].cpu()])}
 
 
 def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
@@ -373,6 +395,7 @@ def measured(device: torch.device, parts: Sequence[str], only: Sequence[str], *,
         "recorded": (list(known), lambda name: recorded(known[name], device, quick=quick)),
         "peers": (PUBLISHED[:1], lambda name: peers(name, device, quick=quick)),
         "compiled": (few, lambda name: compiled(name, device, quick=quick)),
+        "evaluated": (few, lambda name: evaluated(name, device, quick=quick)),
         "captured": (
             (*few, "paper-lstm-small") if quick else CAPTURED,
             lambda name: captured(name, device, quick=quick),
@@ -395,7 +418,14 @@ def met(result: dict) -> bool:
     if any(value is None for values in found.values() for value in values):
         return False
     return (
-        max([*found["same"], *(one["fp32, apart"] for one in [*found["compiled"], *found["stacked"]])], default=0)
+        max(
+            [
+                *found["same"],
+                *(one["fp32, apart"] for one in [*found["compiled"], *found["stacked"]]),
+                *(one["apart"] for one in found["evaluated"]),
+            ],
+            default=0,
+        )
         < 1e-3
         and max((one.get("gradients", 0) for one in found["recorded"]), default=0) < 1e-5
         and max((one.get("weights", 0) for one in found["recorded"]), default=0) < 1e-9

@@ -15,11 +15,13 @@ from lengthwise.models import Model, State, get_device
 from lengthwise.runners import Logits, RowLoops, Runner, Selected, Step, Steps
 
 PERIODS = 2  # movements are over one loop, and over two
+# After each loop: its number, the rows that ran, and their state. Takes a mask of the rows that continue; None: all.
+Unrolled = Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]
 
 
 def unroll(
     model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, no_grad_loops: int = 0, state: State | None = None
-) -> Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]:
+) -> Unrolled:
     """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running
     (indices into ``inputs``), and their state.
 
@@ -88,6 +90,10 @@ def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
 class Plain(Runner):
     """Advances the running rows, at all positions, by calling the model's methods."""
 
+    def unroll(self, inputs: Inputs, loops: RowLoops, **options: Any) -> Unrolled:
+        """Advance each row for its own number of loops, as ``unroll`` does."""
+        return unroll(self.model, inputs, loops, **options)
+
     def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         ids, logits = [], []
         for rows, state, left in self._until_last(inputs, loops, no_grad_loops=no_grad_loops):
@@ -110,12 +116,12 @@ class Plain(Runner):
         """After each loop in which rows halt, yield the rows that ran (halting rows last), their state, and the number
         of halting rows."""
         leave = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
-        for k, rows, state in unroll(self.model, inputs, loops, **options):
+        for k, rows, state in self.unroll(inputs, loops, **options):
             if leave[k]:
                 yield rows, state, leave[k]
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
-        unrolled, stay = unroll(self.model, inputs, loops), None
+        unrolled, stay = self.unroll(inputs, loops), None
         movements, moved = Movements(self.model, inputs) if movement else None, None
         while True:
             try:

@@ -23,6 +23,7 @@ from lengthwise.runners.compiled import Compiled
 from lengthwise.runners.cpu.claims import Claiming
 from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
 from lengthwise.runners.cpu.transformer import PackedTransformer, Twice
+from lengthwise.runners.loop_graphs import LoopGraphs
 from lengthwise.runners.plain import Plain
 
 RunnerType = type[Claiming]
@@ -49,8 +50,11 @@ def needs_plain_runner() -> bool:
 
 def choose_runner(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
     """Return the runner for a model: the first of ``kinds`` that claims it in its present state. Call this again after
-    setting hooks."""
-    return next((kind(model) for kind in kinds if not _OFF.get() and kind.declines(model) is None), Plain(model))
+    setting hooks, and for passes with and without gradients."""
+    if _OFF.get():
+        return Plain(model)
+    plain = LoopGraphs if LoopGraphs.is_worthwhile(model) else Plain
+    return next((kind(model) for kind in kinds if kind.declines(model) is None), plain(model))
 
 
 def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
