@@ -77,7 +77,8 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
     rows, weights = recipe.batch * positions, count_parameters(recipe)
     held = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
     # Mean sizes are half of the largest; the overhead dominates in small models.
-    seconds = recipe.steps * loops * (6 * weights * rows / SPEED / 2 + LOOP_SECONDS)
+    passes = recipe.steps * recipe.objective.steps_per_batch * loops
+    seconds = passes * (6 * weights * rows / SPEED / 2 + LOOP_SECONDS)
     return ResourceEstimate(held, seconds)
 
 

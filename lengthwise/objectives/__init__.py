@@ -35,6 +35,11 @@ class Objective(Config):
         yield self(runner, batch, loops, generator)
 
     @property
+    def steps_per_batch(self) -> int:
+        """The number of optimizer steps of each batch, for estimates of time."""
+        return 1
+
+    @property
     def takes_several_steps(self) -> bool:
         """True if a subclass defines ``steps``."""
         return type(self).steps is not Objective.steps
@@ -124,6 +129,10 @@ class Segments(Objective):
     """
 
     count: Size = 4  # segments, and optimizer steps, of each batch
+
+    @property
+    def steps_per_batch(self) -> int:
+        return self.count
 
     def steps(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Iterator[Loss]:
         state, targets = None, batch.targets[batch.loss_mask]

@@ -32,6 +32,11 @@ def test_a_published_recipe_that_a_workstation_holds_is_not_refused():
     assert resources.estimate_training(catalog.recipe("paper-fop-addition")).memory < 20e9
 
 
+def test_every_segment_of_a_batch_takes_time():
+    one, four = (catalog.recipe("looped-sudoku", [f"objective.count={count}"]) for count in (1, 4))
+    assert resources.estimate_training(four).seconds == pytest.approx(4 * resources.estimate_training(one).seconds)
+
+
 def test_a_wide_model_is_not_surely_small():
     recipe = catalog.recipe("looped-parity", ["model.width=100000"])
     assert not resources.is_small_model(recipe.model) and resources.estimate_model(recipe).memory > 1e11
