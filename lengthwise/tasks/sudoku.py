@@ -265,7 +265,7 @@ def _shuffle_blocks(rows: int, side: int, block: int, generator: Generator) -> I
 
 
 if __name__ == "__main__":
-    for side, count in {4: 200, 6: 1000, 9: 500}.items():
+    for side, count in {4: 200, 6: 1000, 9: 4000}.items():
         found: dict[str, None] = {}
         seed = 0
         while len(found) < count and seed < 3 * count:
