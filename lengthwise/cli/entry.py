@@ -27,6 +27,7 @@ FOREIGN_OPTIONS = {  # options of other programs: the equivalent here
     "config": "a recipe is named without an option: a name, a run's folder, or a JSON file such as its config.json",
     "format": "figures are PNG and SVG; for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')",
 }
+MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -178,15 +179,41 @@ def is_problem_file(name: str) -> bool:
     return path.suffix.lower() in (".jsonl", ".csv") or any((path / file).is_file() for file in data_set_files)
 
 
+def _suggest_module(name: str, prefix: str) -> str:
+    """Return what to write instead of a text that is not the name of a module."""
+    path = Path(name.partition(",")[0])
+    module = ".".join(path.with_suffix("").parts)
+    several = "; give it once for each of several"
+    if prefix == "check ":
+        several = "; separate several by spaces" * ("," in name)
+    if MODULE_NAME.fullmatch(module) and (path.suffix == ".py" or "," in name):
+        return f"name a module, as {prefix}{module}{several}"
+    if path.suffix == ".py" and MODULE_NAME.fullmatch(path.stem):
+        return f"change to the folder of {path.name}, and name a module, as {prefix}{path.stem}"
+    if path.suffix == ".py":
+        return "Python cannot import a module of this name: rename the file, with letters, digits and _ alone"
+    problems = ", or a file of problems (.jsonl or .csv)" if prefix == "check " else ""
+    return f"name a module of your own, e.g. own_task for own_task.py{problems}{_describe_known(name)}"
+
+
+def _describe_known(name: str) -> str:
+    """Return what a name is in the package, as the end of a message; "" if it is unknown."""
+    from lengthwise.base.fields import to_kebab_case
+    from lengthwise.registry import sources
+
+    recipes = {recipe for system in sources.list_systems() or [] for recipe in system.recipes}
+    tasks = map(to_kebab_case, sources.declared_parts()["tasks"])
+    kinds = {"recipe": recipes, "task": tasks, "study": sources.list_studies()}
+    return next((f"; {name} is a {kind} of the package" for kind, names in kinds.items() if name in names), "")
+
+
 def _import_module(name: str, prefix: str) -> None:
     """Import a user's module; error messages put ``prefix`` before its name. Raises UsageError if the import fails for
     any reason."""
     from lengthwise.api import catalog
 
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or name.endswith(".py"):
-        stem = Path(name.partition(",")[0]).stem
-        several = "" if prefix == "check " else "; give it once for each of several"
-        raise errors.UsageError(f"{prefix}{name}: name a module, as {prefix}{stem}{several}")
+    if not MODULE_NAME.fullmatch(name) or name.endswith(".py") or ("." in name and Path(name).is_file()):
+        raise errors.UsageError(f"{prefix}{name}: {_suggest_module(name, prefix)}")
 
     # Python may find another module of this name than the file in the working folder.
     top, spec = name.partition(".")[0], None
@@ -207,7 +234,7 @@ def _import_module(name: str, prefix: str) -> None:
         if isinstance(error, errors.UsageError) and not foreign:
             raise  # the module names something that does not exist; the message suffices
         if isinstance(error, ModuleNotFoundError) and not foreign:
-            where = f"neither in {Path.cwd()} nor among the installed packages"
+            where = f"neither in {Path.cwd()} nor among the installed packages{_describe_known(name)}"
             raise errors.UsageError(f"{prefix}{name}: there is no module {error.name}, {where}") from None
         last = [*frames, *foreign][-1]
         own = "importlib" not in last.filename

@@ -19,6 +19,8 @@ from lengthwise.testing.laws import Finding, Findings, check_part, list_laws
 from lengthwise.testing.laws_of_models import small_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+TAKES = "name a module of your own, e.g. own_task for own_task.py, or a file of problems (.jsonl or .csv)"
+NEITHER = f"neither in {EXAMPLES} nor among the installed packages"
 # ``ExternalModule`` stands for a module that was given from Python, and is built from none. Tasks and layouts are held
 # to their laws in forms of many kinds, in their own tests.
 PARTS = [(kind, part) for kind in catalog.parts() for part in shipped(kind) if type(part) is not ExternalModule]
@@ -657,24 +659,43 @@ def test_laws_that_break_for_one_cause_are_told_once():
     found = Findings(Finding(part, law, not cause, cause) for part, law, cause in told)
     assert found.lines() == [("Own", "Two. And 1 more.", "no build"), ("Own", "Three.", "none")]
     assert found.summary == "3 of 4 laws are broken"
+    assert Findings(found[1:2]).summary == "1 of 1 law is broken"
+    assert Findings(found[:2]).summary == "1 of 2 laws is broken"
 
 
-def test_a_module_without_parts_or_that_is_none_is_refused_in_one_line():
-    for words, message in (
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
         (
-            ["own_figure"],
+            "own_figure",
             "own_figure: defines no part, recipe or study; a part is a dataclass that subclasses e.g. lw.Task",
         ),
-        (["own_task.py"], "check own_task.py: name a module, as check own_task"),
+        ("own_task.py", "check own_task.py: name a module, as check own_task"),
+        ("./x/own_task.py", "check ./x/own_task.py: name a module, as check x.own_task"),
+        ("../x.py", "check ../x.py: change to the folder of x.py, and name a module, as check x"),
         (
-            ["no_such_module"],
-            f"check no_such_module: there is no module no_such_module, neither in {EXAMPLES} nor among the installed "
-            "packages",
+            "own-task.py",
+            "check own-task.py: Python cannot import a module of this name: rename the file, with letters, digits and "
+            "_ alone",
         ),
-    ):
-        done = command(*words, "--quiet")
-        assert done.returncode == 2 and done.stdout == ""
-        assert done.stderr.strip() == f"lengthwise: {message}"
+        ("looped-parity", f"check looped-parity: {TAKES}; looped-parity is a recipe of the package"),
+        (
+            "own_task,own_model",
+            "check own_task,own_model: name a module, as check own_task; separate several by spaces",
+        ),
+        ("no_such_module", f"check no_such_module: there is no module no_such_module, {NEITHER}"),
+        ("addition", f"check addition: there is no module addition, {NEITHER}; addition is a task of the package"),
+    ],
+)
+def test_a_name_that_is_no_module_with_parts_is_refused_in_one_line(name, message):
+    done = command(name, "--quiet")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.strip() == f"lengthwise: {message}"
+
+
+def test_a_file_of_another_kind_is_not_taken_for_a_module(tmp_path):
+    (tmp_path / "problems.txt").write_text("1+1 2")
+    assert command("problems.txt", here=tmp_path).stderr.strip() == f"lengthwise: check problems.txt: {TAKES}"
 
 
 # Parts that fit no row of random symbols
