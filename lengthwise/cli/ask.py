@@ -99,10 +99,10 @@ def run(args: Options) -> int:
 def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     """Return the inquiry and its sizes; with --like, the sizes on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
-    choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": requested_kind(args)}
-    choices |= {"examples": args.examples, "max_tokens": args.max_tokens}
-    choices |= {"temperature": None} if args.no_temperature else {}
     task = catalog.task(args.task, args.changes)
+    choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0}
+    choices |= {"problems": requested_kind(args, task), "examples": args.examples, "max_tokens": args.max_tokens}
+    choices |= {"temperature": None} if args.no_temperature else {}
     if args.like is None:
         usual = (task.nearest_size(size) for size in (1, 2, 4, 8, 16) if size >= task.smallest)
         sizes = sizes or list(dict.fromkeys(usual))

@@ -84,7 +84,7 @@ def run(args: Options) -> int:
     if args.restarts:
         rules = [Restarts(rule, args.restarts, args.pick or "confidence") for rule in rules]
     check_precision(args.precision)
-    announce_evaluation(weights.recipe, sizes, most, rules, requested_kind(args))
+    announce_evaluation(weights.recipe, sizes, most, rules, requested_kind(args, weights.recipe.task))
     # Locked, or two concurrent calls would save the same scores twice.
     lock = own.lock(wait=args.wait) if own else nullcontext()
     with lock, computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
@@ -102,7 +102,8 @@ def _measure_and_print(
 ) -> int:
     """Measure weights, save the scores in ``run_folder``, if there is one, and print them; ``max_samples`` is the
     maximum number of uniform problems per size."""
-    recipe, tops, kind, seed = weights.recipe, weights.recipe.tops, requested_kind(args), args.seed or 0
+    recipe, tops, seed = weights.recipe, weights.recipe.tops, args.seed or 0
+    kind = requested_kind(args, recipe.task)
     samples = args.samples or SAMPLES  # problems for families and error analyses, which have no precision
     options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
     answers: list[Row] = []

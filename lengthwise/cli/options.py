@@ -81,14 +81,17 @@ def parse_size(text: str, axes: int) -> tuple[int, ...]:
 # Problems
 
 
-def requested_extra_kinds(args: KindOptions) -> list[Kind]:
-    """Return the kinds of problems that were requested by --hard or --natural."""
+def requested_extra_kinds(args: KindOptions, task: Task) -> list[Kind]:
+    """Return the kinds of problems that were requested by --hard or --natural. Raises UsageError if the task has no
+    harder set."""
+    if args.hard and not task.has_harder:
+        raise UsageError(f"--hard: {task.name} has no harder set of problems; omit --hard")
     return [kind for kind in ("hard", "natural") if getattr(args, kind)]
 
 
-def requested_kind(args: KindOptions) -> Kind:
-    """Return the requested kind of problems. Raises UsageError if several were requested."""
-    kinds, family = requested_extra_kinds(args), getattr(args, "family", None)
+def requested_kind(args: KindOptions, task: Task) -> Kind:
+    """Return the requested kind of problems. Raises UsageError if several were requested, or the task lacks it."""
+    kinds, family = requested_extra_kinds(args, task), getattr(args, "family", None)
     if len(kinds) > 1:
         raise UsageError("give --hard or --natural, not both")
     if kinds and family:

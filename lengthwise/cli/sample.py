@@ -48,13 +48,13 @@ def run(args: Options) -> int:
     if args.lengths:
         sizes = parse_task_sizes(task, args.lengths)
         estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
-        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed, kind=requested_kind(args))
+        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed, kind=requested_kind(args, task))
     elif args.split or args.size is None:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
     else:  # the problems that models are measured on
         size = parse_size(args.size, len(task.axes))
         estimate_problems(count, size).check(f"{count} problems of size {args.size}")
-        problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args))
+        problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args, task))
         drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
     # Write chunks of problems as they are drawn.
     digest, done, out = hashlib.sha256(), 0, process.result_stream()

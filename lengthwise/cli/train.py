@@ -196,7 +196,7 @@ def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
     """Return all measurements. Raises UsageError for invalid options now, not after hours of training."""
     rules = options.choose_rules(args, recipe)
     sizes = options.parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
-    kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args)]
+    kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
     plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
     if args.curve:
         only = rules if args.curve_samples == args.samples else rules[:1]

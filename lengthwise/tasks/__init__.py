@@ -84,7 +84,7 @@ class Task(Config):
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Draw problems of these sizes from the task's harder set. Raises UsageError if the task has no such set."""
-        raise UsageError(f"{self.name} has no harder set of problems: omit it")
+        raise UsageError(f"{self.name} has no harder set of problems: choose another kind")
 
     @property
     def has_harder(self) -> bool:

@@ -210,6 +210,8 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
         (("list", "--import", "own_task.py"), "name a module, as --import own_task; give it once for each"),
         (("list", "--import", "one,two"), "name a module, as --import one; give it once for each"),
         (("solve", "looped-pairs", "1+1", "--device", "tpu"), "available are: auto, cpu"),
+        (("evaluate", "looped-parity", "--hard"), "--hard: parity has no harder set of problems; omit --hard"),
+        (("sample", "parity", "5", "--hard"), "--hard: parity has no harder set of problems; omit --hard"),
     ],
 )
 def test_what_was_meant_is_said(words, message):

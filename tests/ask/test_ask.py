@@ -707,7 +707,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint,
     assert "--samples" in refused("--samples", 0)
     assert "sizes" in refused("--lengths", "none")
     assert "axis" in refused("--lengths", "2x2", task="parity")
-    assert "no harder set" in refused("--hard", task="parity")
+    assert "omit --hard" in refused("--hard", task="parity")
     assert "--model" in refused("--model", " ")
     for url in (
         "localhost:8000",
