@@ -191,7 +191,7 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
             raise
         raise UsageError(f"recipe {name}: {describe_user_error(error)}") from error
     if not isinstance(found, Recipe):
-        raise UsageError(f"recipe {name}: its function returned a {type(found).__name__}, not a recipe")
+        raise UsageError(f"recipe {name}: its function must return a recipe, not {quote_value(found)}")
     return found.change(changes)
 
 

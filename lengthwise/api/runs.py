@@ -94,7 +94,7 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
             if callable(reset):
                 reset()
             elif part._parameters:
-                where = f"{name}, a {type(part).__name__}," if name else type(part).__name__
+                where = f"{name} ({type(part).__name__})" if name else type(part).__name__
                 raise UsageError(
                     f"seeds: {where} has weights and no reset_parameters to draw them anew: add it, or give a function "
                     f"that builds the module: lw.train(lambda: {type(module).__name__}(…), …)"

@@ -61,5 +61,5 @@ def quote_value(value: object, *, quoted: bool = True, max_length: int = 80) -> 
     except ValueError:  # Python refuses to print integers of thousands of digits
         return "a number of thousands of digits"
     except Exception:  # raised by the `__repr__` of a user's own class
-        return f"a {type(value).__name__}"
+        return f"a value of type {type(value).__name__}"
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

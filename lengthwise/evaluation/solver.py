@@ -69,7 +69,7 @@ class Solver:
         that a file of problems lacks, ``right``, ``correct`` and ``perplexity`` are None. Raises UsageError if the task
         cannot parse the prompt."""
         if not isinstance(prompt, str):
-            raise UsageError(f"solve takes one prompt as text, not a {type(prompt).__name__}; call it once per prompt")
+            raise UsageError(f"solve takes one prompt as text, not {type(prompt).__name__}; call it once per prompt")
         recipe, model, prompt = self.weights.recipe, self.weights.model, prompt.strip()
         problems, known = parse_prompt(recipe.task, prompt)
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")

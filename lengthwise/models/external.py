@@ -79,7 +79,7 @@ class ExternalModule(ModelSpec):
                 return module
         if same_class:
             raise UsageError(
-                f"{', '.join(same_class)} returns a {self.name} with other layers or settings than the trained one"
+                f"{', '.join(same_class)} returns {self.name} with other layers or settings than the trained one"
             )
         raise UsageError(
             f"this model is a module {self.name} passed in from Python, which the saved files cannot build: --import a "

@@ -150,7 +150,7 @@ class PlainMixer(Mixer):
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         mixed = self.module(x, padding_mask=context.padding_mask) if self.masked else self.module(x)
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
-            shape = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a {type(mixed).__name__}"
+            shape = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a value of type {type(mixed).__name__}"
             name = type(self.module).__name__
             raise UsageError(
                 f"a mixer maps states {tuple(x.shape)} to states of that shape, but {name} returned {shape}"

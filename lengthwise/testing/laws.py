@@ -69,7 +69,8 @@ class Findings(list[Finding]):
     @property
     def summary(self) -> str:
         """A sentence with the number of broken laws."""
-        return f"{len(self.broken)} of {len(self)} laws are broken"
+        laws, verb = "law" if len(self) == 1 else "laws", "is" if len(self.broken) == 1 else "are"
+        return f"{len(self.broken)} of {len(self)} {laws} {verb} broken"
 
     def __str__(self) -> str:
         return format_listing(self.summary, [(part, f"{law} {result}") for part, law, result in self.lines()])

@@ -299,8 +299,8 @@ def _check_claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: i
     if not count:
         finding = f"none of {number} claims could be tested" if number else "no scores are claimed"
         return Check("claimed scores", "open", finding)
-    finding = f"{len(wrong)} of {count} tested claims are refuted" if wrong else f"{count} tested claims hold"
-    text = "; ".join([finding, f"{number} in all", *wrong[:3]])
+    finding = f"{count} of {number} claims tested: {f'{len(wrong)} refuted' if wrong else 'all hold'}"
+    text = "; ".join([finding, *wrong[:3]])
     return Check("claimed scores", "exposed" if wrong else "passed", text)
 
 

@@ -351,7 +351,7 @@ WRONG = [
     (lambda: lw.evaluate("looped-pairs", np.array(8)), r"lengths: array\(8\) is neither a size nor a list of sizes"),
     (lambda: lw.evaluate("looped-pairs", itertools.repeat(8)), "more than 10,000 sizes, or never end"),
     (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "more than 10,000 sizes, or never end"),
-    (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a Unprintable is not a size"),
+    (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a value of type Unprintable is not a size"),
     (lambda: lw.train("looped-parity", track=5), "track: 5 is neither a text nor a list of texts"),
     (lambda: lw.train("looped-parity", track=[["wandb"]]), "track: .* is neither a text nor a list of texts"),
     (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track: .* is neither a text nor"),
@@ -380,7 +380,7 @@ WRONG = [
     (lambda: lw.train("looped-party"), "did you mean looped-parity"),
     (lambda: lw.train("looped-parity", "lr=3"), "write optimizer.rate=3"),
     (lambda: lw.train("looped-parity", steps=0), "steps must be 1 or more"),
-    (lambda: lw.load("looped-pairs").solve(["1+1"]), "solve takes one prompt as text, not a list"),
+    (lambda: lw.load("looped-pairs").solve(["1+1"]), "solve takes one prompt as text, not list"),
     (lambda: lw.load(10**5000), "name weights by a folder or a name, not by a number of thousands of digits"),
 ]  # fmt: skip
 

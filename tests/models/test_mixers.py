@@ -103,7 +103,7 @@ def test_what_is_no_mixer_is_refused_in_one_line():
     check(_Plain())
     with pytest.raises(lw.UsageError, match=r"^Peeking in TransformerModel looks ahead: other tokens after a position"):
         check(_Plain("Peeking"))
-    with pytest.raises(lw.UsageError, match="but Pair returned a tuple"):
+    with pytest.raises(lw.UsageError, match="but Pair returned a value of type tuple"):
         check(_Plain("Pair"))
 
 
@@ -132,7 +132,7 @@ def test_a_block_without_an_mlp_is_its_mixer():
     assert not broken(spec) and not broken(replace(spec, norm="post"))
     model = spec.build(READS, WRITES, causal=True)
     assert not [name for name in model.state_dict() if "mlp" in name]
-    assert cpu.describe_choice(model) == "Plain: blocks.0 has a mlp that is not a module"
+    assert cpu.describe_choice(model) == "Plain: blocks.0 has no module as its mlp"
     with pytest.raises(lw.UsageError, match="readout=mlp uses an MLP"):
         replace(spec, readout="mlp")
 

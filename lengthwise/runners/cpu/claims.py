@@ -99,13 +99,13 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
         return f"is of an unknown type, {module_type.__name__}"
     for name, kinds in slots.items():
         if name in own:
-            return f"has a {name} that is not a module"
+            return f"has no module as its {name}"
         part = own["_modules"].get(name)
         if isinstance(kinds, list) and type(part) is nn.ModuleList and len(part):
             if foreign := [type(one).__name__ for one in part if type(one) not in kinds]:
-                return f"has a {foreign[0]} among its {name}"
+                return f"has {foreign[0]} among its {name}"
         elif part is not None and (isinstance(kinds, list) or type(part) not in kinds):
-            return f"has a {type(part).__name__} as its {name}"
+            return f"has {type(part).__name__} as its {name}"
     if isinstance(module, nn.GELU) and module.approximate != "tanh":
         return "is an exact GELU"
     if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
