@@ -33,3 +33,25 @@ def test_a_name_of_a_panel_s_own_stays_and_a_single_panel_needs_none():
 def test_panels_that_would_write_into_one_folder_are_refused(changes, said):
     with pytest.raises(lw.UsageError, match=said):
         lw.Study("Two", (PANELS[0], replace(PANELS[1], **changes)))
+
+
+@pytest.mark.parametrize(
+    ("panels", "said"),
+    [((), "it has no panels"), ((replace(PANELS[0], recipes=()),), "panel 'Batch of 4' has no recipes"),
+     ((replace(PANELS[0], sizes=()),), "panel 'Batch of 4' has no sizes"),
+     ((PANELS[0], replace(PANELS[0], title="Again")), "two recipes are called 'tiny-4'")],
+)  # fmt: skip
+def test_a_study_that_cannot_be_measured_is_refused(panels, said):
+    with pytest.raises(lw.UsageError, match=f"^study 'Two': {said}"):
+        lw.Study("Two", panels)
+    assert lw.Study("Map", (replace(PANELS[0], sizes=(), grid=(4, 4)),)).panels
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [(lambda: None, "its function must return a study, not None"), (lambda: 1 / 0, "ZeroDivisionError in ")],
+)
+def test_a_study_s_function_that_fails_is_told_in_one_line(build, said, monkeypatch):
+    monkeypatch.setitem(catalog._OWN_STUDIES, "mine", build)
+    with pytest.raises(lw.UsageError, match=f"^study mine: {said}"):
+        catalog.study("mine")

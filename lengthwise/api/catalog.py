@@ -6,7 +6,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -182,14 +182,7 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     """Return a recipe by its name, with ``name=value`` changes. Raises UsageError for an unknown name, and for an error
     in a user's own function."""
     make = _find_by_name("recipe", name, recipes())
-    try:
-        found = make()
-    except (UsageError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        if name not in _OWN:
-            raise
-        raise UsageError(f"recipe {name}: {describe_user_error(error)}") from error
+    found = _call_function(f"recipe {name}", make, is_own=name in _OWN)
     if not isinstance(found, Recipe):
         raise UsageError(f"recipe {name}: its function must return a recipe, not {quote_value(found)}")
     return found.change(changes)
@@ -197,13 +190,28 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
 
 def study(name: str, **choices: Any) -> Study:
     """Return a study by its name; ``choices`` are arguments of its function. Raises UsageError for an unknown name or
-    argument."""
+    argument, and for an error in a user's own function."""
     function = _find_by_name("study", name, studies())
     takes = inspect.signature(function).parameters
     for choice in choices:
         if choice not in takes:
             raise UsageError(f"the study {name} has no --{choice}" + (f"; it has --{', --'.join(takes)}" * bool(takes)))
-    return function(**choices)
+    found = _call_function(f"study {name}", partial(function, **choices), is_own=name in _OWN_STUDIES)
+    if not isinstance(found, Study):
+        raise UsageError(f"study {name}: its function must return a study, not {quote_value(found)}")
+    return found
+
+
+def _call_function(what: str, function: Callable[[], Any], *, is_own: bool) -> Any:
+    """Return a function's result. Raises UsageError, which begins with ``what``, for an error in a user's own code."""
+    try:
+        return function()
+    except (UsageError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if not is_own:
+            raise
+        raise UsageError(f"{what}: {describe_user_error(error)}") from error
 
 
 def task(name: str, changes: Iterable[str] = ()) -> Task:

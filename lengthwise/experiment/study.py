@@ -60,8 +60,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Study:
-    """One or more panels; if there are several, each has its own folder. Raises UsageError if two panels share a title
-    or a name, and so a folder."""
+    """One or more panels; if there are several, each has its own folder. Raises UsageError if a panel has no recipe or
+    no size, if two panels share a title or a name, and so a folder, or two recipes a name: the measurements of a recipe
+    are those of its panel."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -71,6 +72,14 @@ class Study:
     matrix: bool = False  # also draw architectures × tasks, beside published results
 
     def __post_init__(self) -> None:
+        if not self.panels:
+            raise UsageError(
+                f"study {self.title!r}: it has no panels; give it one or more: lw.Panel(title, recipes, sizes)"
+            )
+        for panel in self.panels:
+            if not panel.recipes or not (panel.sizes or panel.grid):
+                lacking = "sizes" if panel.recipes else "recipes"
+                raise UsageError(f"study {self.title!r}: panel {panel.title!r} has no {lacking}; give it one or more")
         if len(self.panels) > 1:
             named = []
             for panel in self.panels:
@@ -85,6 +94,10 @@ class Study:
             found = [getattr(panel, what).casefold() for panel in self.panels]
             if twice := [text for text in found if found.count(text) > 1]:
                 raise UsageError(f"study {self.title!r}: two panels have the {what} {twice[0]!r}; give each its own")
+        names = [recipe.name for recipe in self.recipes]
+        if shared := [name for name in names if names.count(name) > 1]:
+            other = "list it once, in a panel of all its sizes, or rename the copy"
+            raise UsageError(f"study {self.title!r}: two recipes are called {shared[0]!r}; {other}")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

@@ -16,7 +16,7 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.fields import Config, part_text
 from lengthwise.base.files import error_line
 from lengthwise.base.formatting import format_html_table, format_listing
@@ -146,7 +146,7 @@ def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
             if (other := build().name) != name:
                 raise Broken(f"it is called {name}, and its name is {other}")
 
-        findings.append(_check(name, "The recipe can be created.", build))
+        findings.append(_check(name, "The recipe can be created.", partial(_build, build, Recipe)))
         if findings[-1].holds:
             law = "The recipe's function, or its key in a family, has the recipe's name."
             findings.append(_check(name, law, has_its_name))
@@ -155,11 +155,18 @@ def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
     return findings
 
 
+def _build(build: Callable[[], Any], kind: type) -> None:
+    """Call a function. Raises Broken if it returns something else than a ``kind``."""
+    if not isinstance(found := build(), kind):
+        raise Broken(f"its function must return lw.{kind.__name__}, not {quote_value(found)}")
+
+
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
     """Check studies against their laws."""
     findings = Findings()
     for name, build in studies.items():
-        findings.append(_check(name, "The study's function works without arguments.", build))
+        law = "The study's function works without arguments."
+        findings.append(_check(name, law, partial(_build, build, Study)))
         if findings[-1].holds:
             findings += check_laws(build(), name, list_laws(Study))
     return findings

@@ -63,12 +63,5 @@ def it_measures_unwatched_sizes(study: Study) -> None:
             raise Broken(f"{panel.title}: chosen up to {chosen}, measured up to {max(panel.sizes, default=0)}")
 
 
-def recipe_names_are_unique(study: Study) -> None:
-    """No two recipes of a study share a name."""
-    names = [recipe.name for recipe in study.recipes]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise Broken(f"two recipes are called {twice[0]!r}")
-
-
 def _watched_sizes(recipe: Recipe) -> tuple[int, ...]:
     return recipe.watch.sizes if recipe.watch.every else ()

@@ -231,7 +231,7 @@ SLIPS = {
     "def my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', steps=3)\n":
     "recipe my-parity: TypeError in my_slip.py, line 7: find: got an unexpected keyword argument 'steps'",
     "def my_parity() -> lw.Recipe:\n    lw.find('looped-parity')\n": "its function must return a recipe, not None",
-    "def my_parity() -> lw.Recipe:\n    return 3\n": "its function must return a recipe, not 3",
+
     "def looped_parity() -> lw.Recipe:\n    return lw.find('looped-parity')\n": "called looped-parity: rename yours",
     "@dataclass(frozen=True)\nclass Half(lw.Stopping):\n    pass\n\n\ndef my_parity() -> lw.Recipe:\n"
     "    return lw.find('looped-parity', 'stopping=Half')\n": "stopping: Half lacks the method limit",

@@ -580,9 +580,13 @@ def test_recipes_and_studies_are_held_to_theirs():
     assert any("Ahead looks ahead" in one.told for one in ahead)
     wrong = laws.check_recipes({"called": lambda: recipe}).broken
     assert [one.told for one in wrong] == ["it is called called, and its name is own-parity"]
-    panel = lw.Panel("One", (recipe, recipe), sizes=(20,))
-    told = [one.told for one in lw.check(lw.Study("Mine", (panel, replace(panel, title="Two")))).broken]
-    assert told == ["One: chosen up to 50, measured up to 20", "two recipes are called 'own-parity'"]
+    panel = lw.Panel("One", (recipe,), sizes=(20,))
+    told = [one.told for one in lw.check(lw.Study("Mine", (panel,))).broken]
+    assert told == ["One: chosen up to 50, measured up to 20"]
+    for check, kind in ((laws.check_recipes, "Recipe"), (laws.check_studies, "Study")):
+        assert [one.told for one in check({"none": lambda: None}).broken] == [
+            f"its function must return lw.{kind}, not None"
+        ]
 
 
 def test_a_recipe_that_cannot_be_made_is_told_with_its_field():
