@@ -24,8 +24,8 @@ class Options(OutputOptions, ProgressOptions):
 
     weights: Argument | None = None  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
     changes: Words = ()  # name=value: with --lm-eval: the task's fields, e.g. base=2
-    onnx: str | None = None  # FILE: write this ONNX file
-    program: str | None = None  # FILE: write this file of torch.export (.pt2)
+    onnx: str | None = None  # FILE: write this ONNX file; missing folders are created
+    program: str | None = None  # FILE: write this file of torch.export (.pt2); missing folders are created
     # number type of the graph; float64 keeps rounding below 1e-5 (default: the weights')
     dtype: Literal["float32", "float64"] | None = None
     lm_eval: str | None = None  # TASK: write this task, e.g. addition, for lm-evaluation-harness
@@ -39,6 +39,9 @@ def run(args: Options) -> int:
     if args.lm_eval:
         return _write_task(args)
     files = [file for file in (args.program, args.onnx) if file]
+    if args.changes and all("=" not in word for word in args.changes):
+        more = f"one set of weights at a time: give only {args.weights}, and export {args.changes[0]} to another file"
+        raise UsageError(f"export: {more}")
     if not args.weights or args.changes or not files:
         raise UsageError(
             "export: name weights, and a file to write: --onnx FILE.onnx, --program FILE.pt2, or both; or a task: "

@@ -110,6 +110,7 @@ def verify(
         line.update(0, "changing weights")
         checks += _check_behaviour(weights, problems, seed)
         rows, left_out = _measure_scores(weights, asked, seed, samples, minutes, line)
+        line.update(0, "claimed scores")
         checks.append(_check_claims(claims, rows, weights, seed))
         if recipe.stopping.together == 1:
             line.update(0, "looking for failures")
@@ -260,6 +261,7 @@ def _measure_scores(
     recipe, clock = weights.recipe, time.process_time
     end, rate = clock() + 60 * minutes, 0.0
     few, names = max(1, round(STRUCTURED * samples)), len(recipe.task.families)
+    line.update(0, "exact match on short problems")
     rows = [score.row() for score in evaluate_families(weights, short_sizes(recipe, few), samples=few, seed=seed)]
     ordered = sorted(dict.fromkeys(sizes), key=lambda at: (max(at), at))
     for number, at in enumerate(ordered):

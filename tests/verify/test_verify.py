@@ -16,6 +16,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.base.errors import Diverged
 from lengthwise.base.files import write_json
+from lengthwise.base.progress import ProgressLine
 from lengthwise.cli import verify as verbs_verify
 from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import Recipe, build_outline
@@ -72,9 +73,12 @@ def test_shipped_weights_pass(name, monkeypatch):
     assert not [check for check in found["checks"] if check["verdict"] == "exposed"]
 
 
-def test_a_model_that_learned_a_little_is_not_exposed():
-    weights = half_trained(PAIRS)
+def test_a_model_that_learned_a_little_is_not_exposed(monkeypatch):
+    weights, notes = half_trained(PAIRS), []
+    monkeypatch.setattr(ProgressLine, "update", lambda line, done, note="": notes.append(note))
     found = verify(weights, None, [4], seed=3, samples=10, seconds=0.001)
+    steps = [note.removesuffix("x4") for note in notes]  # both operands have 4 digits
+    assert steps[1:] == ["exact match on short problems", "exact match at 4", "claimed scores", "looking for failures"]
     assert {check["verdict"] for check in found["checks"]} <= {"passed", "open"}
     counts = {(row["sizes"][0], row["problems"]): row["count"] for row in found["scores"]}
     assert counts[4, "uniform"] == 10 and counts[1, "every"] == 4
