@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import io
 import json
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from lengthwise.base.files import write
+from lengthwise.base.files import check_writable, write
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.loops import Constant
@@ -30,9 +33,12 @@ def export(
 ) -> None:
     """Write weights as an ONNX file, as a file of torch.export (.pt2), or both; in another ``dtype``, if one is given.
     Raises UsageError if torch cannot trace the model."""
+    for option, file in (("--onnx", onnx), ("--program", program)):
+        if file:
+            check_writable(option, Path(file))
     if dtype:
         weights = replace(weights, model=copy.deepcopy(weights.model).to(getattr(torch, dtype)))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _without_logs():
         warnings.simplefilter("ignore")  # torch warns about its planned changes
         traced = trace_model(weights)
         if program:
@@ -46,6 +52,17 @@ def export(
             reads, writes = (json.dumps(one.symbols) for one in weights.recipe.layout.vocabs(weights.recipe.task))
             exported.model.metadata_props.update(reads=reads, writes=writes)
             write(Path(onnx), exported.model_proto.SerializeToString())
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """Print no log messages in a ``with`` block: torch logs that torchvision is missing, which no model here needs."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
 
 
 def trace_model(weights: Weights) -> torch.export.ExportedProgram:

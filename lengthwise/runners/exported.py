@@ -26,6 +26,7 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Model
 from lengthwise.models.retran import Layer, LSTMModel, ReTranModel
 from lengthwise.models.scan import ScanModel
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.position import Encoding
 
@@ -98,8 +99,10 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
     except UsageError:
         raise
     except Exception as error:
-        kind = type(model).__name__
-        raise UsageError(f"{kind}: torch.export cannot trace this model ({type(error).__name__})") from error
+        kind = type(model.module if isinstance(model, SinglePass) else model).__name__
+        recurrent = "of recurrent models, only the package's LSTM and ReTran can be exported"
+        message = f"{kind}: torch.export cannot trace this model ({type(error).__name__}); {recurrent}"
+        raise UsageError(message) from error
 
 
 def graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]:

@@ -8,10 +8,12 @@ import pytest
 import torch
 from conftest import LONG, forked
 from forms import BASE, away, built, close, some
+from torch import nn
 
 import lengthwise as lw
 from lengthwise.api.export import trace_model
 from lengthwise.cli import entry
+from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.mixers.attention_forms import ForgettingAttention
 from lengthwise.runners.exported import INPUT_NAMES, Exported, export_program, graph_inputs
 from lengthwise.runners.plain import Plain
@@ -59,7 +61,7 @@ def test_onnx_equals_the_model(tmp_path):
     """From the command line, run by onnxruntime; the file says which symbols its ids stand for."""
     file = tmp_path / "pairs.onnx"
     done = forked("export", "looped-pairs", "--onnx", str(file), "--dtype", "float64", "--quiet", "--json")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["inputs"] == list(INPUT_NAMES)
     session, run = run_by_onnxruntime(file.read_bytes())
     weights = load("looped-pairs")
@@ -123,6 +125,17 @@ def test_recurrences_over_positions_equal_the_model(name):
         assert_equal(weights, lambda given: module(*given.values()))
 
 
+class Recurrent(nn.Module):
+    """A module of one's own, with torch's GRU."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(8, 4), nn.GRU(4, 8, batch_first=True)
+
+    def forward(self, x):
+        return self.mix(self.embed(x))[0]
+
+
 def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
     done = forked("export", "looped-pairs")
     assert done.returncode == 2 and "a file to write" in done.stderr and done.stderr.count("\n") == 1
@@ -131,3 +144,8 @@ def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
     recurrent = lw.find("looped-parity").change(model=lw.LSTM(), layout=lw.NextToken())
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):
         trace_model(lw.Weights("mine", recurrent, recurrent.build()))
+    own = SinglePass(Recurrent())
+    with pytest.raises(
+        lw.UsageError, match=r"^Recurrent: torch\.export cannot .* of recurrent models, only the package's"
+    ):
+        trace_model(lw.Weights("own", recurrent.change(loops=lw.Constant(1)), own))
