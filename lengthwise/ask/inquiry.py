@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lengthwise.base import fields
-from lengthwise.base.files import path_inside, read_json_object, write_json
+from lengthwise.base.files import path_inside, read_json_object, remove, remove_empty_folder, write_json
 from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.score_rows import Row
@@ -241,6 +241,14 @@ class InquiryRun(InquiryFolder):
             return InquiryRun(folder, fields.decode(Inquiry, tree))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+
+    def remove_empty(self) -> None:
+        """Remove the folder if there are no replies in it."""
+        if (self.folder / "replies.jsonl").exists():
+            return
+        for name in ("asked.json", ".owner", ".lock"):
+            remove(self.folder / name)
+        remove_empty_folder(self.folder)
 
     def config(self) -> Row:
         """Return the inquiry as plain values, with defaults for fields that its file lacks."""

@@ -88,6 +88,12 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_empty_folder(folder: Path) -> None:
+    """Remove a folder, unless it holds files or the system refuses."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def path_inside(folder: Path, *names: str) -> Path:
     """Return the path of ``names`` below a folder that the user named. The folder may be a link, or lie below one;
     raises UsageError if a name below it is a link, which may lead out of it."""
@@ -131,14 +137,14 @@ def _open(name: str, flags: int) -> int:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise UsageError if the file named by an option cannot be written; create its folder if needed. Long work calls
-    this first."""
+    """Raise UsageError if the file named by an option cannot be written. Long work calls this first; ``write`` creates
+    missing folders later."""
     if is_folder(path):
         raise UsageError(f"{option} {path}: that is a folder; name a file in it")
     check_no_link(path)
     with translate_disk_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
+        existing = next(folder for folder in path.parents if folder.exists())
+        with tempfile.TemporaryFile(dir=existing):
             pass
 
 

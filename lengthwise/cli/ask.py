@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lengthwise.api import UsageError, catalog
 from lengthwise.ask.asking import Key, RequestOptions, collect_replies, import_client
-from lengthwise.ask.inquiry import Inquiry, InquiryRun, draw_items, estimate_tokens, score_replies
+from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, draw_items, estimate_tokens, score_replies
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.cli.console import err, print_result, warn
@@ -70,7 +70,20 @@ def run(args: Options) -> int:
         more = f"; at most {len(missing) * args.max_tokens:,} out" if args.max_tokens else ""
         return print_result(args, result, Text(f"{len(missing)} requests, {costs}{more}, further tries not counted"))
     import_client()  # fails here, before a folder is created, if it is not installed
+    is_new = not InquiryRun.locate(inquiry, Path(args.out) if args.out else None).folder.exists()
     asked = InquiryRun.of(inquiry, Path(args.out) if args.out else None)
+    try:
+        return _ask(args, asked, wanted, request_options)
+    except UsageError:
+        if is_new:
+            asked.remove_empty()
+        raise
+
+
+def _ask(args: Options, asked: InquiryRun, wanted: Sequence[Item], request_options: RequestOptions) -> int:
+    """Ask for the missing replies, and print and save the scores; return 1 if some prompts have no reply yet, else
+    0."""
+    inquiry = asked.inquiry
     with asked.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
         _warn_of_damage(asked)
         asked.rows("scores")  # so that damage is an error before replies are paid for

@@ -52,7 +52,8 @@ class Options(OutputOptions, ProgressOptions):
     width: Literal["column", "page"] | None = None  # width of figures: a column, or a page (default)
     formats: str | None = None  # A,B: formats of figures: png (default), svg, pdf, or several: png,svg
     table: Literal["latex"] | None = None  # print one table of all recipes, seeds pooled, as LaTeX
-    html: str | None = None  # FILE: write one HTML page instead, with all results and models that run in it
+    # FILE: write one HTML page instead, with all results and models that run in it; missing folders are created
+    html: str | None = None
     matrix: bool = False  # draw architectures × tasks instead, for runs and published results
     stopping: bool = False  # draw accuracy and confidence against loops, a figure per run
     lengths: str | None = None  # SIZES: with --stopping: at which lengths (default: 1 and 2 times)

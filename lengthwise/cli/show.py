@@ -29,7 +29,8 @@ class Options(OutputOptions):
     # (model.positions); with --html, weights
     recipe: Argument
     changes: Words = ()  # name=value: changed fields, e.g. model.width=32 steps=500
-    html: str | None = None  # FILE: write a page that runs these weights, loop by loop, in the browser
+    # FILE: write a page that runs these weights, loop by loop, in the browser; missing folders are created
+    html: str | None = None
     problem: Texts = ()  # TEXT: with --html, show this problem first; may be given several times
     all: bool = False  # show every field with its meaning, not only those that differ from their defaults
     measure: bool = False  # run some steps of training and evaluation, to time them

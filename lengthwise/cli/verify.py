@@ -38,7 +38,7 @@ class Options(ComputeOptions, OutputOptions, ProgressOptions):
     seed: Seed | None = None  # N: seed of the problems (default: drawn anew, and recorded)
     minutes: Positive = 6.0  # M: processor time for scores (default: 6)
     retrain: bool = False  # train the recipe too, and compare
-    out: str | None = None  # FILE: where the record goes (default: NAME.verified.json)
+    out: str | None = None  # FILE: where the record goes; missing folders are created (default: NAME.verified.json)
 
 
 def run(args: Options) -> int:

@@ -33,6 +33,7 @@ from lengthwise.cli.entry import main, parse
 from lengthwise.experiment.data import default_sizes, evaluation_problems, fresh_problems
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.experiment.source import Finite
+from lengthwise.runs.folder import runs_folder
 from lengthwise.tasks import Task, to_kebab_case
 
 KEY = "sk-proj-Aa0Bb1Cc2Dd3Ee4Ff5Gg6"
@@ -653,6 +654,7 @@ def test_what_cannot_get_better_stops_at_once(endpoint, told, status, part):
     line = error_line(told, *words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
     assert part in line and str(status) in line
     assert sum(server.asked.values()) <= 4 and not elsewhere.asked
+    assert not any(runs_folder().glob("*"))
 
 
 def test_a_prompt_that_is_refused_keeps_nobody_else_from_a_reply(endpoint, asked):

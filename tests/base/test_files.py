@@ -403,3 +403,11 @@ def test_a_lock_of_a_machine_that_is_gone_says_how_to_go_on(tmp_path):
     (folder.folder / ".lock").unlink()
     with folder.lock():
         pass
+
+
+def test_checking_a_file_creates_no_folder(tmp_path):
+    files.check_writable("--rows", tmp_path / "a" / "b" / "c.jsonl")
+    assert not any(tmp_path.iterdir())
+    (tmp_path / "a").write_text("a file")
+    with pytest.raises(lw.UsageError, match="cannot be written to"):
+        files.check_writable("--rows", tmp_path / "a" / "b" / "c.jsonl")
