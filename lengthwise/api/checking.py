@@ -11,9 +11,11 @@ from lengthwise.base.files import to_path
 from lengthwise.base.formatting import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
+from lengthwise.tasks import Task
 from lengthwise.tasks.file import File
 from lengthwise.tasks.problem_file import PARTS, choose_form, list_errors, to_text
 from lengthwise.testing.laws import Findings, check_classes, check_part, check_recipes, check_studies
+from lengthwise.testing.laws_of_tasks import suggest_writes
 from lengthwise.training.arithmetic import computation_settings
 
 
@@ -49,6 +51,15 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
                 kinds = "parts, recipes, studies, classes of parts and modules"
                 raise UsageError(f"check takes {kinds}, not {type(thing).__name__}")
     return found
+
+
+def list_hints(module: ModuleType, found: Findings) -> list[str]:
+    """Return hints at fields that the tasks of a checked module could state; none for tasks that break laws."""
+    broken = {finding.part for finding in found.broken}
+    parts, _, _ = catalog.find_definitions(module)
+    tasks = [kind for kind in parts if issubclass(kind, Task) and kind.__name__ not in broken]
+    hints = {kind.__name__: suggest_writes(kind()) for kind in tasks}
+    return [f"{name}: {hint}" for name, hint in hints.items() if hint]
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tuple[list[str], list[tuple[str, str]]]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise.api.checking import Findings, check, describe_file
+from lengthwise.api.checking import Findings, check, describe_file, list_hints
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import print_result, show_elapsed
+from lengthwise.cli.console import print_result, show_elapsed, warn
 from lengthwise.cli.entry import is_problem_file
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report.sheet import FittedTable
@@ -47,6 +47,8 @@ def run(args: Options) -> int:
     broken = len(found.broken)
     result: dict[str, Any] = {"laws": len(found), "broken": broken, "found": [asdict(one) for one in found]}
     print_result(args, result, table, "", found.summary if broken else f"all {len(found)} laws hold")
+    for hint in [hint for name in names for hint in list_hints(sys.modules[name], found)]:
+        warn(hint)
     return 1 if broken else 0
 
 

@@ -653,9 +653,20 @@ def test_a_module_is_checked_and_told(tmp_path):
         .replace("backwards", "unchanged")
     )
     done = command("mine", "--quiet", here=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 1 and done.stderr == ""
     assert "Every answer is the one that" in done.stdout and "where reference says" in " ".join(done.stdout.split())
     assert done.stdout.rstrip().endswith("laws are broken")
+
+
+def test_a_task_whose_answers_use_few_symbols_gets_a_hint(tmp_path):
+    (tmp_path / "few.py").write_text(
+        "from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n@dataclass(frozen=True)\n"
+        'class Few(lw.Parity):\n    """Say whether the number of ones is odd."""\n\n'
+        "    symbols, reads = tuple('01ab'), tuple('01')\n"
+    )
+    done = command("few", "--quiet", here=tmp_path)
+    hint = "answers use 2 of 4 symbols; if they never use others, state writes = ('0', '1')"
+    assert (done.returncode, done.stderr) == (0, f"lengthwise: Few: {hint}\n")
 
 
 def test_laws_that_break_for_one_cause_are_told_once():
