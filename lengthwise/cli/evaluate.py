@@ -54,7 +54,8 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
     uniform_only: bool = False  # leave families of structured problems out
     precision: float | None = None  # H: end a length as soon as its 95 % interval is ±H, e.g. 0.01
-    # FILE: write each problem, the model's answer, right or wrong, loops and confidence, as JSON Lines
+    # FILE: write each problem, the model's answer, right or wrong, loops and confidence (mean log probability of the
+    # answer's symbols; `solve --json` prints its exponential) as JSON Lines; missing folders are created
     rows: str | None = None
     anatomy: bool = False  # analyse how answers go wrong: where, and on which problems
 

@@ -18,12 +18,16 @@ from lengthwise.runs.run import choose_device, load
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """Answer prompts, from arguments or from standard input (a file: < FILE), one a line; grids also line by line."""
+    """Answer prompts, from arguments or from standard input (a file: < FILE), one a line; grids also line by line.
+    Standard output holds answers alone; wrong ones are named on standard error, with the right answer."""
 
     weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
     prompts: Words = ()  # PROMPT: e.g. 128+9
     # RULE: another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
     stopping: Texts = ()
+    # print JSON for each prompt: answer, right answer, loops, and confidence (geometric mean of the symbols'
+    # probabilities, 0 to 1; `evaluate --rows` writes its logarithm)
+    json: bool = False
     device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
 
 
@@ -50,6 +54,8 @@ def run(args: Options) -> int:
         print(json_text(result) if args.json else text, file=result_stream(), flush=True)
         if "error" in result:
             print(f"lengthwise: prompt {count}: {result['error']}", file=sys.stderr)
+        elif result["correct"] is False and not args.json:
+            print(f"lengthwise: prompt {count}: wrong; the right answer is {result['right']}", file=sys.stderr)
     if not count:
         raise UsageError("solve: standard input was empty: write one prompt per line")
     return 1 if bad else 0

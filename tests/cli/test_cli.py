@@ -91,14 +91,18 @@ def test_solve_json_tells_answer_correctness_loops_and_confidence(run):
     assert row["correct"] == (row["text"] == "21")
     assert row["loops"] == 5  # of two digits, and three more
     assert 0 < row["confidence"] <= 1
+    done = command("solve", run, "--stopping", "Oracle", "12+9")
+    assert done.stdout == f"{row['text']}\n" and not row["correct"]
+    assert done.stderr == "lengthwise: prompt 1: wrong; the right answer is 21\n"
+    assert command("solve", "looped-pairs", "12+9").stderr == ""
 
 
 def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
     done = command("solve", run, stdin="1+2\nx+1\n3+4\n")
     assert done.returncode == 1
     assert [bool(line) for line in done.stdout.splitlines()] == [True, False, True]
-    assert done.stderr.startswith("lengthwise: prompt 2: ")
-    assert len(done.stderr.splitlines()) == 1
+    (line,) = [line for line in done.stderr.splitlines() if "wrong; the right answer is" not in line]
+    assert line.startswith("lengthwise: prompt 2: ")
 
 
 @given(st.lists(st.tuples(st.sampled_from([4, 6, 9]), st.integers(0, 99), st.sampled_from(["drawn", "/", "unbroken"]))))
