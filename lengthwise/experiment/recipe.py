@@ -230,6 +230,8 @@ class Recipe(fields.Config):
         The copy keeps ``chosen_on`` only if it trains the same weights from another seed, or if the changes set it."""
         import_parts()
         changes = list(changes)
+        if not changes and not values:
+            return self
         known = {field.name for field in dataclasses.fields(self)}
         for change in changes:
             name, _, value = fields.validate(str, change, "a change").partition("=")
