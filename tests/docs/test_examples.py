@@ -69,11 +69,21 @@ def test_is_short_and_says_what_it_is(name):
     assert re.match(r'"""[A-Z][^\n]*[.?:]', text)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run, for examples that are given one."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LENGTHWISE_RUNS", str(folder))
+        assert shell("train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "4", "--quiet") == 0
+    (run,) = folder.iterdir()
+    return run
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_as_a_script(name, here, cheaply, monkeypatch, runs):
+def test_runs_as_a_script(name, here, cheaply, monkeypatch, trained):
     """From its first line to its last, and says something."""
-    shell("train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "4", "--quiet")
-    monkeypatch.setattr(sys, "argv", [name, *map(str, runs.glob("*"))])
+    monkeypatch.setattr(sys, "argv", [name, str(trained)])
     said = []
     monkeypatch.setattr("builtins.print", lambda *words, **_: said.append(words))
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")

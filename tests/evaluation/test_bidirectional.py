@@ -1,6 +1,5 @@
 """Models that see the whole row: they train on every task, and have nothing to copy."""
 
-import warnings
 from dataclasses import dataclass, replace
 
 import pytest
@@ -14,10 +13,6 @@ from lengthwise.experiment.data import draw_batch
 from lengthwise.models.timed import Timed
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it warns of torch's own plans when it is imported
-    from transformers import BertConfig, BertForMaskedLM
 
 WHOLE = lw.FullOutput(causal=False)
 
@@ -40,6 +35,8 @@ class Encoder(nn.Module):
 
 def bert(reads, writes):
     """A small BERT of transformers, as it is: its vocabulary is of what is read and what is predicted."""
+    from transformers import BertConfig, BertForMaskedLM  # takes seconds
+
     assert reads == writes
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     return BertForMaskedLM(BertConfig(vocab_size=reads, max_position_embeddings=1024, pad_token_id=None, **sizes))

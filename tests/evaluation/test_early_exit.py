@@ -28,8 +28,8 @@ RULES = [
 WEIGHTS = ["looped-pairs", "looped-parity", "looped-multiplication", "looped-unique-set", "halting-parity"]
 
 
-MOVED = EVERY if LONG else covering({pair: choices(*pair) for pair in EVERY})
-LEAVING = [(False, *pair) for pair in EVERY] + [(True, *pair) for pair in MOVED]
+FEW = EVERY if LONG else covering({pair: choices(*pair) for pair in EVERY})
+LEAVING = [(movement, *pair) for movement in (False, True) for pair in FEW]
 LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows go
 
 

@@ -75,7 +75,7 @@ def test_fixed_shapes_change_neither_values_nor_gradients(spec, causal):
 @pytest.mark.parametrize("name", NAMES if LONG else covering({name: parts_of(name) for name in NAMES}))
 def test_many_steps_give_the_same_weights(name):
     """With clipping, the optimizer and the moving average, whose later steps are replayed too."""
-    recipe, many = replace(small(name), steps=20, clip=0.5), 20 if LONG else 8
+    recipe, many = replace(small(name), steps=20, clip=0.5), 20 if LONG else 6
     with torch.random.fork_rng([]):
         steps = [Trainer(recipe, torch.device("cpu"), graphs=graphs) for graphs in (True, False)]
         with lw.plain():

@@ -33,19 +33,19 @@ def test_movement_is_the_formula_and_alike_in_every_runner(spec, causal):
     model, inputs = built(spec, causal).eval(), some(width=10)
     at = inputs.padding_mask
     plainly, chosen = moved(Plain(model), inputs, at), moved(choose_runner(model), inputs, at)
-    for (loop, row), (far, logits) in plainly.items():
-        close(far, chosen[loop, row][0])
-        close(logits, chosen[loop, row][1])
-        length, alone = int(at[row].sum()), inputs.take(slice(row, row + 1)).cut_padding()
-        assert (far[length:] == 0).all() and (far[:, 1].isinf() == (at[row] & (loop < 3))).all()
-        states, context = [], model.embed(alone)
-        state = model.start(context)
-        for _ in range(loop):
+    for row, count in enumerate(LOOPS.tolist()):
+        length, context = int(at[row].sum()), model.embed(inputs.take(slice(row, row + 1)).cut_padding())
+        state, states = model.start(context), []
+        for loop in range(1, count + 1):
+            far, logits = plainly[loop, row]
+            close(far, chosen[loop, row][0])
+            close(logits, chosen[loop, row][1])
+            assert (far[length:] == 0).all() and (far[:, 1].isinf() == (at[row] & (loop < 3))).all()
             state = model.advance(state, context)
             states.append(model.answer_state(state))
-        for period in range(1, min(3, loop)):
-            now, before = states[-1], states[-1 - period]
-            close(far[:length, period - 1], (now - before).norm(dim=-1)[0] / now.norm(dim=-1)[0])
+            for period in range(1, min(3, loop)):
+                now, before = states[-1], states[-1 - period]
+                close(far[:length, period - 1], (now - before).norm(dim=-1)[0] / now.norm(dim=-1)[0])
 
 
 def test_a_state_in_parts_counts_as_one_and_one_without_positions_everywhere():

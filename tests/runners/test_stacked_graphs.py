@@ -96,7 +96,7 @@ def test_a_recorded_stack_gives_what_the_stack_gives(spec, causal):
     assert all(shape.same_positions for shape in runner.recordings)  # although some seeds' rows are narrower
 
 
-MANY = 20 if LONG else 8  # steps: the first records, the moving average begins, and later ones replay it too
+MANY = 20 if LONG else 6  # steps: the first records, the moving average begins, and later ones replay it too
 STILL = replace(RICH, model=replace(RICH.model, dropout=0.0))  # its seeds differ in their loops without gradients
 NAMES = ["paper-fop-loop-adaptive-parity", "looped-parity", "halting-parity", "abacus-addition", "retran-small"]
 RECIPES = [*map(small, NAMES), STILL, LARGE, MASTERED]

@@ -47,7 +47,7 @@ FORMS = shipped_forms()
 FEW = covering({pair: choices(*pair) for pair in FORMS})  # which have all kinds of parts, words and switches
 
 
-LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 4, 2]
+LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 2, 2]
 
 
 def everything(runner, inputs, loops):
